@@ -17,7 +17,6 @@ from typing import Any
 
 import quantdrift
 from quantdrift import _hook
-from quantdrift.errors import RunError
 from quantdrift.extras import version_of
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
@@ -130,12 +129,9 @@ def _startup_file() -> str | None:
 
 
 def _cache_report() -> dict[str, Any]:
-    try:
-        path = cache_dir()
-        existing = next(folder for folder in (path, *path.parents) if folder.exists())
-        free = shutil.disk_usage(existing).free
-    except (RunError, OSError):
-        return {"path": None, "writable": False, "free_bytes": None}
+    path = cache_dir()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     return {"path": str(path), "writable": writable, "free_bytes": free}
 
@@ -144,4 +140,4 @@ def _cache_advice(cache: Mapping[str, Any]) -> list[str]:
     if cache["writable"] and cache["free_bytes"] >= _LITTLE_SPACE:
         return []
     why = "has little space left" if cache["writable"] else "cannot be written to"
-    return [f"The cache folder {cache['path'] or ''} {why}: set {CACHE_VARIABLE} to a folder on another disk."]
+    return [f"The cache folder {cache['path']} {why}: set {CACHE_VARIABLE} to a folder on another disk."]

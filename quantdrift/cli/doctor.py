@@ -37,8 +37,7 @@ def command() -> Shown:
 def _environment(found: dict[str, Any]) -> Iterator[str]:
     hook, cache = found["hook"], found["cache"]
     how = f"active, started by {hook['started_by']}" if hook["started_by"] else "active"
-    space = "" if cache["free_bytes"] is None else f", {cache['free_bytes'] / 1e9:.1f} GB free"
     yield f"quantdrift {found['quantdrift']} in {found['location']}"
     yield f"Python {found['python']} at {found['executable']} on {found['platform']}"
     yield f"start-up hook: {how if hook['active'] else 'not active'}; {hook['startup_file'] or 'no file of it'}"
-    yield f"cache: {cache['path'] or 'no folder'}{space}"
+    yield f"cache: {cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free"

@@ -200,22 +200,6 @@ def test_a_real_regression_is_seen() -> None:
     assert by_mean[1000] < 1.0, by_mean
 
 
-def test_a_change_that_is_as_large_as_the_margin_hardly_passes() -> None:
-    """The other error: three points of flips more are not shown to be less than three."""
-    rng = np.random.default_rng(3)
-    rules = RULES[:1]
-    passed, number = 0, 0
-    for n, share in ((100, 0.06), (300, 0.06), (300, 0.2), (1000, 0.1)):
-        worse, better = (share + 0.03) / 2, (share - 0.03) / 2
-        for _ in range(400):
-            draws = rng.random(n)
-            before = {"flip@1": (draws < better).astype(np.float64)}
-            now = {"flip@1": (draws > 1 - worse).astype(np.float64)}
-            passed += verdict(before, now, rules) == "pass"
-            number += 1
-    assert passed <= most(number, ALPHA), passed
-
-
 @pytest.mark.parametrize("n", [30, 72])
 @pytest.mark.parametrize("margin", [0.03, 0.05])
 def test_passing_by_an_improvement_keeps_the_level(n: int, margin: float) -> None:

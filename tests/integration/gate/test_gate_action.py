@@ -107,16 +107,6 @@ def install(place: Path, **inputs: str) -> list[str] | None:
     return ran.argv
 
 
-def test_every_input_is_used_and_every_one_used_is_declared() -> None:
-    used = set()
-    for expression in EXPRESSION.findall(TEXT):
-        used |= set(re.findall(r"\binputs\.([a-z-]+)", expression))
-    assert used == set(ACTION["inputs"])
-    for name, declared in ACTION["inputs"].items():
-        assert set(declared) == {"description", "default"}, name
-        assert isinstance(declared["default"], str), name
-
-
 def test_no_expression_stands_in_a_script() -> None:
     scripts = [step for step in STEPS.values() if "run" in step]
     assert len(scripts) == 2

@@ -68,11 +68,9 @@ def classes(tmp_path: Path) -> Path:
 
 COMMANDS = {
     "run minilm@W4-rtn --data data": "models",
-    "run minilm@W4-rtn --data classes": "models",
     "quantize minilm@W4-rtn -o out": "models",
     "allocate minilm@W3.5+gap --data data": "models",
     "predict minilm --data data": "models",
-    "corpus-size minilm@W4-rtn --data data --sizes 1,all": "models",
     "contrast minilm@W4-rtn --data classes": "models",
     "gate minilm@W4-rtn --data data --update": "models",
     "mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval": "mteb",

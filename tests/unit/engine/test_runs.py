@@ -68,13 +68,7 @@ def test_a_failure_while_the_run_is_put_in_place(
     assert content(path) == before
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"run.json": "{}"},  # of another program
-        {"run.json": '{"format": "quantdrift-run"}', "notes.txt": "mine"},
-    ],
-)
+@pytest.mark.parametrize("files", [{"run.json": '{"format": "quantdrift-run"}', "notes.txt": "mine"}])
 def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, files: dict[str, str]) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -42,12 +42,9 @@ def test_what_a_line_means(text: str, wanted: tuple[str, str, float | None, str 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "expected a rule such as"),
         ("flip@1", "expected a rule such as"),
         ("flip@1 < 0.25", "expected a rule such as"),
-        ("flip@1 no worse 0.03", "expected a rule such as"),
         ("flip@1 [] <= 0.3", "expected a rule such as"),
-        ("flip@1 <= quarter", "expected a rule such as"),
         ("flip@1 <= nan", "expected a rule such as"),
         ("contenders <= 1e400", "a limit is a finite number"),
         ("flip@1 <= 25", "flip@1 lies from 0 to 1, all on one side of it; 25 % is 0.25"),
@@ -58,7 +55,6 @@ def test_what_a_line_means(text: str, wanted: tuple[str, str, float | None, str 
         ("relative.ndcg@10 no worse by 0.02", "ask for change.ndcg@10"),
         ("flip@1:separation=0..1 no worse", "a slice by separation holds other inputs in every"),
         ("gold_gained@10 no worse by 0.1", "inputs that the candidate's answers choose"),
-        ("flip_to_irrelevant no worse", "ask for harm, or give a limit"),
         ("flip@1 no worse by 0", "a margin lies above 0 and below the greatest difference"),
         ("flip@1 no worse by 3", "(1); for 2 percentage points give 0.02"),
     ],
