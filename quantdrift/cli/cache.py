@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from quantdrift.cli.options import flag, prints
@@ -58,7 +59,8 @@ def _of_kind(kind: str, *, clear: bool) -> str:
                 n, size = n + finished, size + status.st_size
             except OSError:  # another run was faster, or it cannot be deleted
                 left += 1
-        if clear and not os.path.islink(place) and not os.listdir(place):
-            os.rmdir(place)
+        if clear:
+            with suppress(OSError):  # something is in it, or it is a link
+                os.rmdir(place)
     told = f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}"
     return f"{told}; left {counted(left, 'other file')}" if left and clear else told
