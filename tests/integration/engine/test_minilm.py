@@ -25,6 +25,7 @@ from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse
 from support.versus_samples import DATASET, DOCUMENTS, QUERIES
 
+pytestmark = pytest.mark.slow
 SCHEMES = ("W4", "W2+query")
 
 
