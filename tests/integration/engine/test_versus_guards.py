@@ -100,7 +100,7 @@ def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
         run_two(quantized, reference, tmp_path / "run")
     dot = copy(reference, tmp_path / "dot")
     (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
-    with pytest.raises(UnsupportedError, match="compares embeddings by 'dot', .* by 'cosine'"):
+    with pytest.raises(UnsupportedError, match=r"compares embeddings by 'dot', .* by 'cosine'"):
         run_two(reference, dot, tmp_path / "run")
     BertModel(bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)).save_pretrained(tmp_path / "small")
     with pytest.raises(UnsupportedError, match=r"no modules\.json.* do not fit: .*'hidden_size': 32"):
