@@ -98,14 +98,6 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     assert record["metrics"]["noise_floor"]["value"] == 0
 
 
-def test_a_criterion_measures_layers_on_training_inputs(quantdrift: Run) -> None:
-    out = quantdrift("run", "TINY@W3.5+gap", "--data", "ROOT/kinds", "--out", "run")
-    assert "inputs of kinds" in out
-    record = read_run(Path("run")).record
-    assert set(record["quantization"]["allocation"]["widths"].values()) == {3, 4}
-    assert record["data"]["inputs_left_out"] == 0
-
-
 def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) -> None:
     out = json.loads(quantdrift("run", "ROOT/vit@W2-channel", "--data", "ROOT/images.npz", "--json"))
     assert out["settings"]["reading"] == "logits"
