@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
 from quantdrift.cli.output import Shown, some
-from quantdrift.errors import QuantDriftError
 from quantdrift.spec import parse
 
 
@@ -20,7 +19,7 @@ class QuantizeOptions(OnModel):
 
     spec: str = argument(SPEC)
     out: Path = option("-o --out FOLDER: Folder to write.", default=...)
-    model_format: str = option(
+    model_format: Literal["safetensors", "onnx"] = option(
         "--format NAME: safetensors, as sentence-transformers loads it; or onnx, with packed weights that "
         "onnxruntime runs.",
         default="safetensors",
@@ -41,8 +40,6 @@ def command(options: QuantizeOptions) -> Shown:
     from quantdrift.engine.refusals import check_spec
     from quantdrift.models.saved import check_place, check_savable
 
-    if options.model_format not in {"safetensors", "onnx"}:
-        raise QuantDriftError(f"expected --format safetensors or onnx; got {options.model_format!r}")
     check_savable(spec.scheme)
     check_spec(spec)
     check_place(options.out.absolute())
