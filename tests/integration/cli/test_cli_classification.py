@@ -160,3 +160,12 @@ def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: 
         "kinds-self",
         "kinds-self",
     ]
+
+
+def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run) -> None:
+    measured = json.loads(quantdrift("run", "ROOT/bert@W3", "--data", "ROOT/kinds", "--json"))
+    quantdrift("contrast", "ROOT/bert@W3", "--data", "ROOT/kinds", "--out", "both")
+    runs = [read_run(file.parent) for file in Path("both").rglob("run.json")]
+    (classes,) = (run for run in runs if run.record["settings"]["reading"] == "logits")
+    assert len(runs) == 2
+    assert classes.record["metrics"]["flip@1"] == measured["metrics"]["flip@1"]

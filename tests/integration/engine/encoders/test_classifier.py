@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
+from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import ModelSource, resolve
 from quantdrift.spec import parse_scheme
@@ -97,7 +98,21 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert [layer.name for layer in whole.layers] == everything
 
 
-def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp_path: Path) -> None:
+def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, "bert")
+    head: Any = classifier.module.get_submodule("classifier")
+    before = replace(classifier, before=("classifier", head))
+    vectors = torch.from_numpy(before.encode(TEXTS, "input", 2))
+    assert close(head(vectors).detach(), classifier.encode(TEXTS, "input", 2))
+    assert before.key("input") != classifier.key("input")
+    sees_tokens = replace(
+        classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
+    )
+    with pytest.raises(ScoreError, match="cannot be contrasted"):
+        sees_tokens.encode(TEXTS, "input", 2)
+
+
+def test_texts_beyond_the_limit_are_cut(tmp_path: Path) -> None:
     """RoBERTa counts positions from behind the padding's: of 24 it can use 23."""
     for name, limit in (("bert", POSITIONS), ("roberta", POSITIONS - 1)):
         classifier = loaded(tmp_path / name, name)
@@ -108,11 +123,6 @@ def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp
         assert np.array_equal(found[0], found[1])
         assert not np.array_equal(found[0], found[2])
         assert f"at most {limit} tokens" in classifier.description
-    pair = classifier.encode([("the court", "ruled"), ("goal", "a goal")], "input", 2)
-    run: Any = classifier.module
-    ids = torch.tensor([[1, 4, 6, 2, 7, 2]])
-    with torch.no_grad():
-        assert close(pair[:1], run(input_ids=ids).logits)
 
 
 def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path: Path) -> None:
