@@ -12,7 +12,10 @@ from quantdrift.spec import Spec, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
+    from quantdrift.statistics.estimates import Estimate
 
+_FEW = 32
+"""Calibration queries below which a rate is known to some twenty points only, and its interval alone is shown."""
 _NOTES = (
     "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals); "
     "'by gap': widths chosen on the other half of the queries.",
@@ -94,6 +97,11 @@ def command(options: PredictOptions) -> Shown:
 
 
 def _curve(found: Predicted) -> Grid:
+    def rate(estimate: Estimate) -> str:
+        if len(found.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
+            return with_interval(estimate)
+        return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
+
     rows = []
     for point in found.points:
         shift = point.shift.value
@@ -101,8 +109,8 @@ def _curve(found: Predicted) -> Grid:
             [
                 f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
                 f"{point.bits_per_weight:.2f}",
-                with_interval(point.flips),
-                with_interval(point.chance),
+                rate(point.flips),
+                rate(point.chance),
                 "-" if shift is None else f"{shift:.3g}",
                 "*" if point.on_front else "",
             ]

@@ -22,7 +22,8 @@ def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run
     shown = quantdrift("predict", "TINY", *FILES)
     assert "predicted on 10 queries of queries, 4 documents behind each" in shown
     assert "nothing was quantized" in shown
-    assert re.search(r"W4 +│ +4\.00 +│ +[0-9.]+ % \([0-9.]+ to [0-9.]+\)", shown)
+    assert not re.search(r"[0-9] % \(", shown)  # an interval, and no figure in front of it
+    assert re.search(r"W4 +│ +4\.00 +│ +[0-9.]+ to [0-9.]+ %", shown)
     assert all(row in shown for row in ("W2 ", "at most 2.25, by gap", "at most 7.75, by gap", "W8 "))
     assert "scales add 0.250 per weight" in shown
     assert "-g64-rtn+gap+widths=2,3,4,5,6,7,8" in shown.replace("\n", "")
