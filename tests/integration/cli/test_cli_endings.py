@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.cli import tell_crash
-from support.gate_command_line import Cli, cli, good
+from support.gate_command_line import Cli, cli, good, run_of
 
 __all__ = ["cli", "good"]  # fixtures
 
@@ -84,6 +84,30 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
     monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         cli("metrics", good)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "diff RUN OTHER --out LOOP",
+        "certify RUN --alpha 0.3 --save LOOP",
+        "gate RUN -r flip@1<=1 --report LOOP.xml",
+        "gate RUN -r flip@1<=1 --baseline LOOP --update",
+        "metrics LOOP",
+        "gate RUN --config LOOP",
+        "export LOOP --format gptqmodel",
+        "certify RUN --check LOOP",
+        "diff RUN OTHER --qrels LOOP",
+    ],
+)
+def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, line: str) -> None:
+    for name in ("LOOP", "LOOP.xml"):
+        (tmp_path / name).symlink_to(name)
+    places = {"RUN": str(good), "OTHER": str(run_of(tmp_path / "other", range(20)))}
+    code, _, err = cli(*(places.get(word, word) for word in line.split()))
+    assert code in {0, 2}  # a link can be replaced
+    assert code == 0 or len(err.splitlines()) == 1
+    assert "unexpected" not in err
 
 
 def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:

@@ -109,7 +109,8 @@ def test_a_damaged_run_is_not_passed_over(tmp_path: Path, evidence: Evidence) ->
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data": {"name": ["x"]}},
+        *({"data": data} for data in (None, [], {"name": ["x"]})),
+        *({"model": model} for model in (None, [])),
         {"model": {"fingerprint": []}},
         {"settings": {"similarity": 4}},
         {"spec": 4},
