@@ -237,9 +237,3 @@ def test_values_lie_in_the_stated_range(case: Case) -> None:
             assert within[0] <= estimate.value <= within[1], metric
             if estimate.low is not None and estimate.high is not None:
                 assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12, metric
-
-
-def test_every_family_says_what_it_is() -> None:
-    for family in FAMILIES.values():
-        assert family.summary[0].islower()
-        assert family.undefined_when

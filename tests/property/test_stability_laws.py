@@ -47,14 +47,6 @@ def test_a_flip_implies_a_gap_below_the_value(pair: tuple[Any, Any]) -> None:
     assert (one <= other).all()
 
 
-@given(pairs(), LEVELS)
-def test_s_accepts_all_that_twice_epsilon_accepts(pair: tuple[Any, Any], alpha: float) -> None:
-    one = StabilityCheck.calibrate(pair, alpha=alpha, statistic="S")
-    other = StabilityCheck.calibrate(pair, alpha=alpha, statistic="2epsilon")
-    assert one.threshold <= other.threshold
-    assert (one.accepts(pair[1]) >= other.accepts(pair[1])).all()
-
-
 @given(pairs(most=7), LEVELS, NAMES)
 def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Statistic) -> None:
     """Each of n + 1 inputs in turn is the new one, the others calibrate.

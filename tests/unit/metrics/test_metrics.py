@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -183,15 +182,6 @@ def test_a_cut_off_beyond_what_was_stored() -> None:
         value("gold_lost@4", cut)
     assert value("gold_lost@3", cut) == pytest.approx(0)
     assert value("ndcg@1000") == value("ndcg@4")  # there are only four documents, all stored
-
-
-def test_results_are_json() -> None:
-    noise = Noise(flips=np.zeros(4, dtype=bool), epsilon=np.zeros(4, dtype=np.float32))
-    for evidence in (FOUR, evidence_of(REFERENCE, REFERENCE, noise=noise)):
-        results = {name: estimate.to_json() for name, estimate in measure(evidence).items()}
-        again = json.loads(json.dumps(results, allow_nan=False))
-        for result in again.values():
-            assert set(result) in ({"value", "low", "high", "n"}, {"value", "reason"})
 
 
 def test_a_relevant_document_comes_first() -> None:

@@ -116,12 +116,6 @@ def test_the_interval_of_a_difference_of_means_against_scipy(scores: tuple[Float
     assert paired_mean_difference(a, b, seed=1) != estimate
 
 
-@pytest.mark.parametrize(("x", "y"), [(7, 1), (6, 6), (13, 0), (0, 4)])
-def test_of_zeros_and_ones_it_is_mcnemars_test(x: int, y: int) -> None:
-    a, b = rates(x, y, 40)
-    assert randomization_test(a, b) == pytest.approx(mcnemar_exact(a, b).p_value)
-
-
 @pytest.mark.parametrize(("n", "seed"), [(2, 0), (5, 0), (13, 0), (14, 0), (14, 4), (51, 4), (300, 0)])
 def test_the_same_seed_gives_the_changes_of_sign_of_scipy(n: int, seed: int) -> None:
     step = np.random.default_rng(n).normal(0.1, 0.4, n)
