@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,13 +18,7 @@ INSTALLED = {"mteb": "2.26.24", "torch": "2.13.0+cpu", "transformers": "5.23.0",
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The packages this environment seems to hold; a test changes them as it likes."""
     packages = dict(INSTALLED)
-
-    def version(name: str) -> str:
-        if name not in packages:
-            raise metadata.PackageNotFoundError(name)
-        return packages[name]
-
-    monkeypatch.setattr("quantdrift.extras.version", version)
+    monkeypatch.setattr(doctor, "version_of", packages.get)
     return packages
 
 
@@ -84,16 +76,3 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, variables: dict[str, 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert paths.cache_dir() == Path(expected)
-
-
-@pytest.mark.parametrize(("is_file", "says"), [(True, "cannot be written to"), (False, "has little space left")])
-def test_a_cache_folder_that_will_not_do_is_pointed_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_file: bool, says: str
-) -> None:
-    folder = tmp_path / "cache"
-    if is_file:
-        folder.touch(mode=0o755)
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(folder))
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
-    (sentence,) = (s for s in doctor.diagnose()["advice"] if "cache folder" in s)
-    assert says in sentence
