@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,21 @@ def stock(folder: Path) -> Any:
     """A model as mteb loads it without quantdrift."""
     kind = CrossEncoderWrapper if folder.name == "reranker" else SentenceTransformerEncoderWrapper
     return kind(str(folder), device="cpu")
+
+
+SCHEME = "W2-rtn"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model as a pair, and as mteb loads it."""
+
+    pair: Any
+    stock: Any
+
+    @classmethod
+    def of(cls, folder: Path) -> Model:
+        return cls(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
 
 
 @contextmanager
@@ -195,7 +211,6 @@ OTHERS: dict[str, dict[str, dict[str, list[Any]]]] = {
     "MockBitextMiningTask": {"test": _pairs(30)},
     "MockClassificationTask": {"train": _labelled(45, 100), "test": _labelled(30, 200)},
     "MockMultilabelClassification": MULTILABEL,
-    "LegacyMockClusteringFastTask": {"test": {"sentences": SENTENCES["text"], "labels": SENTENCES["label"]}},
     "MockClusteringTask": {"test": {"sentences": [SENTENCES["text"]], "labels": [SENTENCES["label"]]}},
 }
 

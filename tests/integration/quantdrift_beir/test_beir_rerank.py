@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.measure import other_batch_size
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
@@ -119,41 +117,3 @@ def test_what_a_cross_encoder_cannot_do_is_refused(folder: str) -> None:
         reranked(QuantizedPair(several, "W4"))
     with pytest.raises(DataError, match="nothing to rank"):
         reranked(QuantizedPair(base, "W4"), {"q0": {}})
-
-
-def chosen_on(pair: QuantizedPair, *queries: str) -> None:
-    """Give a pair widths as a stored allocation does."""
-    layers = tuple(
-        AllocatedLayer(name=layer.name, shape=tuple(layer.weight.shape), width=4, loss=None)
-        for layer in pair.pair.layers
-    )
-    allocation = Allocation(
-        model="tiny",
-        fingerprint=pair.pair.fingerprint,
-        group_size=None,
-        quantizer="rtn",
-        criterion="gap",
-        widths=(3, 4),
-        budget=3.5,
-        method="knapsack",
-        status="optimal",
-        bound=None,
-        layers=layers,
-        n_others=0,
-        others_bits=0,
-        input_ids=queries,
-    )
-    pair.pair.choose([4] * len(layers), by=allocation)
-
-
-def test_queries_that_widths_were_chosen_on_are_left_out(folder: str, tmp_path: Path) -> None:
-    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3.5-channel+gap")
-    chosen_on(pair, "q0", "q5")
-    found = reranked(pair)
-    assert set(QUERIES) - set(found.evidence.input_ids) == {"q0", "q5"}
-    assert found.keys() == QUERIES.keys()
-    record = found.save(tmp_path / "run").record
-    assert record["data"]["n_queries"] == len(QUERIES)
-    chosen_on(pair, *QUERIES)
-    with pytest.raises(DataError, match="rates are over others"):
-        reranked(pair)

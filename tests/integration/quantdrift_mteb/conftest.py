@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 collect_ignore_glob = [] if find_spec("mteb") else ["test_*.py"]
 
 if find_spec("mteb"):
-    from support.mteb_samples import one_thread, save_encoder
+    from support.mteb_samples import Model, one_thread, save_cross_encoder, save_encoder
 
     __all__ = ["one_thread"]  # a fixture
 
@@ -27,3 +28,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small encoder."""
     return save_encoder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def models(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Model]:
+    """An encoder and a cross-encoder, each as a pair and as mteb loads it."""
+    return {"encoder": Model.of(folder), "reranker": Model.of(save_cross_encoder(tmp_path_factory.mktemp("cross")))}
+
+
+@pytest.fixture
+def model(models: Mapping[str, Model]) -> Model:
+    return models["encoder"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,12 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from quantdrift.runs import Run, read_run
-from support.mteb_samples import QUIET, as_splits, made_task, quantized, save_encoder, scores, stock, text
+from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, quantized, scores, text
 
-SCHEME = "W2-rtn"
+pytestmark = pytest.mark.usefixtures("cache")
+
 OWN = {"drift_spec", "drift_reference_main_score"}
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model as a pair, and as mteb loads it."""
-
-    pair: Any
-    stock: Any
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    folder = save_encoder(tmp_path_factory.mktemp("model"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUANTDRIFT_CACHE", "off")
-        yield Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
 
 
 def embed(model: Model, texts: list[str]) -> Floats:

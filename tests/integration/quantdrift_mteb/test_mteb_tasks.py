@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +21,17 @@ from quantdrift.spec import parse_scheme
 from support.mteb_samples import (
     OTHERS,
     QUIET,
+    SCHEME,
+    Model,
     other_task,
     quantized,
     retrieval_task,
-    save_cross_encoder,
     save_encoder,
     scores,
     split_data,
-    stock,
 )
 
-SCHEME = "W3-rtn"
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model in the three forms that are compared."""
-
-    pair: Any
-    stock: Any
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Model]]:
-    folder = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUANTDRIFT_CACHE", str(folder / "cache"))
-        folders = {"encoder": save_encoder(folder), "reranker": save_cross_encoder(folder / "c")}
-        yield {
-            name: Model(pair=mteb.get_model(f"quantdrift:{path}@{SCHEME}"), stock=stock(path))
-            for name, path in folders.items()
-        }
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -79,7 +58,7 @@ def compare(model: Model, make: Callable[[], Any], **kwargs: Any) -> list[dict[s
             expected = full["main_score"]
             expected = None if np.isnan(expected) else pytest.approx(expected, abs=1e-5)
             assert entry["drift_reference_main_score"] == expected
-            assert entry["drift_spec"].endswith("@W3-g128-rtn")
+            assert entry["drift_spec"].endswith("@W2-g128-rtn")
             entries.append(entry)
     return entries
 
@@ -208,12 +187,9 @@ def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: 
 
 
 @pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
-def test_scores_are_made_by_the_similarity_that_the_model_has(
-    similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
+def test_scores_are_made_by_the_similarity_that_the_model_has(similarity: str, tmp_path: Path) -> None:
     folder = save_encoder(tmp_path, similarity_fn_name=similarity)
-    model = Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
+    model = Model.of(folder)
     if similarity == "manhattan":
         with pytest.raises(UnsupportedError, match="compares its embeddings in a way"):
             scores(model.pair, retrieval_task("TinyOwn", RETRIEVAL["Few"][0]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from quantdrift.errors import UnknownNameError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.metrics.base import MetricError
-from quantdrift.runs import read_run
 from quantdrift_beir import Drift, PairedResults
 from quantdrift_beir.results import BEIR_METRICS
 
@@ -94,15 +92,3 @@ def test_copies_keep_the_drift(copied: Any) -> None:
     assert again is not found
     assert judged("flip", again) == {"flip@1": 0.5}
     assert again.reference == REFERENCE
-
-
-def test_a_saved_run_holds_what_was_found(tmp_path: Path) -> None:
-    found = paired()
-    found.save(str(tmp_path / "run"), qrels=QRELS, data="letters")
-    run = read_run(tmp_path / "run")
-    assert run.record["spec"] == "model@W4-g128-rtn"
-    assert run.record["data"]["name"] == "letters"
-    assert run.record["metrics"]["flip@1"]["value"] == 0.5
-    assert run.evidence().judgements is not None
-    plain = found.save(tmp_path / "run").record["data"]["fingerprint"]
-    assert plain != run.record["data"]["fingerprint"]  # other labels are other data
