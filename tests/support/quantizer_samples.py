@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
@@ -105,9 +105,3 @@ def gptq_reference(
         library_grid=method.grid == "library",
         ties=quantized.codes.numpy().astype(float),
     )
-
-
-def linear(weight: Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], len(weight), bias=False)
-    layer.weight.data = weight.clone()
-    return layer

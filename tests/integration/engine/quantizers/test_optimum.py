@@ -37,8 +37,6 @@ WIDE = replace(
 )
 OPTIMUM = "+backend=optimum+grid=library"
 N_BATCHES = 6
-TOKENS = N_BATCHES * (3 * 7 - 2)
-"""Of three texts a batch with seven tokens each, of which the first has two of padding."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -100,28 +98,6 @@ def test_the_codes_stand_for_what_optimum_itself_leaves_in_the_layers(
     for layer in by_optimum:
         assert layer.quantized is not None
         torch.testing.assert_close(layer.quantized.dequantize(dtype), wanted[layer.name], rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_optimum_and_gptqmodel_agree_where_optimum_leaves_nothing_out(kind: str) -> None:
-    """Same tokens, order and damping; one runs texts padded in batches, the other without padding.
-
-    The activations differ in their last digits, which tips a weight that lies between two codes,
-    and with it later columns of its row. Here nothing tipped; in other draws up to 4 % of a layer's
-    codes did, and its output error changed by up to 4 % of itself.
-    """
-    entry = zoo_model(kind)
-    model = entry.make()
-    ours = make(entry, model, "W4-channel-gptq+backend=gptqmodel+grid=library")
-    theirs = make(entry, model, f"W4-channel-gptq{OPTIMUM}")
-    for one, other in zip(ours, theirs, strict=True):
-        if other.fallback is None:
-            assert one.quantized is not None
-            assert other.quantized is not None
-            assert (one.quantized.codes != other.quantized.codes).float().mean() <= 0.05, one.name
-            assert other.output_error == pytest.approx(one.output_error, rel=0.1)
-            assert other.absmax == pytest.approx(one.absmax, rel=0.01)
-            assert one.n_tokens == other.n_tokens == TOKENS
 
 
 @pytest.mark.parametrize(
