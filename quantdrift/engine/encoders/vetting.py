@@ -30,8 +30,9 @@ _MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(l
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
 _TALKATIVE = ("sentence_transformers", "timm", "torchao", "torch.utils._pytree")
 """Loggers that warn of what has no bearing on a model: GPU extensions, each other's deprecations."""
-_WORDS = 1
-"""Tokens, beside special ones, of a tokenizer that transformers makes up where there is none."""
+_WORDS, _ROWS = 1, 4
+"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding table for each token
+of a tokenizer that is its own at most: tables that are padded have 1.2."""
 _MESSAGE = 400
 """Characters of what a library says that are repeated."""
 
@@ -104,13 +105,20 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
 
 
 def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model whose tokenizer files are missing: transformers makes one up that has special tokens alone."""
+    """Refuse a model whose tokenizer files are missing: transformers makes one up of a few tokens."""
     found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     found = getattr(found, "tokenizer", found)  # of a processor for texts and images
-    if isinstance(found, Sized) and len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS:
+    if not isinstance(found, Sized):
+        return
+    rows = 0
+    for part in module.modules():
+        with suppress(NotImplementedError, AttributeError):
+            rows = max(rows, part.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    if len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(found):
         raise UnsupportedError(
-            f"the tokenizer of {name} knows no words: tokenizer files are missing in its folder. Copy them there "
-            "(tokenizer.json, tokenizer_config.json) from the model that it was made of"
+            f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
+            "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from the "
+            "model that it was made of"
         )
 
 
