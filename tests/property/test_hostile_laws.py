@@ -204,19 +204,3 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
         either(seed, typed, "diff", first, second, *more)
         if seed % 5 == 0:
             either(seed, typed, "gate", first, second, "--json")
-
-
-@pytest.mark.parametrize("kind", ["beir", "json"])
-def test_hostile_labels(tmp_path: Path, kind: str) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).write_text(trec(), encoding="utf-8")
-    labels = {query: dict.fromkeys(own, 1) for query, own in LISTS.items()}
-    text = "query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q in labels for d, g in labels[q].items())
-    qrels = tmp_path / "qrels"
-    for seed in range(EXAMPLES):
-        rng = random.Random(seed)
-        if kind == "json":
-            write_hostile_json(rng, qrels, labels, seal=False)
-        else:
-            qrels.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
-        either(seed, typed, "diff", tmp_path / "a", tmp_path / "b", "--qrels", qrels, "--json")

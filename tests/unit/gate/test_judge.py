@@ -42,12 +42,6 @@ def test_the_exact_test_of_worse_by_hand() -> None:
     assert judged("accuracy no worse by 0.03", now, before).p_worse == EXACT(1023 / 1024)
 
 
-@pytest.mark.parametrize(("worse", "better"), [(1, 0), (7, 3), (3, 7), (0, 4), (30, 18)])
-def test_worse_is_the_binomial_test_of_scipy(worse: int, better: int) -> None:
-    wanted = stats.binomtest(worse, worse + better, alternative="greater").pvalue
-    assert judged(BOTH, *moved(200, worse, better)).p_worse == EXACT(wanted)
-
-
 def test_a_mean_by_hand() -> None:
     """Five inputs lose and one gains as much: 7 of 64 changes of sign have such a sum."""
     before = np.full(200, 0.5)
