@@ -83,23 +83,6 @@ def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> 
     assert asked == np.flatnonzero(routed).tolist()
 
 
-@given(arms(items=7), st.integers(1, 7))
-def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_item(sample: Any, k: int) -> None:
-    reference, candidate, relevant = sample
-    evidence = searched(reference, candidate, relevant)
-    k = min(k, evidence.depth)
-    (part,) = rescore(evidence, percentiles=[100], depths=[k])
-    (whole,) = rescore(evidence, percentiles=[100], depths=[reference.shape[1]])
-    if part.restored is None:
-        assert not flips(evidence).any()
-        return
-    order = np.argsort(-candidate, axis=1, kind="stable")[:, :k]
-    inside = (order == reference.argmax(1)[:, None]).any(axis=1)
-    assert part.restored == part.ceiling == pytest.approx(inside[flips(evidence)].mean())
-    assert whole.restored == 1
-    assert whole.change == pytest.approx(whole.loss)
-
-
 @given(arms(items=7), st.integers(1, 7), st.floats(0, 100))
 def test_served_rescoring_agrees_with_what_the_evidence_says(sample: Any, k: int, percentile: float) -> None:
     reference, candidate, relevant = sample
