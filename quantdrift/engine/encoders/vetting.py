@@ -117,8 +117,8 @@ def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None)
     if len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(found):
         raise UnsupportedError(
             f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
-            "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from the "
-            "model that it was made of"
+            "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
+            "the model that it was made of"
         )
 
 
