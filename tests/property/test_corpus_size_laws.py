@@ -27,9 +27,8 @@ from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sizes import default_sizes, nested_subsets, parse_sizes, parts_added
+from quantdrift.engine.sizes import nested_subsets, parts_added
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent
 from support.small_evidence import assert_same, told
@@ -127,19 +126,6 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
         assert np.isin(small, large).all()
     # a size's documents do not depend on the other sizes
     assert subsets[0].tolist() == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
-
-
-@given(st.integers(1, 10**7))
-def test_default_sizes_are_sizes(n_documents: int) -> None:
-    if n_documents <= 50:
-        with pytest.raises(DataError):
-            default_sizes(n_documents)
-        return
-    sizes = default_sizes(n_documents)
-    assert sizes[-1] == n_documents
-    assert sizes[0] >= 50
-    assert parse_sizes(",".join(map(str, sizes)), n_documents) == sizes
-    assert 2 <= len(sizes) <= 4
 
 
 @given(cases())
