@@ -17,9 +17,7 @@ __all__ = ["cli", "good"]  # fixtures
 COMMANDS = [
     ("metrics", "RUN"),
     ("metrics", "RUN", "--per-input", "-m", "flip@1"),
-    ("metrics", "RUN", "--markdown"),
     ("metrics", "RUN", "--json"),
-    ("certify", "RUN"),
     ("list", "metrics"),
     ("--help",),
 ]
