@@ -1,7 +1,5 @@
 """For all tests: crashes are seen; and the slowest files come first, so that none is left alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 

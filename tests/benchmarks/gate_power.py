@@ -12,8 +12,6 @@ input, so that neither can be worse. The rule on the mean fails where nDCG@10 dr
 point.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ only if it is not there. What matters here is a reranker that was trained end to
 relevant documents at least as high as MiniLM does; it is no product.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,8 +8,6 @@ is trained again only if it is not there. Accuracy is that of a small model on f
 matters here is a classifier that was trained end to end, as no probe is.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

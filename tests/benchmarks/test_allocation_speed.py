@@ -1,7 +1,5 @@
 """The real MiniLM's layers measured: one pass over all of them against rounding them one by one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A whole GPTQ pass on the real MiniLM, against the forward passes over the same documents."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from timing import in_turn, report

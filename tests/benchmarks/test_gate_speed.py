@@ -4,8 +4,6 @@ Both are whole commands, imports included, as a CI runs them. The wanted figures
 and less than a second for ours.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

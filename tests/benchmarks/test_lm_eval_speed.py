@@ -6,8 +6,6 @@ drift. On a model of 260 thousand weights that shows; a larger one, with random 
 to what people run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

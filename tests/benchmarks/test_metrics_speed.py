@@ -3,8 +3,6 @@
 5,000 queries, 200 ranks stored of either arm, 10 judgements each.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How long quantizers take for one layer, as ratios to a plain way of doing the same."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@
 runs made in turn, so that a machine that slows down slows both.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -5,8 +5,6 @@ quantized MiniLM and a probe; beside that, the answers are checked and routed.
 No full-precision model runs here: what it costs is up to the threshold.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from timing import in_turn, report

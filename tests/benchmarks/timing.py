@@ -1,7 +1,5 @@
 """Two ways of doing one thing, timed in turn, so that a machine that slows down slows both."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

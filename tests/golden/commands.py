@@ -1,7 +1,5 @@
 """The golden commands, in the order in which they run; later ones read what earlier ones wrote."""
 
-from __future__ import annotations
-
 COMMANDS: dict[str, str] = {
     # --- measure: the paper's model by every scheme that needs no library, then the tiny one
     "run W4-rtn": "run minilm@W4-rtn --data docs -k 20 --out runs/w4 --json",

@@ -8,8 +8,6 @@ Figures are equal if they agree to a part in a thousand; what a clock, a path or
 is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -3,8 +3,6 @@
 Everything is made on the spot and is the same wherever the pinned versions are installed.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

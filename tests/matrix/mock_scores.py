@@ -8,8 +8,6 @@ mteb's mock tasks cover its task types. With `--pair` (which needs quantdrift) t
 and the scores are those of its candidate; `--pair W8` names another scheme than W4.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -7,8 +7,6 @@ the harness and pytest but not quantdrift. Tests that need a network fail in bot
 the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

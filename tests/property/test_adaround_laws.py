@@ -1,7 +1,5 @@
 """Laws of AdaRound, for any layer, and that it is what autograd and torch's own Adam make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

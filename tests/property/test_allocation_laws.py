@@ -1,7 +1,5 @@
 """Laws of the solver, held against every assignment there is, in fractions."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Whatever happens to a kept file: what is got is what would be made, and damage is said."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import tempfile

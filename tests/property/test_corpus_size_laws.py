@@ -4,8 +4,6 @@ Embeddings hold small whole numbers, so every product is exact in float32 and ti
 equality means bit for bit, ties in order of position in the whole corpus.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

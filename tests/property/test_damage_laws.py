@@ -1,7 +1,5 @@
 """No damage goes unnoticed: what quantdrift wrote is then refused, or reads as it did."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

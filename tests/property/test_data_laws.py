@@ -1,7 +1,5 @@
 """Laws of retrieval data: what is written is read back, and the fingerprint sees texts only."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Laws of names of servers, of requests that are halved, and of calls side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Laws of comparing finished lists: what cutting them short can and cannot change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

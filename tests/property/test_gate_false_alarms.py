@@ -6,8 +6,6 @@ random, query by query: they differ, and neither can be worse. Beside the gate s
 without it does: fail if the mean of nDCG@10 drops by more than a point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws of the gate: reordered, exchanged, made worse, judged by more rules, read back."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

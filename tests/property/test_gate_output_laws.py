@@ -1,7 +1,5 @@
 """Laws of what tells of a judged run: text from outside comes through as text, and only as text."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

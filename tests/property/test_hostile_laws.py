@@ -1,7 +1,5 @@
 """Whatever a file holds, reading it gives a value or an error of ours: no traceback, no hang."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

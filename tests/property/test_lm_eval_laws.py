@@ -1,7 +1,5 @@
 """What lm-eval computes of a question, and what we compute of its samples, is the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The table says how a metric answers to a change that should not matter. Where it
 change does matter, an example must show it, so that the table cannot be too lax either.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Laws of the metrics: what the theory says of them, and how they hang together."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

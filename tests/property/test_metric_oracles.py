@@ -1,7 +1,5 @@
 """Metrics against other implementations and against their definitions written out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

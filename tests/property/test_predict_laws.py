@@ -1,7 +1,5 @@
 """Laws of predicted flips, and the chance against numbers drawn in another way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Laws of round to nearest, for any weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given

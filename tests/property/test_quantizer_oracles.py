@@ -5,8 +5,6 @@ the middle between two codes the two may round it differently, and one code make
 the output. So a reference takes the library's code there, and nowhere else.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Laws of routing, whatever the scores: more is never less, everything is everything."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

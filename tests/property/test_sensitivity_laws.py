@@ -1,7 +1,5 @@
 """Laws of the criteria, the paper's formulas in float64, and contributions where models are linear in every layer."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Laws of spec strings: the round trip, the fixed point, and no surprise on any text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar

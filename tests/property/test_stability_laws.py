@@ -1,7 +1,5 @@
 """Laws of the stability check: it keeps its bound, whatever the scores."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Laws of comparisons: systems exchanged, inputs reordered, the margin or the limit moved."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Literal

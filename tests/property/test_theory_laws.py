@@ -1,7 +1,5 @@
 """Laws of the flip probability: limits, locality, monotony, units."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Laws of packed keys: their order as integers is the ranking order, and nothing is lost."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import example, given

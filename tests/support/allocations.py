@@ -1,7 +1,5 @@
 """Allocations as users have them: of any layers, and of the blocks of an encoder and of a decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A folder in BEIR layout: corpus.jsonl, queries.jsonl and, where there are labels, qrels/test.tsv."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model of the user's own for tests of the beir plugin: no language model, one linear layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

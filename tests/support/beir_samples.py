@@ -1,7 +1,5 @@
 """Small models and small data for the tests of the beir plugin; nothing is downloaded."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A tiny sentence encoder, and codes of every kind for it; nothing is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -5,8 +5,6 @@ folder. What it returns beside the folder are the weights that the codes stand f
 has to compute with.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tiny random classifiers of transformers, saved to a folder and loaded from there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

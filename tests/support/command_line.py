@@ -1,7 +1,5 @@
 """A command line as a user types it, run in this process."""
 
-from __future__ import annotations
-
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout

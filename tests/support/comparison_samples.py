@@ -1,7 +1,5 @@
 """Runs of one reference, written by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

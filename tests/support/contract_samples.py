@@ -1,7 +1,5 @@
 """Cases for the contract of the metrics: scores, labels, a noise floor; changed one by one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

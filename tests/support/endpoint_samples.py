@@ -1,7 +1,5 @@
 """Runs of two models of which some are on servers, and a server that answers by a script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

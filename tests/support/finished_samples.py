@@ -1,7 +1,5 @@
 """Small finished runs, written by hand in every format."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small runs, a baseline of one of them, and `quantdrift gate` as a user types it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Judged runs made by hand, for what tells of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

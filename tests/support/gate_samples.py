@@ -1,7 +1,5 @@
 """Targets, snapshots and pairs of them, made by hand, for the tests of the gate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

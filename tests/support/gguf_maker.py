@@ -3,8 +3,6 @@
 The model is an LFM2 of two small layers, one convolution and one attention, with random weights.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files as somebody hostile would write them: wrong values in the right places."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

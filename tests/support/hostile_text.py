@@ -1,7 +1,5 @@
 """Names that obey nobody, and what a terminal and the log of a CI must never get of them."""
 
-from __future__ import annotations
-
 import json
 import re
 

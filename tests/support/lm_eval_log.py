@@ -1,7 +1,5 @@
 """Samples of lm-eval written by hand, as it has them in memory and as they read back from a log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The model's weights are random, its tokens are letters; nothing is downloaded. W
 every second document of some tasks, what the model itself answers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Small pairs of score matrices with labels; whole numbers, so that no law is lost to rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Sizes are no multiples of 64, so that last groups are short; inputs are padded w
 take that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

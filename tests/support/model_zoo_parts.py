@@ -1,7 +1,5 @@
 """What the zoo's models are made of: settings, modules of its own, what counts as the answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import transformers as hf

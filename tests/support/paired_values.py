@@ -1,7 +1,5 @@
 """Values of two systems on the same inputs, with so many that differ."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

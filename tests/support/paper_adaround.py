@@ -3,8 +3,6 @@
 Slow and direct, and none of the package's code.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ to that lies within a hair of the middle between two codes, where float32 may fa
 share of such weights is returned, so that a test can tell that they are few.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

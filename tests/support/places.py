@@ -1,7 +1,5 @@
 """Where the project lies, and the shared data beside it, which may be absent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,5 @@
 """Small suites that use the plugin, and what they are run with."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import entry_points
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of the library backends share: layers, their moments, and whether to skip."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field
 

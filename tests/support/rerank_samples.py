@@ -1,7 +1,5 @@
 """Tiny random cross-encoders, data with judgements, and shortlists for the tests of reranking."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Runs to route: a classifier with labels, and a search, both small and made of random numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings that layers are measured in, of any model and of rows that one function encodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evidence of a few queries whose every figure can be computed by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Evidence made from scores, epsilons and flips that a test writes down."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A tiny model, data for it, and command lines as a user types them."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Iterator

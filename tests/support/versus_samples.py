@@ -1,7 +1,5 @@
 """Eight sentences, runs of two models on them, and the scores that a model gives by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

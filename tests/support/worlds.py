@@ -1,7 +1,5 @@
 """A pair of one linear layer whose inputs are vectors, and a record of what went through it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One of each file that quantdrift writes, and how it is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

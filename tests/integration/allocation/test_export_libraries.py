@@ -4,8 +4,6 @@ Not installed here, and so checked for their form only (tests/unit): llm-compres
 llama.cpp.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`quantdrift run` as a user types it, on a tiny model, and what is refused before one is loaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

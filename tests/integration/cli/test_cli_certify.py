@@ -1,7 +1,5 @@
 """`quantdrift certify` as a user types it, on small runs and without a model."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`quantdrift run` and `quantdrift contrast` on classification data, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

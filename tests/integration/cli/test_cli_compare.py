@@ -1,7 +1,5 @@
 """`quantdrift compare` as a user types it, on small runs and without a model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`quantdrift corpus-size` as a user types it, on a tiny model and a small corpus."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How commands end where the output cannot be written, or nobody saw coming what went wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

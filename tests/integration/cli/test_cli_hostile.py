@@ -1,7 +1,5 @@
 """Every command, on runs and data whose ids, names and paths attack who looks."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

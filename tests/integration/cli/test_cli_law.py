@@ -1,7 +1,5 @@
 """`quantdrift law` and `quantdrift contenders` as a user types them, on small runs on disk."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`quantdrift predict`, as a user types it, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`quantdrift quantize` as a user sees it, on a tiny model in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

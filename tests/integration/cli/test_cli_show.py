@@ -1,7 +1,5 @@
 """`quantdrift show` as a user types it: the changed inputs of small runs, with their texts."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

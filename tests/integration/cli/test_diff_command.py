@@ -1,7 +1,5 @@
 """`quantdrift diff` as a user types it, on lists that end early and on refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`quantdrift run` with models on servers: what is printed, what is refused, and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

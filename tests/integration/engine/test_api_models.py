@@ -1,7 +1,5 @@
 """`quantdrift.drift` of models, and the page on Python as it stands."""
 
-from __future__ import annotations
-
 import copy
 import doctest
 import json

@@ -4,8 +4,6 @@ The first run embeds 1,400 documents twice, some 200 seconds of one core; later 
 need from pytest's cache. So it is run when asked for: QUANTDRIFT_SLOW_TESTS=1
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

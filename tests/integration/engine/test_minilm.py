@@ -1,7 +1,5 @@
 """Whole runs of the real MiniLM on eight sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What cannot be reranked is said before it costs time, and how models of other forms are read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

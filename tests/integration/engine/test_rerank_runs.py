@@ -1,7 +1,5 @@
 """`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it, and what the run holds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

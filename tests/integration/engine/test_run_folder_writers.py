@@ -1,7 +1,5 @@
 """Processes that write one run folder at the same time, or are killed while they do."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

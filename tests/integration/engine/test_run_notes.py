@@ -1,7 +1,5 @@
 """What a run says of its embeddings and its calibration, in run.json and on the screen."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

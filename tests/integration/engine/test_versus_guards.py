@@ -1,7 +1,5 @@
 """What keeps a stored candidate from being taken for another: its files and its settings."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

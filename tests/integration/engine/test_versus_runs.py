@@ -1,7 +1,5 @@
 """What a run of two models shares with other runs, leaves as it was, prints and refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`diff` of what beir and mteb themselves write, judged by pytrec_eval and by the paired run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`diff` of sample logs that lm-eval itself writes, of two tiny language models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`quantdrift gate` as a user types it, on small runs and without a model: verdicts and errors."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path

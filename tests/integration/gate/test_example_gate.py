@@ -1,7 +1,5 @@
 """The example repository in docs/, copied and run as a user would."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The GitHub Action: what it declares, and its scripts, run by bash as a runner runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The start-up hook in the environment as it is installed, in Pythons that have just started."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A small encoder for tests of the beir plugin, each with an empty cache; without beir none is collected."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """beir's reranking with a paired cross-encoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

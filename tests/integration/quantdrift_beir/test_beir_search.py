@@ -1,7 +1,5 @@
 """beir's exact search with a pair: stock results, and the evidence of quantdrift's own runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tests of the lm-eval plugin run on one thread, each with an empty cache; without lm-eval none is collected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stock command `lm_eval --model quantdrift`, as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

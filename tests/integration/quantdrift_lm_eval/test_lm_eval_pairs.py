@@ -1,7 +1,5 @@
 """lm-eval's own evaluation of a pair, beside stock evaluations of its two models."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

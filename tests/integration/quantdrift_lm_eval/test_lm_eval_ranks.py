@@ -4,8 +4,6 @@ lm-eval sets a rank itself where there are several GPUs; on the CPU it leaves ev
 so the script does here what `HFLM.__init__` does there.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

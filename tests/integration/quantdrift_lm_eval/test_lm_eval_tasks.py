@@ -1,7 +1,5 @@
 """Unusual tasks and options of lm-eval with a pair: own metrics, drawn answers, calibration, run folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

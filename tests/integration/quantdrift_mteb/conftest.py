@@ -1,7 +1,5 @@
 """Tests of the mteb plugin run on one thread; without mteb none is collected."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calibrated pairs and widths per layer inside mteb: on what, and that it is what counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

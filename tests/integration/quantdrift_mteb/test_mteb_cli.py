@@ -1,7 +1,5 @@
 """mteb's own console script with quantdrift beside it, and what it leaves on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

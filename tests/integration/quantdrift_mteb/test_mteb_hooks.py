@@ -1,7 +1,5 @@
 """What is changed in mteb, and that nothing else is."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

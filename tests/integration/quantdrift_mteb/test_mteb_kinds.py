@@ -1,7 +1,5 @@
 """Classification, STS and pairs in mteb: the drift by numpy and others on stock embeddings."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path

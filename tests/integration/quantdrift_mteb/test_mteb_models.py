@@ -1,7 +1,5 @@
 """Which models can be paired, how they are loaded, and what they are called."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a pair does to a process: weights, caches, files, interruptions, names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A pair on every kind of task: both arms score what stock mteb gives for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

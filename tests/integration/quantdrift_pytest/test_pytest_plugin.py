@@ -1,7 +1,5 @@
 """Suites that use the plugin, run inside this process: the real MiniLM on eight sentences."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

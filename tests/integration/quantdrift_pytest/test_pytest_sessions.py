@@ -1,7 +1,5 @@
 """Whole sessions in processes of their own: start-up, workers of pytest-xdist, what is kept."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

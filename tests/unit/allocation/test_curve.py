@@ -1,7 +1,5 @@
 """Predicted flips by hand: three inputs, two contenders, two layers, two widths."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

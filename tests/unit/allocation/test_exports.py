@@ -1,7 +1,5 @@
 """Allocations as runtimes read them: each format's text, and what each refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

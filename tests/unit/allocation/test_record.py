@@ -1,7 +1,5 @@
 """allocation.json: what is written is read back, and what is wrong with a file is said plainly."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

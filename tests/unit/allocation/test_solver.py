@@ -1,7 +1,5 @@
 """Widths from losses: the paper's rule and the optimum, on examples that can be done by hand."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A spec that names a file: `MODEL@allocation.json`, and what it does to a pair."""
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers that share a width because a runtime fuses them, and layers that are left out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

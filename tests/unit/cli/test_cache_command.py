@@ -1,7 +1,5 @@
 """`quantdrift cache`: every kind of what is kept, counted and cleared."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

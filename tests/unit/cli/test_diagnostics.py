@@ -1,7 +1,5 @@
 """What `quantdrift doctor` looks at, and what it advises."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

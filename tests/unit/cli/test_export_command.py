@@ -1,7 +1,5 @@
 """`quantdrift export`: where the file goes, and that a refusal writes none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

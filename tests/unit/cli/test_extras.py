@@ -1,7 +1,5 @@
 """Without the extras: every command and every name says in one line what to install."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`quantdrift list quantizers`: data for programs, a table that fits for people."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is typed as one word, and what is refused before anything is loaded."""
 
-from __future__ import annotations
-
 import pytest
 
 from quantdrift.cli.options import decimals

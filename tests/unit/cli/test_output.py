@@ -1,7 +1,5 @@
 """One object, printed as tables, JSON or Markdown; and what `quantdrift --help` loads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`quantdrift run`: where a run goes by default, and what is said of how its candidate was made."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Buckets of inputs, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Flip probability, the effective scale, and predicted against measured flips per contender count."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What two corpus sizes say together, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The law over runs: points, rank correlation, line, and what it explains of unseen runs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

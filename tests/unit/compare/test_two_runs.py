@@ -1,7 +1,5 @@
 """Two runs of one reference: joined by input, refused where they do not belong together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Evidence on disk: nothing is lost, other tools read it as it is, damage is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

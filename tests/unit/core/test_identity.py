@@ -1,7 +1,5 @@
 """Who was measured, on what, how: what is told apart, and what is not compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

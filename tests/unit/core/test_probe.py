@@ -1,7 +1,5 @@
 """The linear probe against scikit-learn's own decision function."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files are there whole or not at all, and JSON from outside ends in a value or a ValueError."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

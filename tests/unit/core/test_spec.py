@@ -1,7 +1,5 @@
 """Spec strings by hand: what each part means, how it is spelled back, and where errors point."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

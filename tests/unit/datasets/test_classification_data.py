@@ -1,7 +1,5 @@
 """Reading classification data: texts, image folders, array files, and how each may be broken."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

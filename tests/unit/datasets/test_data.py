@@ -1,7 +1,5 @@
 """Reading a folder in BEIR layout: a good one by hand, then the ways in which one is broken."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

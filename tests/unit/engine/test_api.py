@@ -1,7 +1,5 @@
 """`quantdrift.drift` of arrays, and what a run tells in Python."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

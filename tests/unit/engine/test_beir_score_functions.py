@@ -1,7 +1,5 @@
 """Which score functions are computed here, and which are left to beir's own search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

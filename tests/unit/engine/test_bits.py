@@ -1,7 +1,5 @@
 """Bits per weight, by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Embeddings are computed once, survive a kill as far as they came, and are keyed by all inputs."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Some of a run's inputs as evidence of their own: as if the others had never been there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

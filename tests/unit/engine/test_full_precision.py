@@ -1,7 +1,5 @@
 """A pair starts at full precision: what is quantized already is refused before it is loaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The classification head: where it is, that it stays as it is, and how to say otherwise."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which weight matrices a model has, whatever way it keeps them, and which of them a result depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """One flow on a model of one layer: what is encoded by which arm, what is kept, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

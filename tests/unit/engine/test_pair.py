@@ -1,7 +1,5 @@
 """A pair: what the candidate changes, that the reference comes back bit for bit, what it costs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """How functions of a harness are replaced: only those that are as expected, and only once."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import Any

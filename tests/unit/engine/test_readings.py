@@ -1,7 +1,5 @@
 """Readings on a model of one layer: classes, neighbours, shortlists, and parts of a corpus."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

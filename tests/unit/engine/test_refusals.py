@@ -1,7 +1,5 @@
 """What needs no model is refused before torch is loaded, a place before anything is measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which models are cross-encoders, told from their config.json alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run folder is there in full or not at all, whatever goes wrong while it is written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Corpus sizes: which are taken, and which documents they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a library changes on a model is taken back, also where it stops in the middle."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

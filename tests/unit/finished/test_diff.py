@@ -1,7 +1,5 @@
 """What changed between two finished runs, by hand; and which runs cannot be compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

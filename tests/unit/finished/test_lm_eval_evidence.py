@@ -1,7 +1,5 @@
 """Two runs of lm-eval on one task: what is joined, what an answer is, and the figures of it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two rankings, or answers, of every input as evidence: by hand, and what cannot be compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

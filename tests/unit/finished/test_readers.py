@@ -1,7 +1,5 @@
 """Reading finished runs: every format by its content, and what is wrong with a file."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

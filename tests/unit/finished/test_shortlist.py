@@ -1,7 +1,5 @@
 """Shortlists: the first documents of a finished search, checked against the data."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts of a finished run: of lm-eval's samples, and of data that its record names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

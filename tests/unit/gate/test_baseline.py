@@ -1,7 +1,5 @@
 """The committed file: the same to the byte, reviewable, without texts, and checked when read."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What rules come to: p-values by hand and by scipy, limits, noise, slices, and whether two runs belong together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

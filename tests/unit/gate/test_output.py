@@ -1,7 +1,5 @@
 """What a judged run is told with: words and cells by hand, Markdown and JUnit read back by their readers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Rules: what a line means, what it is refused for; and the settings in pyproject.toml."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from pathlib import Path

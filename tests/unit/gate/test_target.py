@@ -1,7 +1,5 @@
 """What can be judged: run folders, two finished runs, several parts; and default rules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics as keys of a harness's result."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every metric by hand: four queries with four documents, and three with five."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A metric is what its own string parses back to."""
 
-from __future__ import annotations
-
 import pytest
 
 from quantdrift.errors import UnknownNameError

@@ -1,7 +1,5 @@
 """Agreement on one ranking, against counting by hand and by brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """coverage, violation and joint violation as metrics of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A candidate's folder: all of it or nothing."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a folder or file is, told from its configuration, and what it needs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a name to a model: aliases, folders, hub ids, and what to say to a wrong one."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics by name on results with and without drift, and what becomes of copies of results."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

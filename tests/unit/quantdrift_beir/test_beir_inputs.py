@@ -1,7 +1,5 @@
 """What beir's models are given to embed, and what their embeddings are kept under."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A pair as a model object of beir's, and what is wrapped in beir."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Limits as keywords, and markers, of the pytest plugin."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

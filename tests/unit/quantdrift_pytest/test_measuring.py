@@ -1,7 +1,5 @@
 """What a kept run is known by: digests of files, the pair, and its settings."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

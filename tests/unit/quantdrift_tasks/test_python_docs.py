@@ -1,7 +1,5 @@
 """Pairs from docstrings: the rules on a library made by hand, then the library of this Python, and as mteb sees it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Estimates, binomial tails and resamples: by hand, against scipy, and without importing scipy.stats."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Is there a difference between two systems on the same inputs: published intervals, other implementations."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Worse, no worse by a margin, how many inputs that takes, and verdicts: error rates and other implementations."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """How a check would do, on splits small enough to do by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

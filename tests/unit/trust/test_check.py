@@ -1,7 +1,5 @@
 """The stability check on examples small enough to do by hand, and as a file that a server trusts."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

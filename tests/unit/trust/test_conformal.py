@@ -1,7 +1,5 @@
 """How sure a model looks, and the least of it that is accepted: by hand, and against scipy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """The candidate's first items in the order of the reference, from evidence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

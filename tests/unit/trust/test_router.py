@@ -1,7 +1,5 @@
 """The rule and its threshold, on slices small enough to follow by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

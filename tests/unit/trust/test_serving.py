@@ -1,7 +1,5 @@
 """Two models behind one call, against asking either of them about everything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

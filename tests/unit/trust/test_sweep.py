@@ -1,7 +1,5 @@
 """The sweep, the cost and the advice, on runs small enough to follow by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

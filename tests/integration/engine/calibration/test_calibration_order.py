@@ -1,7 +1,5 @@
 """The engine on every kind of model: one pass gives what a pass for each layer would."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

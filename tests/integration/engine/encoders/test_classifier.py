@@ -1,7 +1,5 @@
 """Classifiers of transformers and sentence-transformers: their logits, and their heads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

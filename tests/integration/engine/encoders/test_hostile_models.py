@@ -1,7 +1,5 @@
 """Models from anybody: damaged, without a tokenizer, or made to run code where they are loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

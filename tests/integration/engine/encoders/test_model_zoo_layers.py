@@ -1,7 +1,5 @@
 """The linear layers of models as libraries really build them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Runs of the real MiniLM against checkpoints of it, beside the same weights put in by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

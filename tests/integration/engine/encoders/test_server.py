@@ -1,7 +1,5 @@
 """Servers that are slow, full, down, out of order or not what they were, and runs that go on."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import time

@@ -1,7 +1,5 @@
 """A tiny model and its quantized self behind a real server give the evidence that they give here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

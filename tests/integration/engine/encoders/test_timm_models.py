@@ -3,8 +3,6 @@
 timm needs torchvision; where they cannot be imported, these tests are skipped.
 """
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

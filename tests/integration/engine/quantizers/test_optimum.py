@@ -1,7 +1,5 @@
 """`+backend=optimum` on tiny models: what optimum itself would make, what it cannot walk, and nothing left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX with packed weights: the same embeddings as torch, and nothing left in float unsaid."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections import Counter

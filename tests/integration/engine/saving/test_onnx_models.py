@@ -3,8 +3,6 @@
 Minutes of one core; run when asked for: QUANTDRIFT_SLOW_TESTS=all
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The candidate as safetensors: plain libraries load what was measured, to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`quantdrift allocate` and runs of what it makes, as a user types them, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Criteria on one tiny model of every kind: gradients against slopes by small steps, moments against our own hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

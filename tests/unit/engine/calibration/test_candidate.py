@@ -1,7 +1,5 @@
 """A calibrated candidate: what it needs, what it keeps, the ranges of its inputs, and that the reference comes back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Passes that wait for each other, and what is seen of a layer's input."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Moments of a layer's input and the grid of its activations, by hand and against plain products."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What is calibrated on: how many documents, which, in which batches, and texts of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HQQ checkpoints are unpacked here: what hqq itself makes of them, and no code of theirs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

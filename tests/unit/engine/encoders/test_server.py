@@ -1,7 +1,5 @@
 """Which model is behind a name: the same one, one that is only noisy, another one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

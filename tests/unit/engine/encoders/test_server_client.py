@@ -1,7 +1,5 @@
 """Requests to a server: what is sent again, what its answers mean, and that its key stays with it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """How checkpoints store linear layers, by files of a few numbers."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

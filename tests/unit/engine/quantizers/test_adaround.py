@@ -1,7 +1,5 @@
 """AdaRound by hand: errors that cancel, weights that have nothing to learn, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

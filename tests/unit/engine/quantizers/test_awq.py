@@ -1,7 +1,5 @@
 """AWQ by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

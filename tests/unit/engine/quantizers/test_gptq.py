@@ -1,7 +1,5 @@
 """GPTQ by hand, with every library that does it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

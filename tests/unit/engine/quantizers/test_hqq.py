@@ -1,7 +1,5 @@
 """HQQ through its library: the same fit, whatever the shape and size of the weights."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """GPTQ, AWQ and HQQ: what every library is kept from doing to a layer, and to the process around it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which method a scheme gets, from which library, and what is refused before anything is loaded."""
 
-from __future__ import annotations
-
 import pytest
 
 from quantdrift.engine.quantizers.adaround import AdaRound

@@ -1,7 +1,5 @@
 """Round to nearest by hand: grids of every width, and groups."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

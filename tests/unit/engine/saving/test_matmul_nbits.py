@@ -1,7 +1,5 @@
 """Codes in the layout of MatMulNBits: bytes by hand, and what onnxruntime computes with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

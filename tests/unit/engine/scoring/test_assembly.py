@@ -1,7 +1,5 @@
 """From a state to evidence: positions get names, labels and noise join."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

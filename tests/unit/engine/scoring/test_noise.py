@@ -1,7 +1,5 @@
 """The noise floor by hand: two runs of one model that differ in their last digits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The streamed pass by hand: what is kept of the scores, ties, self-matches, odd shapes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What scoring refuses, and scores that come as they are: matrices and shortlists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

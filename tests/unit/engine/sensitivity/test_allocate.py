@@ -1,7 +1,5 @@
 """Widths of models in which it is known by construction what matters, on searches and on classes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The baselines of bit allocation on layers that can be worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

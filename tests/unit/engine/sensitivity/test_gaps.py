@@ -1,7 +1,5 @@
 """How far gaps move: by rounding, hand-computed; by gradients, whatever harness and model do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

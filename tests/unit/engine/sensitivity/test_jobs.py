@@ -1,7 +1,5 @@
 """An allocation against its rivals on held-out queries: flips against the whole corpus, by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

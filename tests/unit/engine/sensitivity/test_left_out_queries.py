@@ -1,7 +1,5 @@
 """Queries that layers were measured on have no part in the rates; which they are, and when."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import pytest

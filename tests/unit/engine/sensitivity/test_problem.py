@@ -1,7 +1,5 @@
 """The gaps of calibration inputs: by hand, in the reference's order, every text once; and what is kept of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
