@@ -94,7 +94,9 @@ def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
     try:
         table = _table(path, read_bytes(path, digest=digest))
     except FileNotFoundError:
-        raise RunError(f"expected evidence in {path}; there is no such file") from None
+        raise RunError(
+            f"expected evidence in {path}; there is none. Copy the whole run folder again, or make the run again"
+        ) from None
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise RunError(f"{path} is not a readable Parquet file: {error}") from error
     try:

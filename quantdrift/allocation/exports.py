@@ -63,7 +63,9 @@ def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, 
     quantized = [layer for layer in layers if layer.width != FULL_BITS]
     if wrong := [layer for layer in quantized if layer.width not in exporter.widths]:
         has = f"{exporter.name} has widths of {', '.join(map(str, exporter.widths))}"
-        raise _refused(wrong, has, "allocate with some of these, such as +widths=4,8")
+        raise _refused(
+            wrong, has, "allocate with some of these, such as +widths=4,8 and an average between them (W4.5)"
+        )
     untied = _untied(layers)
     if exporter.needs_units and untied:
         why = f"what reads {exporter.name} multiplies them at once and needs one width for them"

@@ -81,7 +81,7 @@ def command(
     if save is not None and (len(found), len(alphas), max(1, len(asked))) != (1, 1, 1):
         raise QuantDriftError(
             "--save stores one check: expected one run, one level (--alpha 0.05) and at most one --statistic; got "
-            f"{len(found)} runs, {len(alphas)} levels and {len(asked)} statistics"
+            f"{counted(len(found), 'run')}, {counted(len(alphas), 'level')} and {counted(len(asked), 'statistic')}"
         )
     listed, grids = [], []
     for run in found:
@@ -149,7 +149,8 @@ def _lines(found: Certified) -> Iterator[str]:
                 f"those, {_share(each.violation)} changed."
             )
         if found.flip_rate <= each.alpha:
-            yield f"{level} every answer could be accepted. Ask for a smaller --alpha."
+            changed = percent(found.flip_rate)
+            yield f"Only {changed} changed in all, so accepting every answer keeps level {each.alpha:g} too."
     yield _LIKENESS
 
 

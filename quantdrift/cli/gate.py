@@ -155,7 +155,14 @@ def _judged(options: GateOptions) -> Shown | None:
     note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
     for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
         note(line)
-    return replace(_shown(result), code=0) if known else None
+    if not known:
+        return None
+    shown = _shown(result)
+    lines = [line for line in shown.lines if line not in output.TO_DO.values()]
+    against = "its limits" if baseline is None else "the earlier baseline"
+    return replace(
+        shown, code=0, lines=[*lines, f"The baseline is written whatever this says; it is against {against}."]
+    )
 
 
 def _earlier(path: Path) -> Snapshot | None:
@@ -174,9 +181,12 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
         return read_baseline(path)
     if options.baseline is None and rules and not any(rule.compares for rule in rules):
         return None
+    limits = "ask for limits only, such as --rule 'flip@1 <= 0.25'"
+    if rules and not any(rule.compares for rule in rules):
+        limits = "leave out --baseline, as these rules are limits"
     raise RunError(
         f"expected a baseline to compare with; {path} does not exist. Write it with the same command and --update, and "
-        "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
+        f"commit it; or {limits}"
     )
 
 

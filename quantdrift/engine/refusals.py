@@ -42,7 +42,7 @@ def refuse_settings(scheme: Scheme) -> None:
             why = "" if stored is None else f", whose widths are those of {stored}"
             add = "" if key not in _OF_CRITERIA or key == "seed" or scheme.criterion else " or add a criterion (+gap),"
             raise UnsupportedError(
-                f"+{key}= has no effect on {scheme}{why}: it takes {', '.join(sorted(takes))};{add} leave it out"
+                f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
             )
 
 

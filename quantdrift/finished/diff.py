@@ -123,7 +123,9 @@ def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tup
     names = list(dict.fromkeys([*a.parts, *b.parts]))
     for name in only:
         if name not in names:
-            raise UnknownNameError("part", name, names, hint=f"(there are {some(names)})")
+            there = some([each for each in names if each])
+            hint = f"(there are {there})" if there else "(these runs have no parts; leave out --part)"
+            raise UnknownNameError("part", name, names, hint=hint)
     # a part of no name is all that its run holds
     one, other = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
     if len(one) == len(other) == 1 and a.format != b.format:

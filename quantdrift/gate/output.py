@@ -24,7 +24,7 @@ _RULE = 100
 _SENTENCE = 500
 _EMPTY = "-"
 
-_TO_DO: dict[str, str] = {
+TO_DO: dict[str, str] = {
     "fail": "Repair what made the inputs worse; or, if the change is meant, accept it with --update and commit the new "
     "baseline.",
     "limit": "A limit does not move with the baseline: repair the model, or change the rule.",
@@ -78,7 +78,7 @@ def sentences(result: GateResult) -> list[str]:
         lines += _of_rule(each, result.alpha)
     lines += [f"Differs: {difference}." for difference in result.differs]
     kinds = ["limit" if _is_broken_limit(each) else each.outcome for each in result.judgements]
-    lines += [_TO_DO[kind] for kind in dict.fromkeys(kinds) if kind in _TO_DO and not result.accepted]
+    lines += [TO_DO[kind] for kind in dict.fromkeys(kinds) if kind in TO_DO and not result.accepted]
     lines += [f"Note: {each}." for each in result.notes]
     return [shorten(clean(line), _SENTENCE) for line in lines]
 

@@ -250,7 +250,7 @@ class Advice:
         if self.fix == "nothing":
             told = f"Recommended: nothing. {_percent(changed.value)} of {changed.n:,} first answers changed"
             return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
-        side, what = "not less", "spend more bits, where they move the gap: quantdrift run MODEL@W3.5+gap"
+        side, what = "not less", "spend more bits, on the layers that move the gap (quantdrift allocate)"
         if self.fix == "route":
             side, what = "less", "most inputs can be left to the candidate"
         lines = [

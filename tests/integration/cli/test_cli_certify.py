@@ -47,7 +47,7 @@ def test_a_table_and_sentences(write: Write) -> None:
     assert "200 inputs, of which 100 calibrate and 100 are tested, over 20 random splits" in out
     assert re.search(r"At level 0\.1, [\d.]+ % of the answers .*; of those, [\d.]+ % changed", out)
     out = certify(write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)[1]
-    assert "Ask for a smaller --alpha." in out
+    assert "keeps level 0.1 too" in out
     assert "nothing can be accepted at level 0.001 from so few inputs: that takes 999" in out
     assert "msp alone" not in certify(write("similar", logits=False))[1]
 

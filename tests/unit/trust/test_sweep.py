@@ -75,7 +75,7 @@ def test_few_at_risk_are_routed_and_many_ask_for_bits() -> None:
     assert route.at_risk.value == at_risk(few).mean()
     assert route.limit == 0.5
     assert route.sentences[0].startswith("Recommended: route. ")
-    assert "where they move the gap" in allocate.sentences[0]
+    assert "on the layers that move the gap" in allocate.sentences[0]
 
 
 def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> None:
