@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check golden bench matrix clean
+.PHONY: help setup demo test check golden faults bench matrix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,9 @@ check: setup ## Lint, formatting, types and import boundaries
 
 golden: setup ## Hold what fifty commands give against the figures in tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
+
+faults: setup ## Kill, starve and damage studies, in many more ways than make test does, and tell what came of it
+	@QUANTDRIFT_FAULTS=full $(BIN)/python -m pytest tests/faults -m "slow or not slow" -p no:cacheprovider
 
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider

@@ -59,6 +59,11 @@ def read_kept(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool 
         return decode(_unsealed(memoryview(whole)))
     except FileNotFoundError:
         return None
+    except MemoryError:  # nothing is wrong with the file
+        raise
+    except OSError as error:  # nor is it known here
+        say(f"{path} cannot be read ({error.strerror}): made again")
+        return None
     except Exception as error:  # numpy, zipfile and safetensors have errors of their own
         _remove(path, error)
         return None

@@ -89,6 +89,18 @@ def one_line(text: str) -> str:
 # --- JSON -------------------------------------------------------------------------------------
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(4000)
+    '1 h 7 min'
+    """
+    if seconds < 90:  # noqa: PLR2004 -- then minutes are told
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 -- an hour
+
+
 def json_text(value: Any) -> str:
     """A value as indented JSON, in printable ASCII: all else is escaped, so that it reads the same.
 

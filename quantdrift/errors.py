@@ -7,9 +7,11 @@ QuantDriftError
 ├── MissingExtraError    a package is not installed; names the extra that brings it
 ├── DataError            the corpus, queries or relevance labels cannot be used
 ├── ScoreError           embeddings or scores are not finite
+├── StudyError           a study.yaml or the folder of a study cannot be used
 ├── TheoryError          the theory of gaps cannot be applied to these numbers
 ├── ServerError          a model behind a URL cannot be reached, refuses, or answers something else
 └── RunError             a run folder cannot be written or read
+    └── DiskError        a disk is full, or may not be written to
 
 Every message says what was expected, what came, and what to do.
 """
@@ -95,12 +97,20 @@ class ServerError(QuantDriftError):
     """A model behind a URL cannot be reached, refuses to answer, or answers something else."""
 
 
+class StudyError(QuantDriftError):
+    """A study.yaml or the folder of a study cannot be used; names the line."""
+
+
 class TheoryError(QuantDriftError):
     """The theory cannot be applied to these arguments; says which, and what was expected."""
 
 
 class RunError(QuantDriftError):
     """A run folder cannot be written or read."""
+
+
+class DiskError(RunError):
+    """A disk is full, or may not be written to: whatever else is to be written there fails as well."""
 
 
 def nearest(name: str, known: Iterable[str], *, n: int = 3) -> list[str]:

@@ -25,12 +25,20 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bitsandbytes": ("bitsandbytes", "accelerate"),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
         "images": ("PIL",),
+        "report": ("vl_convert",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
+        **{name: (name,) for name in ("mlflow", "trackio", "wandb")},
     }
 )
 """Extra of quantdrift to the modules that it brings."""
-_PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "awq": "autoawq"}
+_PACKAGES = {
+    "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "awq": "autoawq",
+    "mlflow": "mlflow-skinny",
+}
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
 
 

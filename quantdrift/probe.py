@@ -59,7 +59,8 @@ class LinearProbe:
             weight, bias = (np.concatenate([-part, part]) / 2 for part in (weight, bias))
         return cls(
             classes=tuple(str(name) for name in model.classes_),
-            weight=np.asarray(weight, dtype=np.float64),
+            # sklearn's order of columns would be lost in the cache, and with it the last digits of products
+            weight=np.ascontiguousarray(weight, dtype=np.float64),
             bias=np.asarray(bias, dtype=np.float64),
             converged=int(np.max(model.n_iter_)) < most_steps,
         )

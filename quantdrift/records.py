@@ -14,20 +14,21 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
-from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.errors import DiskError, QuantDriftError, RunError
 
 MAX_JSON = 1 << 30
 """Bytes of a JSON file that is read; evidence, the largest that we write, is Parquet."""
@@ -171,6 +172,8 @@ class Record(BaseModel):
     """What it is, for messages: "a router"."""
     MAKE: ClassVar[str]
     """The command that writes one."""
+    IF_CHANGED: ClassVar[str] = ""
+    """What whoever changed the file on purpose does; appended where it is damaged."""
     ERROR: ClassVar[type[QuantDriftError]] = RunError
     """What is raised for a file that cannot be used."""
     VERSION_KEY: ClassVar[str] = "format_version"
@@ -194,7 +197,7 @@ class Record(BaseModel):
             told = f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {again}"
             raise cls.ERROR(told) from problem
         except ValueError as problem:
-            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {again}") from problem
+            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {again}{cls.IF_CHANGED}") from problem
         if found != cls.FORMAT:
             raise cls.ERROR(f"expected {cls.WHAT}; {path} holds something else. {again}")
         if content.get(cls.VERSION_KEY) != cls.VERSION:
@@ -270,12 +273,11 @@ def check_writable(path: Path, *, what: str) -> None:
     """Raise a RunError unless `what` ("the run") can be written at a place, before hours go into it."""
     place = Path(os.path.realpath(path))
     beside = next(folder for folder in place.parents if folder.exists())
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside))
-    except OSError as error:
-        raise RunError(
-            f"{what} cannot be written to {path}: {error.strerror} ({beside}). Choose another place"
-        ) from error
+    with refusals(f"{what} cannot be written to {path}", f" ({beside}). Choose another place"):
+        clear_dead(beside, place.name)
+        tried = tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside)
+        with suppress(FileNotFoundError):  # another process took it for dead
+            os.rmdir(tried)
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:
@@ -292,18 +294,20 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     takes its place, so that a power cut leaves it whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    clear_dead(path.parent, path.name)
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        yield partial
-        if sync:
-            _sync(partial)
-        os.replace(partial, path)
-        if sync:
-            with suppress(OSError):  # it is there; only a power cut could still take it away
-                _sync(path.parent)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with _held(partial, partial.touch):
+        try:
+            yield partial
+            if sync:
+                _sync(partial)
+            os.replace(partial, path)
+            if sync:
+                with suppress(OSError):  # it is there; only a power cut could still take it away
+                    _sync(path.parent)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -313,16 +317,14 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     It lies in a hidden folder beside its place until it is complete and on the disk, and changes places with what is
     there in one step: who reads finds one or the other, whoever writes at the same time. After an error, Ctrl-C too,
     nothing is left of it and the place is as it was. What a kill leaves is hidden, and removed by whoever writes here
-    a day later. Whether what is there may go has to be checked before. A link to a folder stays one.
+    next. Whether what is there may go has to be checked before. A link to a folder stays one.
     """
-    with _complaints(path, what):
+    with _complaints(path, what), ExitStack() as held:
         place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
-        for left in place.parent.glob(f".{glob.escape(place.name)}.partial-*"):
-            with suppress(OSError):
-                if time.time() - left.stat().st_mtime > _A_DAY:
-                    shutil.rmtree(left)
-        hidden = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
+        clear_dead(place.parent, place.name)
+        hidden = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
+        held.enter_context(_held(hidden, lambda: hidden.mkdir(mode=0o700, exist_ok=True)))
         try:
             # mkdtemp makes folders private; one inside is as readable as anything else made here. A
             # model library that is asked to save also names its folder in what it writes or logs.
@@ -336,10 +338,67 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
             with suppress(OSError):  # it is there; only a power cut could still take it away
                 _sync(place.parent)
         finally:
-            for earlier in hidden.glob("earlier-*"):  # what was put aside goes back, if nothing took its place
-                with suppress(OSError):
-                    os.rename(earlier, place)
-            shutil.rmtree(hidden, ignore_errors=True)
+            _remove(hidden, place)
+
+
+def clear_dead(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left in a folder of what they were writing there: at one name, or at all."""
+    for left in folder.glob(".*.partial-*" if name is None else f".{glob.escape(name)}.partial-*"):
+        place = folder / left.name[1:].rpartition(".partial-")[0]
+        with suppress(OSError):
+            handle = _hold(left)
+            try:
+                if handle is not None or time.time() - left.lstat().st_mtime > _A_DAY:
+                    _remove(left, place)
+            finally:
+                if handle is not None:
+                    os.close(handle)
+
+
+def _remove(hidden: Path, place: Path) -> None:
+    if not hidden.is_dir() or hidden.is_symlink():
+        hidden.unlink(missing_ok=True)
+        return
+    for earlier in hidden.glob("earlier-*"):  # what was put aside goes back, if nothing took its place
+        with suppress(OSError):
+            os.rename(earlier, place)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def _held(path: Path, make: Callable[[], None]) -> Iterator[None]:
+    """Make a file or folder; inside, nobody takes it for dead."""
+    while True:
+        make()
+        try:
+            handle = _hold(path)
+            break
+        except (BlockingIOError, FileNotFoundError):  # somebody took it for dead before it was held, and removes it
+            continue
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _hold(path: Path) -> int | None:
+    """A handle that holds a file or folder until it is closed; None where the system or the disk cannot."""
+    try:
+        import fcntl  # noqa: PLC0415 -- Windows has none
+    except ImportError:
+        return None
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(handle), os.lstat(path)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except OSError as error:
+        os.close(handle)
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            raise
+        return None
+    return handle
 
 
 def _move(inside: Path, place: Path, hidden: Path) -> None:
@@ -390,11 +449,29 @@ def _sync(path: Path) -> None:
 @contextmanager
 def _complaints(path: Path, what: str) -> Iterator[None]:
     """Turn what the disk says into an error that says what to do."""
+    then = "; nothing was left behind. Free some space or choose another place"
+    with refusals(f"{what} was not written to {path}", then):
+        yield
+
+
+@contextmanager
+def refusals(told: str, then: str) -> Iterator[None]:
+    """Inside, what a disk refuses becomes "{told}: no space left{then}": a DiskError if it refuses all else too."""
     try:
         yield
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        why = "no space left" if full else f"it cannot be written ({error})"
-        raise RunError(
-            f"{what} was not written to {path}: {why}; nothing was left behind. Free some space or choose another place"
-        ) from error
+    except Exception as error:
+        refused = None if isinstance(error, QuantDriftError) else _from_disk(error)
+        if refused is None:
+            raise
+        full = refused.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+        everything = full or refused.errno in {errno.EROFS, errno.EACCES, errno.EPERM}
+        why = "no space left" if full else refused.strerror or refused
+        raise (DiskError if everything else RunError)(f"{told}: {why}{then}") from error
+
+
+def _from_disk(error: Exception) -> OSError | None:
+    """What the disk said, also where a library (safetensors) has only its text left."""
+    if isinstance(error, OSError):
+        return error
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))

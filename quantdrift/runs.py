@@ -314,7 +314,8 @@ def _others(path: Path) -> list[str]:
         return []
     except OSError:  # a file; or a link that leads to itself
         return [path.name]
-    if RECORD in found and _is_ours(path / RECORD):
+    # of a run whose record is damaged the evidence is there
+    if RECORD in found and (_is_ours(path / RECORD) or EVIDENCE in found):
         return [name for name in found if name not in {RECORD, EVIDENCE, PROBE}]
     return found
 

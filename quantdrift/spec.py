@@ -25,6 +25,7 @@ FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 
+_CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
 QUANTIZERS = ("rtn", "gptq", "gptq_ao", "awq", "hqq", "adaround")
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
@@ -473,3 +474,18 @@ def _side(text: str, start: int, end: int, what: str) -> str:
 def chooses(scheme: Scheme) -> bool:
     """Whether widths are to be chosen anew, rather than one for all or those of a file."""
     return scheme.criterion is not None and scheme.option("allocation") is None
+
+
+def needs_inputs(criterion: str | None) -> bool:
+    """Whether a criterion looks at calibration inputs: queries of a search, train inputs of classes."""
+    return criterion is not None and criterion.startswith(("gap", "activation"))
+
+
+def calibrates(scheme: Scheme) -> bool:
+    """Whether the candidate is made on calibration documents."""
+    return scheme.quantizer in _CALIBRATED or scheme.activation_bits is not None
+
+
+def draws(scheme: Scheme) -> bool:
+    """Whether `+seed=` changes the candidate: documents, queries or an order of layers are drawn for it."""
+    return calibrates(scheme) or (chooses(scheme) and (needs_inputs(scheme.criterion) or scheme.criterion == "random"))

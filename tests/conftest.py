@@ -11,7 +11,14 @@ from quantdrift.errors import MissingExtraError
 settings.register_profile("quick", deadline=None, max_examples=30)
 settings.load_profile("quick")
 
-SLOWEST = ("test_cranfield.py", "test_mteb_cli.py", "test_law_on_xquad.py", "test_minilm.py", "test_cli.py")
+SLOWEST = (
+    "test_cranfield.py",
+    "test_mteb_cli.py",
+    "test_disk.py",
+    "test_memory.py",
+    "test_minilm.py",
+    "test_run_page.py",
+)
 
 
 def _rank(name: str) -> int:

@@ -1,13 +1,22 @@
-"""mteb's own command line with quantdrift in it, for where the start-up hook cannot be."""
+"""What quantdrift's commands know of mteb: its command line, for where the start-up hook cannot be, and its data."""
 
 from __future__ import annotations
 
 import importlib
 
 from quantdrift._hook_notify import change
+from quantdrift.datasets.labelled import Dataset
 
 
 def main() -> None:
     """Change mteb here and now, whatever the hook's off switch says, and hand over to it."""
     change("mteb")
     importlib.import_module("mteb.cli").main()
+
+
+def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:
+    """The data of a task, for a study; see `quantdrift_mteb.data.read_task`."""
+    found: tuple[Dataset, frozenset[str]] = importlib.import_module("quantdrift_mteb.data").read_task(
+        name, split, subset
+    )
+    return found

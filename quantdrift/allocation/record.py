@@ -86,7 +86,8 @@ class Allocation(Record):
     VERSION: ClassVar[int] = 2
     VERSION_KEY: ClassVar[str] = "version"
     WHAT: ClassVar[str] = "an allocation"
-    MAKE: ClassVar[str] = 'quantdrift allocate (or, if you changed its widths, set "edited" to true)'
+    MAKE: ClassVar[str] = "quantdrift allocate"
+    IF_CHANGED: ClassVar[str] = ' (or, if you changed its widths, set "edited" to true)'
     ERROR: ClassVar[type[QuantDriftError]] = DataError
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)  # what follows from fields is in the file, too

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from quantdrift import __version__
 from quantdrift.display import complain, error_line, flush, let_go, say
@@ -28,6 +28,7 @@ GROUPS = {
     "Measure": {
         "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
         "corpus-size": "Do more documents change more answers?",
+        "study": "Many models, schemes and corpora; goes on where it stopped.",
         "contrast": "The same embeddings as classes and as a search.",
         "mteb": "mteb's own command, without the hook.",
         "lm-eval": "lm-eval's own command, without the hook.",
@@ -36,6 +37,8 @@ GROUPS = {
     "Read finished runs": {
         "metrics": "Metrics of finished runs, with intervals.",
         "show": "The changed inputs of a run, with their texts.",
+        "report": "A run, or what a gate said, as a page for a browser.",
+        "card": "What quantization changed, for a model card.",
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
         "breakdown": "Which inputs change, which are harmed?",
@@ -52,7 +55,7 @@ GROUPS = {
         "export": "Write an allocation as runtimes read it.",
         "quantize": "Write the quantized model to a folder.",
     },
-    "Guard": {"gate": "Pass or fail, against rules and a baseline."},
+    "Guard": {"plan": "How many inputs does a verdict need?", "gate": "Pass or fail, against rules and a baseline."},
     "Look around": {
         "list": "Metrics, models, quantizers or tasks there are.",
         "doctor": "What is installed, and what is missing?",
@@ -82,6 +85,11 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"{__name__}.{_MODULES.get(cmd_name, cmd_name.replace('-', '_'))}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        inside: dict[str, Any] = getattr(module, "COMMANDS", {})
+        for name, command in inside.items():
+            alone.command(name, no_args_is_help=True)(command)
+        if inside:
+            return get_group(alone)
         alone.command(cmd_name, **getattr(module, "SETTINGS", {"no_args_is_help": True}))(module.command)
         return get_command(alone)
 

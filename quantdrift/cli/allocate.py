@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.cli.output import Grid, Shown, percent, with_interval
+from quantdrift.cli.output import Shown
 from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.report.words import Grid, percent, with_interval
 from quantdrift.spec import FULL_BITS, chooses, parse
 
 if TYPE_CHECKING:

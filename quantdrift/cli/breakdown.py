@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, prints
-from quantdrift.cli.output import Grid, Shown, counted
-from quantdrift.compare.buckets import breakdown
-from quantdrift.metrics import Slice, parse_metric
+from quantdrift.cli.output import Shown
+from quantdrift.compare.buckets import breakdown, range_words
+from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
+from quantdrift.report.words import Grid, counted
 from quantdrift.runs import find_runs, refuse_copies
 from quantdrift.statistics.estimates import as_json
 
@@ -38,7 +38,7 @@ def command(
     refuse_copies(found)
     evidence = [run.evidence() for run in found]
     buckets = breakdown(evidence, by=sorted_by, metrics=metrics, edges=starts)
-    rows = [[_range(each.where), f"{each.n:,}", *map(cell, metrics, each.estimates.values())] for each in buckets]
+    rows = [[range_words(each.where), f"{each.n:,}", *map(cell, metrics, each.estimates.values())] for each in buckets]
     outside = sum(one.n_inputs for one in evidence) - sum(bucket.n for bucket in buckets)
     note = f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {sorted_by}."
     return Shown(
@@ -54,13 +54,3 @@ def command(
         grids=[Grid(head=[by, "inputs", *map(str, metrics)], rows=rows)],
         lines=[note] if outside else [],
     )
-
-
-def _range(where: Slice) -> str:
-    low, high = f"{where.low:.4g}", f"{where.high:.4g}"
-    if math.isinf(where.high):
-        return f"{low} or more"
-    if where.by.unit not in {"items", "rank"}:
-        return f"{low} to below {high}"
-    last = math.ceil(where.high) - 1
-    return low if last <= where.low else f"{low} to {last}"

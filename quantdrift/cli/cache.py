@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from quantdrift.cli.options import flag, prints
-from quantdrift.cli.output import Shown, counted
+from quantdrift.cli.output import Shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.report.words import counted
 
 SETTINGS = {"no_args_is_help": False}
 KINDS = {

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import cast
 
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
-from quantdrift.cli.output import Grid, Shown, counted, percent, with_interval
+from quantdrift.cli.output import Shown
 from quantdrift.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
+from quantdrift.report.words import Grid, counted, percent, with_interval
 from quantdrift.runs import Run, find_runs
 from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Share, certify

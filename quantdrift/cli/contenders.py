@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from quantdrift.cli.options import RUNS, argument, prints
-from quantdrift.cli.output import Grid, Shown, percent, with_interval
+from quantdrift.cli.output import Shown
 from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 from quantdrift.progress import Terminal
+from quantdrift.report.words import Grid, percent, with_interval
 from quantdrift.runs import find_runs
 from quantdrift.statistics.estimates import as_json
 

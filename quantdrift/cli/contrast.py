@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import SPEC, Measuring, argument, option, prints
-from quantdrift.cli.output import Grid, Shown
-from quantdrift.cli.run import RUNS, data_line, default_place
+from quantdrift.cli.output import Shown
+from quantdrift.cli.run import RUNS, default_place
 from quantdrift.display import clean, say
 from quantdrift.errors import DataError
+from quantdrift.report.words import Grid, data_line
 from quantdrift.spec import Spec, parse
 
 if TYPE_CHECKING:

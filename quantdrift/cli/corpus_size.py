@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, Measuring, argument, corpus, option, prints
-from quantdrift.cli.output import Grid, Shown
+from quantdrift.cli.output import Shown
 from quantdrift.cli.run import default_place
+from quantdrift.report.words import Grid
 from quantdrift.spec import parse
 
 if TYPE_CHECKING:

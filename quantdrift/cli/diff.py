@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from quantdrift import perturbation
 from quantdrift.cli.options import COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option, prints
-from quantdrift.cli.output import Grid, Shown, metric_grid, percent
+from quantdrift.cli.output import Shown
 from quantdrift.cli.show import HEAD, changed_row
 from quantdrift.datasets.retrieval import read_qrels
 from quantdrift.errors import QuantDriftError
@@ -19,6 +19,7 @@ from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.records import check_writable
+from quantdrift.report.words import Grid, metric_grid, percent
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
@@ -66,9 +67,11 @@ def command(
     if out is not None:
         check_writable(out / "part", what="the run")
     labels = None if qrels is None else read_qrels(qrels)
+    runs = [read_finished(path, arm=cast(Arm, name)) for path, name in zip((a, b), (names[0], names[-1]), strict=True)]
+    if len(names) > 1 and all(run.format != "run" for run in runs):
+        raise QuantDriftError(f"--arms {arms} is for run folders of quantdrift; {a} and {b} hold one arm each")
     found = compared.diff_runs(
-        read_finished(a, arm=cast(Arm, names[0])),
-        read_finished(b, arm=cast(Arm, names[-1])),
+        *runs,
         qrels=labels,
         common=common,
         complete=complete,
@@ -78,7 +81,7 @@ def command(
     chosen = metrics or _chosen(found)
     folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
     lines = list(_sentences(found))
-    runs = {"a": found.a, "b": found.b}
+    sides = {"a": found.a, "b": found.b}
     pooled = {
         str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1
     }
@@ -86,14 +89,14 @@ def command(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
-                for letter, run in runs.items()
+                for letter, run in sides.items()
             },
             "parts": [_part_json(each, chosen, changed) for each in found.parts],
             **({"pooled": pooled} if pooled else {}),
             "notes": lines,
             "folders": folders,
         },
-        about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in runs.items()],
+        about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in sides.items()],
         grids=list(_grids(found, chosen, changed)),
         lines=lines,
         next=[f"written: {folder}" for folder in folders],
@@ -134,13 +137,17 @@ def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> It
         yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
     several = len(found.parts) > 1
     known = [(part.name, part.evidence) for part in found.parts if part.evidence is not None]
-    changed = [(name, each) for name, evidence in known for each in compared.changed_inputs(evidence)[:n_changed]]
+    changed = [
+        (name, changed_row(each, Texts(told=""), exact=evidence.exact))
+        for name, evidence in known
+        for each in compared.changed_inputs(evidence)[:n_changed]
+    ]
     if changed:
         total = sum(int(perturbation.flips(evidence).sum()) for _, evidence in known)
         yield Grid(
             title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
             head=[*(["part"] if several else []), *HEAD],
-            rows=[[*([name] if several else []), *changed_row(each, Texts(told=""))] for name, each in changed],
+            rows=[[*([name] if several else []), *row] for name, row in changed],
             words=HEAD,
         )
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantdrift.cli.options import prints
-from quantdrift.cli.output import Grid, Shown
+from quantdrift.cli.output import Shown
 from quantdrift.doctor import NEEDED, diagnose
+from quantdrift.report.words import Grid
 
 SETTINGS = {"no_args_is_help": False}
 

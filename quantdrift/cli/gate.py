@@ -22,7 +22,7 @@ from quantdrift.cli.options import (
     option,
     prints,
 )
-from quantdrift.cli.output import Grid, Shown
+from quantdrift.cli.output import Shown
 from quantdrift.cli.run import measured
 from quantdrift.datasets.retrieval import read_qrels
 from quantdrift.display import error_line, note, prose
@@ -35,6 +35,7 @@ from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
+from quantdrift.report.words import Grid
 from quantdrift.runs import find_runs
 from quantdrift.spec import parse_pair
 

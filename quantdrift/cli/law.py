@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quantdrift.cli.options import RUNS, argument, option, prints
-from quantdrift.cli.output import Grid, Shown, counted
+from quantdrift.cli.output import Shown
 from quantdrift.compare import law
 from quantdrift.errors import QuantDriftError
+from quantdrift.report.words import Grid, counted
 from quantdrift.runs import find_runs
 from quantdrift.statistics.estimates import Estimate
 

@@ -7,12 +7,13 @@ from math import isinf
 from typing import Any
 
 from quantdrift.cli.options import argument, prints
-from quantdrift.cli.output import Grid, Shown
+from quantdrift.cli.output import Shown
 from quantdrift.datasets.retrieval import task_names
 from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.named import ALIASES, EMBEDDED
+from quantdrift.report.words import Grid
 
 _ONLY_IN_JSON = {"section", "range", "interval"}
 """Columns that a table has no room for."""

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from quantdrift.cli.options import METRIC, RUNS, argument, option, prints
-from quantdrift.cli.output import Grid, Shown, metric_grid
+from quantdrift.cli.output import Shown
 from quantdrift.display import one_line
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
+from quantdrift.report.words import Grid, metric_grid
 from quantdrift.runs import Run, classifies, find_runs
 from quantdrift.statistics.estimates import Estimate
 

@@ -56,6 +56,10 @@ def argument(text: str, default: Any = ...) -> Any:
 
 SPEC = "SPEC: What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
 DATA = "FOLDER: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
+ANY_DATA = (
+    f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
+    "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
+)
 TASK = "NAME: A built-in task, in place of --data: quantdrift list tasks."
 SPLIT = "NAME: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
 RUNS = "RUN...: Run folders, or folders that hold some at any depth."
@@ -147,10 +151,7 @@ class Measuring(OnModel):
 class MeasuringAnything(Measuring):
     """Options of commands that take every kind of data: `run` and `gate`."""
 
-    data: Path | None = option(
-        f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
-        "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
-    )
+    data: Path | None = option(ANY_DATA)
     task: str | None = option(TASK)
     split: str = option(SPLIT, default="test")
     out: Path | None = option(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from quantdrift.display import clean, markdown_table, print_json, prose, say
 from quantdrift.errors import QuantDriftError
+from quantdrift.report.words import Grid
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from quantdrift.console import Console
-    from quantdrift.statistics.estimates import Estimate
 
 Form = Literal["table", "json", "markdown"]
 _STYLES = {
@@ -25,27 +24,6 @@ _STYLES = {
 """Of verdicts, which stand in a table's last column."""
 _FIRST = 24
 """Columns that the words of a table need beside its numbers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """One table. The first column holds words; the others numbers, unless they are named in `words`.
-
-    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled` a line separates
-    rows whose first cells differ.
-    """
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    words: Collection[str] = ()
-    stacked: bool = False
-    ruled: bool = False
-    lines: Sequence[str] = ()
-    """Sentences below this table."""
-    on_terminal: Grid | None = None
-    plain: Sequence[str] = ()
-    """What a terminal shows in its place, if that is another one, or lines that are not broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,57 +130,3 @@ def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]
         before = (row or [last])[0]
         table.add_row(*row, Text(last, _STYLES.get(last, "")))
     return table
-
-
-# --- tables and words that several commands have --------------------------------------------------
-
-
-def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
-    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once."""
-    from quantdrift.metrics import parse_metric
-    from quantdrift.metrics.numbers import has_value, show, show_interval
-
-    def reason(item: tuple[str, Estimate]) -> str:
-        return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
-
-    head, rows, meanings, told = ["metric", "value", "95 % interval", "n"], [], [], ""
-    for why, group in groupby(estimates.items(), key=reason):
-        items = list(group)
-        for name, estimate in items:
-            metric = parse_metric(name)
-            row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
-            rows.append(row)
-            if not why:  # members of a family stand beside each other: one explanation for all of them
-                meanings.append([*row, metric.family.summary if metric.family.name != told else ""])
-                told = metric.family.name
-        if why:
-            more = f" and {len(items) - 1} more" if len(items) > 1 else ""
-            meanings.append([f"{items[0][0]}{more}", "-", "", "", why])
-    last = "what it says"
-    on_terminal = Grid(title=title, head=[*head, last], rows=meanings, words={last})
-    return Grid(title=title, head=head, rows=rows, on_terminal=on_terminal)
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """A rate as people read it."""
-    return "-" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
-    """A rate and its interval in percent: "12.0 % (10.1 to 14.2)"."""
-    if estimate.value is None or estimate.low is None or estimate.high is None:
-        return percent(estimate.value, digits)
-    value, low, high = (f"{100 * end:{sign}.{digits}f}" for end in (estimate.value, estimate.low, estimate.high))
-    return f"{value}{'' if sign else ' %'} ({low} to {high})"
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things: "1 run", "2 runs"."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
-def some(names: Iterable[str], most: int = 4) -> str:
-    """The first few names, and how many more there are."""
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.cli.output import Grid, Shown, with_interval
+from quantdrift.cli.output import Shown
+from quantdrift.report.words import Grid, with_interval
 from quantdrift.spec import Spec, parse_scheme
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
-from quantdrift.cli.output import Shown, some
+from quantdrift.cli.output import Shown
+from quantdrift.report.words import some
 from quantdrift.spec import parse
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import typer
 
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
-from quantdrift.cli.output import Grid, Shown, percent, with_interval
+from quantdrift.cli.output import Shown
 from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.identity import Identity
+from quantdrift.report.words import Grid, percent, with_interval
 from quantdrift.runs import find_runs
 from quantdrift.trust.certify import Share
 from quantdrift.trust.router import GapRouter, percentile_threshold

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.cli.options import TASK, argument, flag, option, prints
-from quantdrift.cli.output import Grid, Shown
+from quantdrift.cli.output import Shown
 from quantdrift.display import clean, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
+from quantdrift.report.words import Grid
 from quantdrift.runs import classifies, read_run
 
 HEAD = ("input", "reference", "candidate", "change")
@@ -70,7 +71,7 @@ def command(
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another first answer"
     parts = ", ".join(f"{count:,} {each}" for each, count in counts.items())
     lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
-    rows = [list(changed_row(one, texts)) for one in listed]
+    rows = [list(changed_row(one, texts, exact=evidence.exact)) for one in listed]
     grid = Grid(
         title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {evidence.n_inputs:,} "
         f"inputs have {what}{f' ({parts})' if parts else ''}",
@@ -99,8 +100,8 @@ def _lines(number: int, name: str, reference: str, candidate: str, change: str) 
     yield f"candidate  {candidate}"
 
 
-def changed_row(one: Changed, texts: Texts) -> Iterator[str]:
-    """The input, what either arm answers, and how it changed."""
+def changed_row(one: Changed, texts: Texts, *, exact: bool) -> Iterator[str]:
+    """The input, what either arm answers, and how it changed; of cut lists the separation is a bound."""
     text = texts.inputs.get(one.input_id)
     yield shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
     for name, score, right, rank, other in (
@@ -115,7 +116,7 @@ def changed_row(one: Changed, texts: Texts) -> Iterator[str]:
         yield shown(name, _TEXT) + words + ("" if answer is None else f"  {shown(answer, _TEXT)}")
     change: list[str] = [one.kind or "no label"]
     change += [] if one.lead is None else [f"gap {one.lead:.4g}"]
-    change += [] if one.separation is None else [f"separation {one.separation:.3g}"]
+    change += [] if one.separation is None else [f"separation {'' if exact else '≤ '}{one.separation:.3g}"]
     yield ", ".join(change)
 
 

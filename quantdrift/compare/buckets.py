@@ -72,3 +72,14 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
     if not len(values):
         raise MetricError(f"no input has a finite value of {by} to sort by")
     return tuple(dict.fromkeys(np.quantile(values, [0, 0.25, 0.5, 0.75], method="inverted_cdf").tolist()))
+
+
+def range_words(where: Slice) -> str:
+    """A bucket as people read it: "0.1 to below 0.2", "1 or more"."""
+    low, high = f"{where.low:.4g}", f"{where.high:.4g}"
+    if math.isinf(where.high):
+        return f"{low} or more"
+    if where.by.unit not in {"items", "rank"}:
+        return f"{low} to below {high}"
+    last = math.ceil(where.high) - 1
+    return low if last <= where.low else f"{low} to {last}"

@@ -100,7 +100,7 @@ def compare_runs(
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
         raise QuantDriftError(f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}")
     a, b = (run if isinstance(run, Run) else read_run(Path(run)) for run in (a, b))
-    one, other, notes = _joined(a, b)
+    one, other, notes = joined(a, b)
     names = CLASSIFICATION_METRICS if classifies(a.record) else DEFAULT_METRICS
     asked = names if metrics is None else [metrics] if isinstance(metrics, str) else metrics
     samples = []
@@ -120,7 +120,7 @@ def compare_runs(
     )
 
 
-def _joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
+def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     """The evidence of both, input by input, and what to know of it.
 
     Inputs are left out that the other run does not have because it measured its layers on them.

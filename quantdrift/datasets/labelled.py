@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -292,6 +292,35 @@ def read_folder(folder: Path, split: str = "test") -> Dataset:
     if is_classification_folder(folder):
         return read_classification_folder(folder, split)
     return read_beir_folder(folder, split)
+
+
+def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
+    """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
+    ids = dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids
+    rows = np.sort(np.random.default_rng(seed).permutation(len(ids))[:n]).tolist()
+    if isinstance(dataset, ClassificationDataset):
+        part, labels = dataset.test, dataset.test.labels
+        return replace(
+            dataset,
+            test=Labelled(
+                ids=tuple(part.ids[row] for row in rows),
+                inputs=_some_of(part.inputs, rows),
+                labels=None if labels is None else tuple(labels[row] for row in rows),
+            ),
+        )
+    names = tuple(ids[row] for row in rows)
+    return replace(
+        dataset,
+        query_ids=names,
+        queries=tuple(dataset.queries[row] for row in rows),
+        qrels={name: dataset.qrels[name] for name in names if name in dataset.qrels},
+    )
+
+
+def _some_of(inputs: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
+    if isinstance(inputs, Images):
+        return Images(lambda row: inputs[rows[row]], [inputs.contents[row] for row in rows])
+    return tuple(inputs[row] for row in rows)
 
 
 def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:

@@ -24,6 +24,8 @@ from quantdrift.progress import Progress
 
 PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
+PACED = 16
+"""Inputs that are encoded to see how fast a model is."""
 NOISE_DEPTH = 10
 """Ranks of the reference that are scored again: numeric noise swaps neighbours, not strangers."""
 MANY = 0.1
@@ -52,6 +54,8 @@ class Reading:
         qrels: relevance labels.
         dataset: name of the data, where it has one.
         depth: ranks in the evidence; as many as are kept if None.
+        held_out: positions of the inputs that rates are over, which no criterion looks at; None leaves out those that
+            layers were measured on.
         noisy: whether the noise floor is measured, where it is asked for.
         ids: names of what ranks.
         item_ids: names of what is ranked.
@@ -66,6 +70,7 @@ class Reading:
     qrels: Qrels | None = None
     dataset: str | None = None
     depth: int | None = None
+    held_out: Rows | None = None
     noisy: bool = True
     ids: Sequence[str] = ()
     item_ids: Sequence[str] = ()
@@ -116,12 +121,12 @@ class Measured:
     """What a measurement gave.
 
     Attributes:
-        evidence: the per-input record, without inputs that layers were measured on.
+        evidence: the per-input record, without inputs that layers were measured on, or could be.
         state: the scores of all inputs.
         reading: what the outputs were read as.
         fingerprint: digest of the reference's weights.
         candidate_fingerprint: digest of the candidate; None if it was not taken.
-        left_out: number of inputs that layers were measured on.
+        left_out: number of these inputs.
         seconds: time per stage.
         notes: what deserves a word of the embeddings, one sentence each.
     """
@@ -210,6 +215,7 @@ class Flow:
             noise = self._noise(reading, state, reference, fingerprints[0])
         evidence = reading.evidence(state, candidate, noise)
         rest = not_calibrated_on(self.pair, reading.ids, reading.dataset)
+        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
         left_out = len(reading.ids) - len(rest)
         return Measured(
             evidence=evidence.part(rest) if left_out else evidence,
@@ -285,6 +291,15 @@ class Flow:
             start = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             shown = f"{len(side.items[row]):,} characters: {start!r}" if text else "an empty text"
             raise ServerError(f"{error.where}: {side.role} {side.ids[row]!r} ({shown}): {error.reason}") from error
+
+    def pace(self, side: Inputs) -> tuple[float, int]:
+        """Seconds that a unit of `side.work()` takes the arm in place, by a few inputs; and numbers an output has."""
+        work = side.work()
+        rows = np.argsort(work, kind="stable")[:: -(-len(work) // PACED)]
+        self.run(side, rows[:1], 1)  # the first call does what later ones need not
+        start = time.perf_counter()
+        probed = self.run(side, rows, self.settings.batch_size)
+        return (time.perf_counter() - start) / float(work[rows].sum()), int(probed.shape[1])
 
     def key(self, side: Inputs, order: Rows, weights: str, batch_size: int) -> str | None:
         """A digest of all that decides the outputs for one side; None if that cannot be told."""

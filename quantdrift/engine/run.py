@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.display import note
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.inputs import Rows, Settings
@@ -31,6 +34,11 @@ from quantdrift.metrics import measure as all_metrics
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, now, write_run
 from quantdrift.spec import Spec, Versus, chooses
+
+_TRIES = 2
+"""Of a batch size: the second goes on behind what the first has encoded."""
+_NO_MEMORY = re.compile(r"(?i)out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc")
+"""What torch and the libraries below it say."""
 
 
 def run(
@@ -60,12 +68,59 @@ def run(
         root=store.root,
         models=models,
     )
-    measured = measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
-    return _written(opened, measured, out, settings)
+    return measured_run(opened, out=out, settings=settings, store=store, progress=progress)
+
+
+def measured_run(
+    opened: Opened, *, out: Path, settings: Settings, store: EmbeddingStore, progress: Progress, **more: Any
+) -> Run:
+    """Measure a pair that is loaded and write the run; `more` goes into its record."""
+
+    def work(settings: Settings) -> Measured:
+        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
+
+    measured, settings = _in_batches_that_fit(work, settings)
+    return _written(opened, measured, out, settings, **more)
+
+
+Made = TypeVar("Made")
+
+
+def _in_batches_that_fit(work: Callable[[Settings], Made], settings: Settings) -> tuple[Made, Settings]:
+    """What is made, and how it was; where there is no room in memory for a batch, in batches of half the size.
+
+    Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
+    were to be had with that batch size from the start. What else may have taken the memory is given a second chance.
+    """
+    tried = 0
+    while True:
+        try:
+            return work(settings), settings
+        except (MemoryError, RuntimeError) as error:
+            if settings.batch_size == 1 or not _is_out_of_memory(error):
+                raise
+        # only here, with the error, is all that the pass held let go
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        tried += 1
+        if tried == _TRIES:
+            tried, smaller = 0, settings.batch_size // 2
+            note(f"no room in memory for batches of {settings.batch_size}: measured in batches of {smaller}")
+            settings = replace(settings, batch_size=smaller)
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory was missing, on an accelerator or in the machine; only torch's own has a class for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
 def _written(
-    opened: Opened, measured: Measured, out: Path, settings: Settings, data: Mapping[str, Any] | None = None
+    opened: Opened,
+    measured: Measured,
+    out: Path,
+    settings: Settings,
+    data: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Run:
     reading, evidence = measured.reading, measured.evidence
     record = describe_run(
@@ -78,7 +133,7 @@ def _written(
         reading=reading.record,
         started=opened.started,
     )
-    return write_run(out, evidence=evidence, record=record, probe=reading.probe)
+    return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
 # --- One run for each corpus size -----------------------------------------------------------------
@@ -111,7 +166,9 @@ def run_sizes(
         replace(opened.search, rows=rows, joins=number > 0, noisy=number == len(sizes) - 1)
         for number, rows in enumerate(parts_added(subsets))
     ]
-    found = Flow(pair=opened.pair, settings=settings, store=store, progress=progress).measure(readings)
+    found, settings = _in_batches_that_fit(
+        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(readings), settings
+    )
     return [
         _written(opened, measured, place, settings, data=_describe_part(opened.data, dataset, rows, settings.seed))
         for measured, place, rows in zip(found, places, subsets, strict=True)
@@ -190,12 +247,13 @@ def run_contrast(
             opened = open_loaded(
                 spec, dataset, model, texts=texts[spec], revision=revision, started=now(), contrast=True
             )
-            flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
-            found.append(_contrasted(opened, flow, places))
+            found.append(_contrasted(opened, settings, store, progress, places))
     return found
 
 
-def _contrasted(opened: Opened, flow: Flow, places: tuple[Path, Path]) -> tuple[Run, Run]:
+def _contrasted(
+    opened: Opened, settings: Settings, store: EmbeddingStore, progress: Progress, places: tuple[Path, Path]
+) -> tuple[Run, Run]:
     (inputs,), data = opened.reading.sides, opened.data
     search = Search(
         queries=inputs,
@@ -205,7 +263,12 @@ def _contrasted(opened: Opened, flow: Flow, places: tuple[Path, Path]) -> tuple[
         record={"reading": "self-retrieval"},
         dataset=opened.reading.dataset,
     )
-    classes, neighbours = flow.measure([opened.reading, search])
+    (classes, neighbours), settings = _in_batches_that_fit(
+        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(
+            [opened.reading, search]
+        ),
+        settings,
+    )
     described = {
         **{key: data[key] for key in ("inputs", "split", "fingerprint", "path")},
         "name": f"{data['name']}-self",
@@ -215,8 +278,8 @@ def _contrasted(opened: Opened, flow: Flow, places: tuple[Path, Path]) -> tuple[
         "warnings": [f"every input searches the others of {data['name']}, itself left out"],
     }
     return (
-        _written(opened, classes, places[0], flow.settings),
-        _written(opened, neighbours, places[1], flow.settings, data=described),
+        _written(opened, classes, places[0], settings),
+        _written(opened, neighbours, places[1], settings, data=described),
     )
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.cache import array_in, read_kept, say, seal
-from quantdrift.errors import MissingExtraError, RunError, ScoreError
+from quantdrift.errors import MissingExtraError, ScoreError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.records import bytes_digest
+from quantdrift.records import bytes_digest, refusals
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 
@@ -79,6 +79,14 @@ class EmbeddingStore:
     def __init__(self, root: Path | None) -> None:
         self.root = root
 
+    def has(self, key: str | None) -> bool:
+        """Whether the embeddings of a key are kept; whether they are whole shows when they are read."""
+        return self.root is not None and key is not None and self._stem(key).with_suffix(".npy").exists()
+
+    def _stem(self, key: str) -> Path:
+        assert self.root is not None  # nothing is kept without
+        return self.root / "embeddings" / key[:2] / key
+
     def get(
         self,
         key: str | None,
@@ -92,12 +100,12 @@ class EmbeddingStore:
         chunks = [order[at : at + chunk] for at in range(0, len(order), chunk)]
         if self.root is None or key is None:
             return _in_memory(len(order), chunks, encode, progress)
-        folder = self.root / "embeddings" / key[:2]
+        stem = self._stem(key)
         with ExitStack() as held:
             with keeping(self.root):
-                folder.mkdir(parents=True, exist_ok=True)
-                held.enter_context(_lock(folder / f"{key}.lock"))
-            return _on_disk(folder / key, len(order), chunks, encode, progress)
+                stem.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_lock(stem.with_suffix(".lock")))
+            return _on_disk(stem, len(order), chunks, encode, progress)
 
 
 def default_store() -> EmbeddingStore:
@@ -112,13 +120,12 @@ def default_store() -> EmbeddingStore:
 @contextmanager
 def keeping(folder: Path) -> Iterator[None]:
     """Inside, something is written to a folder of the cache; what the disk refuses is told in one line."""
-    try:
+    then = (
+        ". Free some space (quantdrift cache --clear empties the cache), set QUANTDRIFT_CACHE to a folder on another "
+        "disk, or use --no-cache"
+    )
+    with refusals(f"nothing can be kept in {folder}", then):
         yield
-    except OSError as error:
-        raise RunError(
-            f"nothing can be kept in {folder}: {error}. Free some space (quantdrift cache --clear empties the cache), "
-            "set QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
-        ) from error
 
 
 def _in_memory(

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.store import reserve
-from quantdrift.errors import RunError
 from quantdrift.extras import version_of
+from quantdrift.records import refusals
 
 # --- what is given back ---------------------------------------------------------------------------
 
@@ -42,18 +42,15 @@ def _mapped_copy(weight: Tensor) -> Tensor:
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
     os.close(handle)
     path = Path(name)
-    try:
-        reserve(path, weight.numel() * weight.element_size())
-        mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
-        return mapped.view(weight.shape).copy_(weight)
-    except OSError as error:
-        raise RunError(
-            f"no room in {path.parent} to put {weight.numel():,} weights aside: {error}. "
-            "Set TMPDIR to a folder on a disk with as much room as the model takes"
-        ) from error
-    finally:
-        with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
-            path.unlink()
+    told = f"no room in {path.parent} to put {weight.numel():,} weights aside"
+    with refusals(told, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
+        try:
+            reserve(path, weight.numel() * weight.element_size())
+            mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
+            return mapped.view(weight.shape).copy_(weight)
+        finally:
+            with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
+                path.unlink()
 
 
 @contextmanager

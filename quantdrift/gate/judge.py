@@ -417,7 +417,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
         reason = "the same candidate as in the baseline, to the bit, and nothing differs"
         return replace(found, outcome="pass", reason=reason, p_worse=None, p_no_worse=None)
     # what noise alone changes says nothing for either side
-    noisy = _noisy(rule, matched)
+    noisy = noisy_inputs(rule, matched)
     kept, aside = both & ~noisy, int((both & noisy).sum())
     if not kept.any():
         return Judgement(rule=rule, outcome="underpowered", reason=all_noise(aside), set_aside=aside)
@@ -437,7 +437,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
     )
 
 
-def _noisy(rule: Rule, matched: Matched) -> Flags:
+def noisy_inputs(rule: Rule, matched: Matched) -> Flags:
     """Inputs whose first answer of the reference changed by noise alone, on either side."""
     found = np.zeros(matched.now.n_inputs, dtype=np.bool_)
     if str(replace(rule.metric, where=None)) in _FIRST_ANSWER:

@@ -12,7 +12,8 @@ from quantdrift.metrics import default_metrics, parse_metric
 from quantdrift.metrics.base import Metric, MetricError, cutoff_text
 from quantdrift.statistics.estimates import undefined
 
-_BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
+BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
+"""What the key of a metric ends in where only a bound is known."""
 
 VARIABLE = "QUANTDRIFT_METRICS"
 """Environment variable with metrics that a harness's result shall have besides the default ones."""
@@ -63,7 +64,7 @@ def drift_keys(evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[
         except MetricError as error:
             warn(str(error))
             estimate = undefined(str(error))
-        key, entry = key_of(metric) + _BOUNDS[estimate.bound], estimate.to_json()
+        key, entry = key_of(metric) + BOUNDS[estimate.bound], estimate.to_json()
         keys[key] = entry["value"]
         if entry["value"] is not None and (metric.unit == "rate" or metric.arm == "change"):
             keys[f"{key}_low"], keys[f"{key}_high"] = entry["low"], entry["high"]

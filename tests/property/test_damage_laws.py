@@ -41,6 +41,19 @@ def test_a_bit_that_flips_is_noticed_or_changes_nothing(written: dict[str, Writt
         place.file.write_bytes(whole)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_is_cut_short_is_refused(written: dict[str, Written], name: str) -> None:
+    place = written[name]
+    whole = place.file.read_bytes()
+    try:
+        for length in (0, 1, len(whole) // 2, len(whole) - 2):  # the last byte may be a line end
+            place.file.write_bytes(whole[:length])
+            with pytest.raises(QuantDriftError):
+                place.content()
+    finally:
+        place.file.write_bytes(whole)
+
+
 @pytest.mark.parametrize("name", [EVIDENCE, PROBE])
 def test_a_file_of_another_run_is_refused(written: dict[str, Written], name: str) -> None:
     place = written[name]

@@ -74,6 +74,7 @@ def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[o
         ("contenders", run, good, "--json"),
         ("gate", run, "--baseline", baseline),
         ("show", run, "--json"),
+        ("report", run, "-o", run.with_suffix(".html")),
     ]
 
 

@@ -257,4 +257,5 @@ def summary(allocation: Allocation) -> dict[str, Any]:
         "calibration_inputs": len(allocation.input_ids),
         "digest": digest(allocation),
         "widths": allocation.width_of,
+        "losses": {layer.name: layer.loss[0] for layer in allocation.layers if layer.loss},
     }

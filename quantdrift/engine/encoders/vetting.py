@@ -63,7 +63,7 @@ def loading(
             raise
         raise UnsupportedError(
             f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{one_line(error).rstrip('.')}{source.without_hub}"
+            f"{one_line(error).rstrip('.')}{source.otherwise}"
         ) from error
 
 

@@ -16,7 +16,7 @@ from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.engine.bits import count_bits
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.sensitivity.criteria import losses_of, needs_inputs
+from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
     KeptArrays,
@@ -29,7 +29,7 @@ from quantdrift.engine.sensitivity.problem import (
 from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.progress import Progress
-from quantdrift.spec import Scheme
+from quantdrift.spec import Scheme, needs_inputs
 
 if TYPE_CHECKING:  # they call this
     from quantdrift.engine.measure import Arms, Flow
@@ -65,6 +65,8 @@ def allocate_for_search(
 ) -> tuple[Allocation, Setting, NDArray[np.int64]]:
     """Measure the layers on a quarter of the queries at most and choose their widths; labels play no part.
 
+    Queries that are held out stay unseen.
+
     `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to `n_contenders`
     documents behind the first, by the number of queries if not given. Also what the criterion looked at, and the
     positions of the calibration queries, int64; empty if there are none.
@@ -73,7 +75,9 @@ def allocate_for_search(
     inputs = None
     if needs_inputs(pair.scheme.criterion):
         settings, size = settings_of(pair.scheme), flow.settings.batch_size
-        chosen = draw_queries(len(search.queries.ids), wanted=settings.n_queries, seed=settings.seed)
+        chosen = draw_queries(
+            len(search.queries.ids), wanted=settings.n_queries, seed=settings.seed, held_out=search.held_out
+        )
         problem = retrieval_problem(
             pair.encoder,
             search,
@@ -202,15 +206,13 @@ def left_out(
 
 
 def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) -> KeptArrays:
-    """Where measurements are kept: the quantizer has no part in the key, so that all share them."""
-    if inputs is None:
-        return KeptArrays()
+    """Where measurements are kept: quantizer and budget have no part in the key, so that all share them."""
     key = key_of(
         version=_VERSION,
         weights=pair.fingerprint,
         layers=[layer.name for layer in pair.layers],
         group_size=pair.scheme.group_size,
-        inputs=inputs.problem.digest,
+        inputs=inputs and inputs.problem.digest,
         runtime=dict(pair.runtime),
     )
     return KeptArrays(root, key)

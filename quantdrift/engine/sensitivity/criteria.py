@@ -29,12 +29,10 @@ def losses_of(name: str, setting: Setting) -> Array:
     their unit is the criterion's own. Between two widths the paper's rule ranks layers by the first column over the
     number of weights. Raises QuantDriftError where the model cannot be measured this way.
     """
-    return _CRITERIA[name](setting)
-
-
-def needs_inputs(name: str | None) -> bool:
-    """Whether a criterion looks at calibration inputs, which `Setting.problem` then has to have."""
-    return str(name).startswith(("gap", "activation"))
+    measured = _CRITERIA[name]
+    if measured not in _KEPT:
+        return measured(setting)
+    return setting.kept.get(f"{name}-{'-'.join(map(str, setting.widths))}", lambda: measured(setting))
 
 
 # --- criteria that look at Delta = W - Q(W), the change that rounding makes ---------------------------
@@ -220,3 +218,5 @@ _CRITERIA: dict[str, Callable[[Setting], Array]] = {
     "depth": depth_losses,
     "random": random_losses,
 }
+_KEPT = {reconstruction_losses, sqnr_losses, activation_error_losses, activation_salience_losses}
+"""Whose losses are kept whole; of the others what takes long is, or nothing does."""

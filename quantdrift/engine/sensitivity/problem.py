@@ -21,7 +21,8 @@ from quantdrift.cache import array_in, kept_file, read_kept
 from quantdrift.engine.inputs import Encoder, Inputs, Vectors
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.errors import DataError, RunError
+from quantdrift.engine.store import keeping
+from quantdrift.errors import DataError
 from quantdrift.progress import Progress
 from quantdrift.records import bytes_digest
 
@@ -115,14 +116,8 @@ class KeptArrays:
         return found
 
     def _write(self, path: Path, array: NDArray[np.float64]) -> None:
-        try:
-            with kept_file(path) as partial, partial.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-        except OSError as error:
-            raise RunError(
-                f"sensitivities cannot be kept in {path.parent}: {error}. Free some space, set "
-                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
-            ) from error
+        with keeping(path.parent), kept_file(path) as partial, partial.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,15 +151,34 @@ class Setting:
         return self.problem
 
 
-def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.int64]:
-    """Positions of the calibration queries, ascending: `wanted`, but at most a quarter of the pool."""
-    n = min(wanted, n_queries // LEAST_SHARE)
+def draw_queries(
+    n_queries: int, *, wanted: int, seed: int = 0, held_out: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Positions of the calibration queries, ascending: `wanted`, but at most a quarter of all.
+
+    Where queries are held out, at positions `held_out`: `wanted` of the others, as far as there are so many.
+    """
+    pool = np.arange(n_queries) if held_out is None else np.setdiff1d(np.arange(n_queries), held_out)
+    n = min(wanted, n_queries // LEAST_SHARE if held_out is None else len(pool))
     if n < 1:
         raise DataError(
             f"expected at least {LEAST_SHARE} queries, of which a quarter is taken to measure "
             f"layers on; got {n_queries}"
         )
-    return np.sort(np.random.default_rng(seed).choice(n_queries, size=n, replace=False)).astype(np.int64)
+    return np.sort(np.random.default_rng(seed).choice(pool, size=n, replace=False)).astype(np.int64)
+
+
+def hold_out(queries: Sequence[str], *, share: float, seed: int) -> NDArray[np.int64]:
+    """Positions of the queries that rates are over, ascending, about `share` of all; the others are for criteria.
+
+    A text that is there twice is on one side only.
+    """
+    number = {text: place for place, text in enumerate(dict.fromkeys(queries))}
+    rest = np.random.default_rng([seed, 2]).permutation(len(number))[: max(1, round((1 - share) * len(number)))]
+    found = np.flatnonzero(~np.isin([number[text] for text in queries], rest)).astype(np.int64)
+    if not len(found):
+        raise DataError(f"expected queries to hold out and others for criteria to look at; got {len(queries)} in all")
+    return found
 
 
 def contenders_for(n_queries: int) -> int:

@@ -36,7 +36,13 @@ def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) 
     for metric, sign in (("separation", "≤ "), ("at_risk", "≥ ")):
         assert sign in next(line for line in out.splitlines() if f"│ {metric} " in line)
     told = " ".join(out.replace("│", " ").split())
-    for part in ("these are lists that were cut short", "2 of ", "from right to wrong", "compared to rank 10"):
+    for part in (
+        "these are lists that were cut short",
+        "2 of ",
+        "from right to wrong",
+        "compared to rank 10",
+        "separation ≤ ",
+    ):
         assert part in told
 
 
@@ -58,6 +64,7 @@ def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Pa
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--arms", "reference,candidate"], "is for run folders of quantdrift"),
         (["--arms", "both"], "--arms both: expected one of candidate, reference"),
         (["--json", "--markdown"], "expected --json or --markdown"),
         (["--part", "test"], "unknown part 'test'"),

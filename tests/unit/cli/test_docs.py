@@ -45,7 +45,8 @@ def test_options_that_a_page_shows_exist(page: Path) -> None:
         found = re.search(r"(?:^    |`)quantdrift ([a-z-]+)((?: [^`#]+)?)", line)
         if found is None or found[1] not in COMMANDS or found[1] in {"mteb", "lm-eval"}:
             continue
-        known = {name for option in COMMANDS[found[1]].params for name in option.opts}
-        known |= {name for option in COMMANDS[found[1]].params for name in option.secondary_opts}
+        command, inside = COMMANDS[found[1]], found[2].split()[:1]
+        command = getattr(command, "commands", {}).get(*inside, command) if inside else command
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         shown = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", found[2]))
         assert shown <= known | {"--help"}, line

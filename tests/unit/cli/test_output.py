@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from quantdrift.cli import GROUPS
-from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.output import Shown, emit, form_of
 from quantdrift.errors import QuantDriftError
+from quantdrift.report.words import Grid
 from support.command_line import cli
 
 SHOWN = Shown(

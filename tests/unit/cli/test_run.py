@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from quantdrift.cli.run import RUNS, candidate_lines, default_place
+from quantdrift.cli.run import RUNS, default_place
 from quantdrift.records import sealed
+from quantdrift.report.words import candidate_lines
 from quantdrift.spec import parse_pair
 from support.command_line import cli
 

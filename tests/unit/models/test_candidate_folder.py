@@ -85,8 +85,30 @@ def test_weights_that_are_not_those_that_were_written_are_refused(tmp_path: Path
 def test_a_record_with_entries_of_other_kinds_is_damaged(changed: dict[str, Any], tmp_path: Path) -> None:
     write_folder(tmp_path / "w4", write("one"))
     record = {**json.loads((tmp_path / "w4" / "scheme.json").read_text()), **changed}
+    del record["digest"]  # as whoever edits it does
     (tmp_path / "w4" / "scheme.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match=r"scheme\.json is damaged"):
         read_record(tmp_path / "w4")
     with suppress(RunError):  # a place to write to is looked at all the same
         check_place(tmp_path / "w4")
+
+
+def test_a_bit_that_flips_in_the_record_or_the_settings_is_noticed(tmp_path: Path) -> None:
+    def fill(folder: Path) -> dict[str, Any]:
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "README.md"):
+            (folder / name).write_text(name)
+        return {**write("one")(folder), "weights": digests_of(folder)}
+
+    record = write_folder(tmp_path, fill)
+    (tmp_path / "README.md").write_text("mine")
+    (tmp_path / "added.json").write_text("{}")
+    check_weights(tmp_path, record)
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        (tmp_path / name).write_text(name.replace("o", "n", 1))
+        with pytest.raises(RunError, match=f"{name} is not what"):
+            check_weights(tmp_path, record)
+        (tmp_path / name).write_text(name)
+    scheme = tmp_path / "scheme.json"
+    scheme.write_text(scheme.read_text().replace("4.0", "5.0"))
+    with pytest.raises(RunError, match="it was changed since"):
+        read_record(tmp_path)

@@ -12,6 +12,7 @@ from quantdrift.engine.sensitivity.problem import (
     classification_problem,
     contenders_for,
     draw_queries,
+    hold_out,
     retrieval_problem,
 )
 from quantdrift.errors import DataError
@@ -78,6 +79,21 @@ def test_the_draw_is_seeded_ascending_and_a_quarter_at_most() -> None:
     with pytest.raises(DataError, match=r"at least 4 queries, .* got 3"):
         draw_queries(3, wanted=1)
     assert [contenders_for(n) for n in (1, 32, 42, 43, 64, 127, 128, 500)] == [4, 4, 4, 3, 2, 2, 1, 1]
+
+
+def test_queries_that_are_held_out_are_never_drawn_and_one_text_is_on_one_side() -> None:
+    texts = [f"text {number % 40}" for number in range(100)]
+    held = hold_out(texts, share=0.75, seed=0)
+    rest = sorted(set(range(100)) - set(held.tolist()))
+    assert not {texts[row] for row in held.tolist()} & {texts[row] for row in rest}
+    assert len({texts[row] for row in rest}) == 10
+    assert held.tolist() == hold_out(texts, share=0.75, seed=0).tolist() != hold_out(texts, share=0.75, seed=1).tolist()
+    drawn = [draw_queries(100, wanted=12, seed=seed, held_out=held).tolist() for seed in (0, 1)]
+    assert all(len(set(rows)) == 12 and set(rows) <= set(rest) for rows in drawn)
+    assert drawn[0] != drawn[1]
+    assert draw_queries(100, wanted=500, held_out=held).tolist() == rest  # no more are there
+    with pytest.raises(DataError, match="got 3"):
+        hold_out(["same"] * 3, share=0.5, seed=0)
 
 
 def test_gaps_between_classes_by_hand() -> None:

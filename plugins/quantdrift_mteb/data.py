@@ -1,0 +1,146 @@
+"""The data of a task of mteb's, as quantdrift's own commands measure them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import mteb
+from mteb._create_dataloaders import create_dataloader
+from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.retrieval import _filter_queries_without_positives as with_positives
+from mteb.types import PromptType
+
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.encoders.vetting import one_line
+from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
+
+OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/mteb.md)"
+
+
+def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:
+    """The texts and labels of a task, and names of prompts with which mteb would read them in another way.
+
+    What mteb itself puts together is taken from it: titles and texts, queries and instructions, queries that have a
+    relevant document, and of classes the training inputs that its experiments draw, for the probe.
+
+    Args:
+        name: of the task.
+        split: of its data, such as "test".
+        subset: of its data, such as a language; None for the only one.
+
+    Raises:
+        DataError: there is no such task, split or subset, or its data cannot be loaded.
+        UnsupportedError: it is no plain search or classification of texts.
+    """
+    try:
+        task: Any = mteb.get_task(name)
+    except Exception as error:  # which kind has changed with mteb
+        raise DataError(f"mteb has no task {name!r}: {one_line(error)}") from error
+    _refuse_kind(task)
+    content = _content(task, split, subset)
+    dataset = _search(task, content, split) if isinstance(task, AbsTaskRetrieval) else _classes(task, content, split)
+    return dataset, _other_prompts(task)
+
+
+def _refuse_kind(task: Any) -> None:
+    name, kind = task.metadata.name, task.metadata.type
+    special = isinstance(task, AbsTaskMultilabelClassification | AbsTaskRegression)
+    if special or not isinstance(task, AbsTaskRetrieval | AbsTaskClassification):
+        raise UnsupportedError(
+            f"{name} ({kind}) is neither a search nor a classification into single classes. {OTHERWISE}"
+        )
+    if list(task.metadata.modalities) != ["text"]:
+        raise UnsupportedError(f"{name} is not of texts alone ({', '.join(task.metadata.modalities)}). {OTHERWISE}")
+    if getattr(task, "is_cross_validation", False):
+        raise UnsupportedError(f"{name} has no test part: mteb cross-validates it. {OTHERWISE}")
+
+
+def _content(task: Any, split: str, subset: str | None) -> Any:
+    """The data of a subset, by split or, of a search, of the split; what is not there is refused."""
+    name, subsets = task.metadata.name, list(task.hf_subsets)
+    if subset is None and len(subsets) > 1:
+        raise DataError(f"{name} has {len(subsets)} subsets; expected one of them (subset: ...): {', '.join(subsets)}")
+    chosen = subset or subsets[0]
+    if chosen not in subsets:
+        raise DataError(f"{name} has no subset {chosen!r}; it has {', '.join(subsets)}")
+    if split not in task.metadata.eval_splits:
+        raise DataError(f"{name} has no split {split!r} (split: ...); it has {', '.join(task.metadata.eval_splits)}")
+    try:
+        task.load_data()
+        if isinstance(task, AbsTaskRetrieval):
+            task.convert_v1_dataset_format_to_v2(1)
+    except QuantDriftError:
+        raise
+    except Exception as error:  # the hub client, and the code of a task
+        raise DataError(f"the data of {name} cannot be loaded: {one_line(error)}") from error
+    found = task.dataset if chosen not in task.dataset and chosen == "default" else task.dataset[chosen]
+    return found[split] if isinstance(task, AbsTaskRetrieval) else found
+
+
+def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
+    name = task.metadata.name
+    if content.get("top_ranked"):
+        raise UnsupportedError(f"{name} reranks shortlists of its own. {OTHERWISE}")
+    qrels, queries = with_positives(content["relevant_docs"], content["queries"])
+    corpus = content["corpus"]
+    if getattr(task, "ignore_identical_ids", False) and set(queries["id"]) & set(corpus["id"]):
+        raise UnsupportedError(f"in {name} a query does not find the document of its own id. {OTHERWISE}")
+    query_texts, texts = (
+        _texts(task, part, kind) for part, kind in ((queries, PromptType.query), (corpus, PromptType.document))
+    )
+    return RetrievalDataset(
+        name=name,
+        query_ids=tuple(queries["id"]),
+        queries=query_texts,
+        document_ids=tuple(corpus["id"]),
+        documents=texts,
+        qrels=qrels,
+        split=split,
+    )
+
+
+def _texts(task: Any, part: Any, kind: PromptType) -> tuple[str, ...]:
+    """As mteb gives them to a model."""
+    loader: Any = create_dataloader(part, task_metadata=task.metadata, prompt_type=kind, batch_size=32)
+    return tuple(map(str, loader.dataset["text"]))
+
+
+def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
+    """The train part is what mteb's experiments draw, each input once, in the order in which they come."""
+    train, test = content[task.train_split], content[split]
+    drawn, order = [], None
+    for number in range(task.n_experiments):
+        _, order, chosen = task._undersample_data(train, number, order)
+        drawn.append(list(chosen))
+    inputs = list(dict.fromkeys(_labelled(task, train.select(list(dict.fromkeys(chain(*drawn)))))))
+    tested = _labelled(task, test)
+    return ClassificationDataset(
+        name=task.metadata.name, kind="text", split=split, test=_part(tested, split), train=_part(inputs, "train")
+    )
+
+
+def _labelled(task: Any, part: Any) -> list[tuple[str, str]]:
+    columns = (part[task.input_column_name], part[task.label_column_name])
+    return [(str(text), str(label)) for text, label in zip(*columns, strict=True)]
+
+
+def _part(inputs: list[tuple[str, str]], name: str) -> Labelled:
+    texts, labels = zip(*inputs, strict=True) if inputs else ((), ())
+    return Labelled(ids=tuple(f"{name}-{row}" for row in range(len(inputs))), inputs=texts, labels=labels)
+
+
+def _other_prompts(task: Any) -> frozenset[str]:
+    """Prompts of a model that mteb takes for this task, or does not take, other than quantdrift.
+
+    quantdrift takes those called query and document. mteb looks for one of the task or its kind first, and of
+    classes for no other.
+    """
+    heads = (task.metadata.name, task.metadata.type)
+    roles = [kind.value for kind in PromptType]
+    own = {*heads, *(f"{head}-{role}" for head in heads for role in roles)}
+    if isinstance(task, AbsTaskClassification):
+        own = {*heads, *roles, "passage", "corpus"} - {"query"}
+    return frozenset(own)

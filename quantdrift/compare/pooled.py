@@ -1,0 +1,273 @@
+"""One verdict over several corpora: is a scheme worse than another?
+
+Corpora are strata: within each, inputs are paired, and all corpora weigh the same in a mean. Seeds of one corpus are no
+strata, for they answer the same inputs: they are averaged, input by input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import sqrt
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.compare.two_runs import joined
+from quantdrift.errors import QuantDriftError
+from quantdrift.metrics import Metric
+from quantdrift.metrics.numbers import show_p, show_step
+from quantdrift.runs import Run
+from quantdrift.statistics.estimates import RESAMPLES, Estimate, percentile_interval, resampled
+from quantdrift.statistics.paired import mcnemar_exact, sign_change_tails
+from quantdrift.statistics.verdicts import holm
+
+ALPHA = 0.05
+MOST_SENTENCES = 8
+"""Above which verdicts are told together; the table has each."""
+MCNEMAR, RANDOMIZATION = "stratified McNemar", "stratified randomization"
+Values = NDArray[np.float64]
+Strata = Mapping[str, tuple[Sequence[Run], Sequence[Run]]]
+"""Name of a corpus to the runs of the first system and of the second, one a seed."""
+Told = Literal["worse", "better", "no difference shown"]
+NONE: Told = "no difference shown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """A scheme against another, over the corpora that both were measured on.
+
+    Attributes:
+        model: as the study calls it.
+        scheme: that is asked about, without its seed.
+        against: the scheme that it is compared with.
+        metric: by which.
+        n_corpora: corpora of both.
+        n_inputs: of all of them, each counted once.
+        n_seeds: most seeds of a corpus, of either scheme.
+        mean: mean over corpora of the metric, of the scheme.
+        se: its standard error over corpora, as in the paper's tables; None for one corpus.
+        difference: mean over corpora of scheme minus the other.
+        difference_se: its standard error over corpora.
+        low: lower end of the 95 % interval of the difference, on these corpora: inputs are resampled within each.
+        high: upper end.
+        corpora_worse: corpora on which the scheme is worse on the mean.
+        worse: inputs of all corpora on which the scheme is worse.
+        better: inputs on which it is better.
+        test: "stratified McNemar" or "stratified randomization".
+        p: two-sided.
+        p_holm: adjusted for the number of schemes, by Holm.
+        verdict: at 5 %, by the adjusted p.
+        notes: what to know.
+    """
+
+    model: str
+    scheme: str
+    against: str
+    metric: str
+    n_corpora: int
+    n_inputs: int
+    n_seeds: int
+    mean: float
+    se: float | None
+    difference: float
+    difference_se: float | None
+    low: float
+    high: float
+    corpora_worse: int
+    worse: int
+    better: int
+    test: str
+    p: float
+    p_holm: float | None = None
+    verdict: Told = NONE
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def check_pooled(metric: Metric) -> None:
+    """Refuse a metric that has no value for each input, or no better way.
+
+    Raises:
+        QuantDriftError: it is a median, a quantile, a ratio of means, or of the reference.
+    """
+    per_input = metric.uncertainty != "order statistics" and metric.arm != "relative"
+    if not per_input or metric.direction == "none" or metric.family.of_reference or metric.arm == "reference":
+        raise QuantDriftError(
+            "corpora are pooled by a metric of which inputs have values, the lower or the higher the better, such as "
+            f"flip@1, gold_lost@1 or ndcg@10; {metric} is {'none' if per_input else 'a median, a quantile or a ratio'}"
+        )
+
+
+def pool(strata: Strata, metric: Metric, *, model: str, scheme: str, against: str, seed: int = 0) -> Pooled | None:
+    """A scheme against another, over several corpora; None where no corpus has the metric for both.
+
+    The difference is the mean over corpora of the mean over inputs, scheme minus the other. Its interval resamples the
+    inputs within each corpus (stratified paired bootstrap), so it is about these corpora; the standard error over
+    corpora is about corpora like these.
+
+    For a metric of yes or no with one seed the test is the stratified McNemar test: if there is no difference, an
+    input on which the two disagree is a fair coin whatever its corpus, so that the counts summed over corpora are one
+    binomial draw. Else it is a randomization test: if there is none, the difference of an input could as well have
+    the other sign. The statistic is the difference above, in which an input weighs 1 / (corpora x inputs of its
+    corpus).
+
+    Data that are there twice, under two names, are one corpus.
+
+    Args:
+        strata: the runs; those of one corpus share its reference and data.
+        metric: see `check_pooled`.
+        model: for the result.
+        scheme: likewise.
+        against: likewise.
+        seed: of resampling and sign changes.
+
+    Raises:
+        RunError: two runs of a corpus are not of the same data, reference and settings.
+
+    Source: Q. McNemar, Psychometrika 12 (1947), 153-157; R. A. Fisher, The Design of Experiments (1935), section 21.
+    """
+    check_pooled(metric)
+    pairs: dict[str, tuple[Values, Values]] = {}
+    notes, seen = [], dict[str, str]()
+    n_seeds = 1
+    for name, runs in strata.items():
+        data = str(runs[0][0].record["data"].get("fingerprint") or name)
+        if data in seen:
+            notes.append(f"{name} has the data of {seen[data]} and is left out")
+            continue
+        seen[data] = name
+        if (values := _averaged(runs, metric)) is not None:
+            pairs[name] = values
+            n_seeds = max(n_seeds, *map(len, runs))
+    if not pairs:
+        return None
+    steps = [after - before for before, after in pairs.values()]
+    means, changes = [float(after.mean()) for _, after in pairs.values()], [float(step.mean()) for step in steps]
+    sign = 1 if metric.direction == "lower" else -1
+    harm = sign * np.concatenate(steps)
+    low, high = _interval(steps, seed=seed)
+    counted = metric.uncertainty == "wilson" and n_seeds == 1
+    return Pooled(
+        model=model,
+        scheme=scheme,
+        against=against,
+        metric=str(metric),
+        n_corpora=len(steps),
+        n_inputs=len(harm),
+        n_seeds=n_seeds,
+        mean=float(np.mean(means)),
+        se=standard_error(means),
+        difference=float(np.mean(changes)),
+        difference_se=standard_error(changes),
+        low=low,
+        high=high,
+        corpora_worse=sum(sign * change > 0 for change in changes),
+        worse=int((harm > 0).sum()),
+        better=int((harm < 0).sum()),
+        test=MCNEMAR if counted else RANDOMIZATION,
+        p=_mcnemar(pairs.values()) if counted else _randomization(steps, seed=seed),
+        notes=tuple(notes),
+    )
+
+
+def adjusted(tests: Sequence[Pooled], metric: Metric) -> list[Pooled]:
+    """The tests with p-values adjusted for their number, and verdicts."""
+    found = []
+    for test, p in zip(tests, holm([each.p for each in tests]), strict=True):
+        assert p is not None  # it is of a test that was made
+        # by what was tested: counts of inputs, or the mean over corpora
+        harm = test.worse - test.better if test.test == MCNEMAR else _harm(test, metric)
+        verdict: Told = NONE if p >= ALPHA else "worse" if harm > 0 else "better"
+        found.append(replace(test, p_holm=p, verdict=verdict))
+    return found
+
+
+def _harm(test: Pooled, metric: Metric) -> float:
+    return test.difference * (1 if metric.direction == "lower" else -1)
+
+
+def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
+    """The verdicts in plain words: of a few differences a sentence each; one for all others."""
+    told = [_sentence(test, metric) for test in tests if test.verdict != NONE]
+    if len(told) > MOST_SENTENCES:
+        told = [
+            f"Shown to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
+            for verdict in ("worse", "better")
+            if (names := [f"{test.model} {test.scheme}" for test in tests if test.verdict == verdict])
+        ]
+    if same := [f"{test.model} {test.scheme}" for test in tests if test.verdict == NONE]:
+        told.append(
+            f"Not shown to differ from {tests[0].against} by {metric}, which is not the same as no difference: "
+            f"{', '.join(same)}."
+        )
+    return told
+
+
+def _sentence(test: Pooled, metric: Metric) -> str:
+    several = test.n_corpora > 1
+    step = show_step(metric, Estimate(value=test.difference, low=test.low, high=test.high))
+    told = [
+        f"{test.model} {test.scheme} is {test.verdict} than {test.against} by {metric}: {step} on ",
+        f"{test.n_corpora} corpora, worse on {test.corpora_worse} of them" if several else "one corpus",
+        f"; {test.worse:,} of {test.n_inputs:,} inputs are worse, {test.better:,} better (p {show_p(test.p_holm)})",
+    ]
+    if (test.verdict == "worse") != (_harm(test, metric) > 0):
+        told.append(", though the mean over corpora, in which small ones weigh as much, goes the other way")
+    return "".join(told) + "."
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def _averaged(runs: tuple[Sequence[Run], Sequence[Run]], metric: Metric) -> tuple[Values, Values] | None:
+    """The values of both systems on the inputs that all their runs have, each the mean over seeds."""
+    first = runs[0][0]
+    columns: list[dict[str, float]] = []
+    for run in (*runs[0], *runs[1]):
+        _, evidence, _ = joined(first, run)
+        if metric.family.needs_labels and evidence.judgements is None:
+            return None
+        values = metric.per_input(evidence)
+        names = map(str, evidence.input_ids)
+        columns.append({name: value for name, value in zip(names, values, strict=True) if np.isfinite(value)})
+    common = [name for name in columns[0] if all(name in column for column in columns)]
+    if not common:
+        return None
+    table = np.array([[column[name] for name in common] for column in columns])
+    before, after = np.split(table, [len(runs[0])])
+    return before.mean(axis=0), after.mean(axis=0)
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+def _mcnemar(pairs: Any) -> float:
+    before, after = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    return mcnemar_exact(before, after).p_value
+
+
+def _randomization(steps: Sequence[Values], *, seed: int) -> float:
+    weighted = np.sort(np.concatenate([step / (len(steps) * len(step)) for step in steps]))
+    return min(1.0, 2 * min(sign_change_tails(weighted[weighted != 0], seed=seed)))
+
+
+def _interval(steps: Sequence[Values], *, seed: int) -> tuple[float, float]:
+    total = np.zeros(RESAMPLES)
+    for number, step in enumerate(steps):  # of each stratum as many are drawn as it has
+        total += resampled(partial(_means, np.sort(step)), len(step), seed=seed + number)
+    return percentile_interval(total / len(steps))
+
+
+def _means(values: Values, places: NDArray[np.int64]) -> Values:
+    return np.asarray(values[places].mean(axis=-1))
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of their mean; None of one."""
+    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None

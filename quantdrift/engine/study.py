@@ -1,0 +1,256 @@
+"""Measures the cells of a study: each model is loaded once, and its reference outputs are made once for all schemes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.forecast import Forecast
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Flow
+from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
+from quantdrift.engine.refusals import check_pair
+from quantdrift.engine.run import measured_run
+from quantdrift.engine.sensitivity.problem import hold_out
+from quantdrift.engine.store import EmbeddingStore, digest_of
+from quantdrift.errors import DiskError, QuantDriftError
+from quantdrift.progress import Progress
+from quantdrift.runs import now
+from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
+from quantdrift.study.plan import Cell, CellSettings
+from quantdrift.study.sources import Data
+
+_WAIT = 2.0
+"""Seconds between two looks at a cell that another process is at."""
+
+
+def settings_of(said: CellSettings) -> Settings:
+    """How a cell is measured, with what `quantdrift run` does where nothing is said."""
+    return Settings(**{"k": 200, **said.model_dump(exclude={"device", "held_out"}, exclude_none=True)})
+
+
+# --- what there is to do --------------------------------------------------------------------------
+
+Open = tuple[Cell, PlannedCell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the open cells of one model on one corpus take.
+
+    Attributes:
+        model: as the study calls it.
+        data: likewise.
+        cells: how many are open.
+        inputs: texts or images of a whole pass.
+        passes: whole passes to make: by the reference, where it is not kept from before, and by the candidates.
+        kept: whether the reference's outputs are kept from before.
+        seconds: expected for these passes, at the rate of a few inputs.
+        calibrating: seconds expected for calibrations and choices of widths.
+        of_cells: seconds expected for each cell, by its name.
+        bytes: of the outputs that will be kept.
+        problem: why nothing can be done.
+    """
+
+    model: str
+    data: str
+    cells: int
+    inputs: int = 0
+    passes: float = 0.0
+    kept: bool = False
+    seconds: float = 0.0
+    calibrating: float = 0.0
+    of_cells: Mapping[str, float] = field(default_factory=dict)
+    bytes: int = 0
+    problem: str = ""
+
+
+def survey(
+    cells: Sequence[Open],
+    data: Data,
+    *,
+    store: EmbeddingStore,
+    progress: Progress,
+    device: str | None,
+    timed: Iterable[Mapping[str, Any]] = (),
+) -> list[Work]:
+    """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into.
+
+    A calibration takes what it took in runs of the model that are `timed`, or what a short one tells.
+    """
+    found, forecast = [], Forecast(timed)
+    with progress.stage("looking at what there is to do", len(cells)) as tell:
+        for group in _groups(cells, data):
+            first = group[0][0]
+            try:
+                model = _load(first, data, device)
+                found.append(_work(group, model, data, forecast=forecast, store=store, progress=progress))
+            except QuantDriftError as error:
+                found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
+            tell(len(group))
+    return found
+
+
+def _work(
+    group: Sequence[Open],
+    model: LocalModel,
+    data: Data,
+    *,
+    forecast: Forecast,
+    store: EmbeddingStore,
+    progress: Progress,
+) -> Work:
+    first = group[0][0]
+    opened = _opened(first, model, data)
+    flow = Flow(pair=opened.pair, settings=settings_of(first.settings), store=store, progress=progress)
+    sides, weights = opened.reading.sides, opened.pair.fingerprint
+    kept = [store.has(flow.key(side, side.order(), weights, flow.settings.batch_size)) for side in sides]
+    pace, dim = flow.pace(sides[-1])
+    sizes = [float(side.work().sum()) for side in sides]
+    missing = sum(size for size, there in zip(sizes, kept, strict=True) if not there)
+    wanted, calibrating, of_cells = missing, 0.0, dict[str, float]()
+    for cell, _ in group:
+        own, candidate = _opened(cell, model, data), sizes[0] if cell.spec.scheme.query_only else sum(sizes)
+        made = forecast.calibration(own, flow, pace) + forecast.choice(own, flow)
+        of_cells[cell.name] = made + pace * (candidate if of_cells else candidate + missing)
+        wanted, calibrating = wanted + candidate, calibrating + made
+    inputs = sum(len(side.ids) for side in sides)
+    return Work(
+        model=first.called,
+        data=first.data.called,
+        cells=len(group),
+        inputs=inputs,
+        passes=wanted / sum(sizes),
+        kept=all(kept),
+        seconds=wanted * pace,
+        calibrating=calibrating,
+        of_cells=of_cells,
+        bytes=round(4 * inputs * dim * wanted / sum(sizes)),
+    )
+
+
+def _groups(cells: Sequence[Open], data: Data) -> Iterator[list[Open]]:
+    """The cells of each model on each corpus; those of one model follow each other."""
+    keyed: dict[tuple[str, str], list[Open]] = {}
+    for cell, planned in cells:
+        keyed.setdefault((cell.spec.model, cell.data.model_dump_json()), []).append((cell, planned))
+    yield from (
+        keyed[key] for key in sorted(keyed, key=lambda key: [each.spec.model for each, _ in cells].index(key[0]))
+    )
+
+
+# --- doing it -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Models:
+    """The model that is loaded; another one takes its place."""
+
+    device: str | None
+    _key: object = None
+    _model: LocalModel | QuantDriftError | None = None
+
+    def of(self, cell: Cell, data: Data) -> LocalModel:
+        key = (cell.spec.model, cell.settings.device, _kind(data.of(cell.data)))
+        if key != self._key:
+            self._key, self._model = key, None  # the earlier one is let go before the next is loaded
+            try:
+                self._model = _load(cell, data, self.device)
+            except QuantDriftError as error:
+                self._model = error
+        if isinstance(self._model, QuantDriftError):
+            raise self._model
+        assert self._model is not None  # it was loaded
+        return self._model
+
+
+def run_cells(
+    cells: Sequence[Open],
+    folder: StudyFolder,
+    data: Data,
+    *,
+    store: EmbeddingStore,
+    progress: Progress,
+    announce: Callable[[Cell], None],
+    failed: Callable[[Cell, FailedCell], None],
+    device: str | None = None,
+) -> None:
+    """Measure cells and write their run folders.
+
+    A cell that fails is kept with its reason, and the others go on. A cell that another process is at is left to it,
+    and looked at again in the end.
+
+    Raises:
+        DiskError: no cell can be written or kept any more.
+    """
+    models, busy = _Models(device), []
+
+    def attempt(cell: Cell, planned: PlannedCell) -> None:
+        announce(cell)
+        try:
+            _measure(
+                cell, planned, folder.place(cell.name), models.of(cell, data), data, store=store, progress=progress
+            )
+            folder.forget_failure(planned)
+        except DiskError:
+            raise
+        except Exception as error:  # whatever else it is, the other cells go on
+            failed(cell, folder.fail(planned, error))
+
+    def taken(cell: Cell, planned: PlannedCell) -> bool:
+        """Whether no other process is at a cell; then it is measured, unless one has been since."""
+        with folder.holding(planned.name) as held:
+            if held and folder.run(planned) is None and folder.failure(planned) is None:
+                attempt(cell, planned)
+            return held
+
+    for group in _groups(cells, data):
+        busy += [each for each in group if not taken(*each)]
+    for each in busy:
+        while not taken(*each):
+            time.sleep(_WAIT)
+
+
+def _measure(
+    cell: Cell,
+    planned: PlannedCell,
+    out: Path,
+    model: LocalModel,
+    data: Data,
+    *,
+    store: EmbeddingStore,
+    progress: Progress,
+) -> None:
+    settings, opened = settings_of(cell.settings), _opened(cell, model, data)
+    measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=planned.fingerprint)
+
+
+def _opened(cell: Cell, model: LocalModel, data: Data) -> Opened:
+    dataset = data.of(cell.data)
+    check_pair(cell.spec, dataset)
+    if isinstance(model, SentenceEncoder):
+        data.refuse_prompts(cell.data, model.model.prompts, cell.called)
+    opened = open_loaded(cell.spec, dataset, model, texts=calibration_texts(cell.spec.scheme), started=now())
+    asked = cell.settings.held_out
+    if asked is None or not isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
+        return opened
+    rows = hold_out(dataset.queries, share=asked.share, seed=asked.seed)
+    digest = digest_of([dataset.query_ids[row] for row in rows.tolist()])
+    told = {**asked.model_dump(), "n_queries": len(rows), "of": len(dataset.queries), "digest": digest}
+    reading = opened.reading
+    return replace(opened, reading=replace(reading, held_out=rows, record={**reading.record, "held_out": told}))
+
+
+def _load(cell: Cell, data: Data, device: str | None) -> LocalModel:
+    return load_model(cell.spec.model, _kind(data.of(cell.data)), device=cell.settings.device or device)
+
+
+def _kind(dataset: Dataset) -> Kind | None:
+    return dataset.kind if isinstance(dataset, ClassificationDataset) else None

@@ -1,0 +1,161 @@
+"""The inputs that changed, as a page lists them: harmful first, both rankings, and texts as far as there is room."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantdrift.display import clean, shorten, shown
+from quantdrift.evidence import Evidence
+from quantdrift.finished.diff import KINDS, Changed
+from quantdrift.finished.texts import Texts
+from quantdrift.report.page import LARGEST, json_size
+
+MOST = 10_000
+"""Inputs of one page."""
+_RANKS, _MANY, _RANKS_OF_MANY = 10, 2_000, 5
+"""Ranks of either list that are shown; of more than so many inputs, fewer."""
+_MISSED = 3
+"""Relevant items further down that are named."""
+_INPUT, _ITEM, _NAME = 2_000, 700, 120
+"""Characters of an input's text, of an item's, and of a name."""
+_ROOM = LARGEST - 2_500_000
+"""Bytes for all of it, beside charts and what draws them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Items:
+    """The items that occur, each once, by name; a choice of a question belongs to its input."""
+
+    texts: Texts
+    places: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def place(self, input_id: str, item: str | None) -> int | None:
+        owner = input_id if input_id in self.texts.choices else ""
+        return None if item is None else self.places.setdefault((owner, item), len(self.places))
+
+
+def changes_of(
+    changed: Sequence[Changed],
+    *,
+    arms: tuple[str, str],
+    right: str,
+    texts: Texts | None = None,
+    evidence: Evidence | None = None,
+    also: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Changed inputs as JSON, in their order.
+
+    Args:
+        changed: the inputs.
+        arms: what the reference and the candidate are called.
+        right: what a right answer is called: "relevant", "the right class".
+        texts: what inputs and items say, if that is known.
+        evidence: of the run that they are of, for both rankings; the first answers alone without it.
+        also: more to be said of each, if there is more.
+    """
+    items = _Items(texts=texts or Texts(told=""))
+    kinds = Counter(one.kind for one in changed)
+    listed = [_entry(one, items) for one in changed[:MOST]]
+    if evidence is not None:
+        _add_rankings(listed, changed, evidence, items)
+    for entry, more in zip(listed, also, strict=False):
+        entry.update(more)
+    notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
+    found = {
+        "arms": list(arms),
+        "right": right,
+        "labelled": bool(set(kinds) - {None}),
+        "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
+        "changed": listed,
+    }
+    inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(found))
+    for entry, text in zip(listed, inputs, strict=True):
+        entry.update({} if text is None else {"text": text})
+    names = [shown(name, _NAME) for _, name in items.places]
+    notes += [f"There is no room for {left_out:,} of the texts."] if left_out else []
+    notes += [f"{items.texts.told[:1].upper()}{items.texts.told[1:]}."] if items.texts.told else []
+    return {**found, "items": [list(each) for each in zip(names, texts_of_items, strict=True)], "notes": notes}
+
+
+def _entry(one: Changed, items: _Items) -> dict[str, Any]:
+    known = {
+        "kind": one.kind,
+        "before": items.place(one.input_id, one.before),
+        "after": items.place(one.input_id, one.after),
+        **{name: getattr(one, name) for name in ("rank_before", "rank_after", "was_right", "is_right")},
+        **{name: _number(getattr(one, name)) for name in ("lead", "separation", "score_before", "score_after")},
+    }
+    # what a link names; two long names can be shown alike, and the first is then found
+    name = shorten(clean(one.input_id), _NAME)
+    return {"id": name, **{name: value for name, value in known.items() if value is not None}}
+
+
+def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: _Items) -> None:
+    """The first ranks of both arms, and the relevant items that are below them.
+
+    Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.
+    """
+    depth = min(_RANKS if len(changed) <= _MANY else _RANKS_OF_MANY, evidence.depth)
+    row_of = {str(name): row for row, name in enumerate(evidence.input_ids)}
+    tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
+    for entry, one in zip(listed, changed, strict=False):
+        row = row_of[one.input_id]
+        labels = {} if evidence.judgements is None else evidence.judgements.of(row)
+        places = {arm: [item for item in top.items[row].tolist() if item >= 0] for arm, top in tops.items()}
+        for arm, other in (("reference", "candidate"), ("candidate", "reference")):
+            top, ranks = tops[arm], {item: rank for rank, item in enumerate(places[other], start=1)}
+            scores = zip(top.reference_scores[row].tolist(), top.candidate_scores[row].tolist(), strict=True)
+            entry[arm] = [
+                [
+                    items.place(one.input_id, str(evidence.item_ids[item])),
+                    *map(_number, both),
+                    labels.get(item),
+                    ranks.get(item),
+                ]
+                for item, both in zip(places[arm][:depth], scores, strict=False)
+            ]
+        above = {item for each in places.values() for item in each[:depth]}
+        below = [item for item, grade in labels.items() if grade > 0 and item not in above]
+        missed = [
+            [
+                items.place(one.input_id, str(evidence.item_ids[item])),
+                *(each.index(item) + 1 if item in each else None for each in places.values()),
+            ]
+            for item in below[:_MISSED]
+        ]
+        entry.update({"missed": missed} if missed else {})
+
+
+def _texts(changed: Sequence[Changed], items: _Items, room: int) -> tuple[list[str | None], list[str | None], int]:
+    """The texts of inputs and of items, those of the worst inputs first, and how many there is no room for."""
+    texts, left_out = items.texts, 0
+
+    def fitting(text: str | None, most: int) -> str | None:
+        nonlocal room, left_out
+        if text is None:
+            return None
+        cut = _cut(text, most)
+        room -= json_size(cut)
+        if room < 0:
+            left_out += 1
+            return None
+        return cut
+
+    inputs = [fitting(texts.inputs.get(one.input_id), _INPUT) for one in changed]
+    return inputs, [fitting(texts.item(owner, item), _ITEM) for owner, item in items.places], left_out
+
+
+def _cut(text: str, most: int) -> str:
+    line = clean(text[: 4 * most])
+    if len(text) <= 4 * most and len(line) <= most:
+        return line
+    return f"{line[:most]}… ({len(text):,} characters, of which the first {most:,} are shown)"
+
+
+def _number(value: float | None) -> float | None:
+    """To six digits, which is what float32 scores are good for."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

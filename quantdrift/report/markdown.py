@@ -1,0 +1,132 @@
+"""A report as Markdown, for a pull request or a README: what the page says, without charts and within a screen.
+
+Every text goes through `prose`, `code` or `markdown_table`, which leave nothing that Markdown or HTML would obey.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from quantdrift.display import clean, code, markdown_table, prose, shorten
+from quantdrift.report.page import Page, Section, Step
+from quantdrift.report.words import Grid
+
+_WORST = 10
+"""Changed inputs that are listed."""
+_ROWS = 60
+"""Of a table; a comment on a pull request takes 65,536 characters."""
+_OPEN = 24
+"""Rows of a table that stands open."""
+_PARTS = 12
+"""Runs of a study up to which each is told; of more there is the page."""
+_TEXT, _LINE = 100, 500
+"""Characters of a text in a table, and of a sentence."""
+
+
+def markdown_of(page: Page) -> str:
+    """The verdict, the numbers of the first screen, and below them tables and the worst changed inputs."""
+    warnings = [f"Note: {each.removesuffix('.')}." for each in page.warnings]
+    blocks = [
+        f"## quantdrift: {prose(page.word)}",
+        f"{_line(page.title)}{f': {_line(page.about)}' if page.about else ''}.",
+        f"**{_line(page.verdict)}**",
+        _numbers(page),
+        "\n".join(f"- {_line(line)}" for line in [*page.words, *warnings]),
+        *(["What to do:", "\n".join(map(_step, page.steps))] if page.steps else []),
+    ]
+    for section in page.sections:
+        if not section.folded:
+            # the tables of a study are what it is about; of a run the numbers above are
+            long = any(len(grid.rows) > _OPEN for grid in section.grids)
+            blocks += _section(section, folded=long or page.kind != "study")
+            for part in section.parts if len(section.parts) <= _PARTS else ():
+                # their lines name folders, and their words are texts of a corpus
+                grids = [replace(grid, lines=()) for grid in part.grids]
+                blocks += _section(replace(part, grids=grids), folded=True, names=True)
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _numbers(page: Page) -> str:
+    rows = [[each.label, each.value, each.note] for each in page.numbers]
+    return markdown_table(["what", "value", "note"], rows) if rows else ""
+
+
+def _step(step: Step) -> str:
+    """Whoever reads it has other folders: of a command only its name is told."""
+    name = " ".join(step.command.split()[:2])
+    return f"- {_line(step.text.removesuffix('.'))}{f' ({code(name)})' if name else ''}."
+
+
+def _section(section: Section, *, folded: bool, names: bool = False) -> list[str]:
+    body = [_grid(grid, grid.words if names else ()) for grid in section.grids if grid.rows]
+    if section.changed is not None:
+        body = [_changed(section.changed), *body]
+    if not body:
+        return []
+    title = clean(section.title)
+    if folded:
+        return [f"<details>\n<summary>{html.escape(title)}</summary>", *body, "</details>"]
+    return [f"### {_line(title)}", *body]
+
+
+def _grid(grid: Grid, names: Collection[str]) -> str:
+    table = markdown_table(grid.head, grid.rows[:_ROWS], names=names)
+    more = [f"and {len(grid.rows) - _ROWS:,} more rows"] if len(grid.rows) > _ROWS else []
+    lines = [f"- {_line(line)}" for line in [*more, *grid.lines]]
+    title = [f"**{_line(grid.title)}**"] if grid.title else []
+    return "\n\n".join([*title, table, *(["\n".join(lines)] if lines else [])])
+
+
+def _line(text: str) -> str:
+    return prose(shorten(clean(text), _LINE))
+
+
+# --- the worst changed inputs -----------------------------------------------------------------
+
+
+def _changed(found: Mapping[str, Any]) -> str:
+    """The first of the changed inputs, which are those that harm most: what gave way to what."""
+    entries = found["changed"][:_WORST]
+    before, after = (shorten(clean(name), _TEXT) for name in found["arms"])
+    # escaped cell by cell: names and texts stand beside each other
+    head = [prose(each, cell=True) for each in ("input", f"{before}: first answer", f"{after}: first answer", "change")]
+    rows = [
+        [
+            _named(entry["id"], entry.get("text")),
+            _answer(found, entry, "before", "was_right", "rank_after"),
+            _answer(found, entry, "after", "is_right", "rank_before"),
+            ", ".join(_change(entry)),
+        ]
+        for entry in entries
+    ]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    left = sum(found["kinds"].values()) - len(entries) if found["kinds"] else len(found["changed"]) - len(entries)
+    more = f"\n\n- and {left:,} more" if left > 0 else ""
+    return "\n".join(lines) + more
+
+
+def _answer(found: Mapping[str, Any], entry: Mapping[str, Any], which: str, right: str, rank: str) -> str:
+    place = entry.get(which)
+    if place is None:
+        return "-"
+    name, text = found["items"][place]
+    told = [] if right not in entry else [found["right"] if entry[right] else f"not {found['right']}"]
+    told += [f"rank {entry[rank]:,} in the other"] if rank in entry else []
+    return _named(name, text) + (f" ({prose(', '.join(told), cell=True)})" if told else "")
+
+
+def _named(name: str, text: str | None) -> str:
+    if not text:
+        return code(shorten(clean(name), _TEXT))
+    line = clean(text)
+    return f"{code(shorten(clean(name), _TEXT))} {code(line if len(line) <= _TEXT else f'{line[:_TEXT].rstrip()}…')}"
+
+
+def _change(entry: Mapping[str, Any]) -> Iterator[str]:
+    yield str(entry.get("kind", "no label"))
+    for name, label in (("lead", "gap"), ("separation", "separation")):
+        if name in entry:
+            yield f"{label} {entry[name]:.3g}"

@@ -1,0 +1,203 @@
+"""A report as one HTML file that needs nothing else: no network, no other file, and a browser runs only our scripts.
+
+All that is shown stands in the page as JSON. A script puts it into the document as text (`textContent`), never as
+markup, and the page's policy (CSP) lets nothing run but what has the digest that is written in it. So a text of a
+corpus is shown, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from quantdrift import __version__
+from quantdrift.display import clean
+from quantdrift.errors import QuantDriftError
+from quantdrift.extras import extras_named
+from quantdrift.report.figures import Figure, theme
+from quantdrift.report.words import Grid, Tone
+
+LARGEST = 10_000_000
+"""Bytes of a page that still opens at once, and that a mail takes."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_UNSAFE = re.compile("[<>&\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What could end a script, or cannot be written as UTF-8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number of the first screen: what it is, how large, and its interval or whatever belongs beside it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something to do, in a sentence, and the command that does it."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a page below the first screen.
+
+    Attributes:
+        name: lower-case letters, digits and hyphens; the link to it is #NAME.
+        title: its heading.
+        about: sentences below the heading.
+        figures: charts, side by side where there is room.
+        grids: tables.
+        changed: the inputs that changed, as `quantdrift.report.changed.changes_of` has them.
+        folded: whether it is closed at first; a link opens it.
+        parts: sections of which one is shown at a time, the one that a link names; many of them cost little.
+    """
+
+    name: str
+    title: str
+    about: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    grids: Sequence[Grid] = ()
+    changed: Mapping[str, Any] | None = None
+    folded: bool = False
+    parts: Sequence[Section] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All that a report shows; every text may be hostile.
+
+    Attributes:
+        kind: what it is of.
+        title: what was measured, on what.
+        about: how much data, in a few words.
+        word: the verdict in a word or two.
+        tone: whether that is good.
+        verdict: the verdict as a sentence.
+        words: how bad it is, one sentence each.
+        warnings: what to know before these figures are trusted.
+        numbers: of the first screen.
+        steps: what to do.
+        sections: the rest, in order.
+    """
+
+    kind: Literal["run", "study", "gate"]
+    title: str
+    word: str
+    tone: Tone
+    verdict: str
+    about: str = ""
+    words: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    numbers: Sequence[Number] = ()
+    steps: Sequence[Step] = ()
+    sections: Sequence[Section] = field(default=())
+
+
+def render(page: Page) -> str:
+    """The page as HTML.
+
+    Raises:
+        MissingExtraError: it has charts, and what draws them is not installed.
+        QuantDriftError: it would be larger than a browser opens at once.
+    """
+    charts = any(section.figures for section in page.sections)
+    style, scripts = _asset("page.css"), [_asset("page.js"), *([_chart_library()] if charts else [])]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_digest, scripts))}; style-src {_digest(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    html = _asset("page.html").format(
+        policy=policy, style=style, data=_json(page), scripts="".join(f"<script>{each}</script>\n" for each in scripts)
+    )
+    if (size := len(html.encode())) > LARGEST:
+        raise QuantDriftError(
+            f"the report would have {size:,} bytes, and browsers open up to {LARGEST:,} at once; expected fewer "
+            "inputs, or texts that are shorter"
+        )
+    return html
+
+
+def _json(page: Page) -> str:
+    """The page's content as JSON that ends no script."""
+    content = {
+        **{name: getattr(page, name) for name in ("kind", "title", "about", "word", "tone", "verdict")},
+        **{name: list(getattr(page, name)) for name in ("words", "warnings")},
+        "numbers": [{"label": each.label, "value": each.value, "note": each.note} for each in page.numbers],
+        "steps": [{"text": each.text, "command": each.command} for each in page.steps],
+        "sections": [_section(each) for each in page.sections],
+        "themes": {"light": theme(False), "dark": theme(True)},
+        "version": __version__,
+    }
+    return _json_text(_cleaned(content))
+
+
+def _json_text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def json_size(value: Any) -> int:
+    """How many bytes of a page something takes."""
+    return len(_json_text(value).encode())
+
+
+def _section(section: Section) -> dict[str, Any]:
+    for name in (section.name, *(figure.name for figure in section.figures)):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"expected a name of lower-case letters, digits and hyphens; got {name!r}")
+    return {
+        **{name: getattr(section, name) for name in ("name", "title", "changed", "folded")},
+        "about": list(section.about),
+        "figures": [
+            {"name": one.name, "title": one.title, "caption": one.caption, "spec": one.spec} for one in section.figures
+        ],
+        "grids": [
+            {
+                "title": grid.title,
+                "head": list(grid.head),
+                "rows": [list(row) for row in grid.rows],
+                "words": [place for place, name in enumerate(grid.head) if not place or name in grid.words],
+                "lines": list(grid.lines),
+                "links": list(grid.links),
+            }
+            for grid in section.grids
+        ],
+        "parts": [_section(part) for part in section.parts],
+    }
+
+
+def _cleaned(value: Any) -> Any:
+    """The same with every text on one line and nothing hidden in it, whatever holds it."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): _cleaned(each) for key, each in value.items()}
+    return [_cleaned(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _asset(name: str) -> str:
+    return files("quantdrift.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _chart_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script; it takes seconds to put together."""
+    with extras_named(needed_for="a report with charts"):
+        import vl_convert  # noqa: PLC0415 -- an extra
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return f"(() => {{{bundle}}})();"  # its names stay inside

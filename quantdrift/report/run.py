@@ -1,0 +1,284 @@
+"""The page of a run: what changed, how bad it is and what to do; how close answers were; every changed input."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quantdrift.compare.buckets import Bucket, breakdown, range_words
+from quantdrift.errors import QuantDriftError
+from quantdrift.evidence import Evidence
+from quantdrift.finished.diff import changed_inputs
+from quantdrift.finished.texts import Texts, read_texts
+from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.metrics.numbers import cell, has_value, show, show_interval
+from quantdrift.report.changes import changes_of
+from quantdrift.report.figures import Figure, separation_histogram, spec_of, tooltip
+from quantdrift.report.page import Number, Page, Section, Step
+from quantdrift.report.words import (
+    Grid,
+    candidate_lines,
+    data_line,
+    estimates_of,
+    findings,
+    headlines,
+    metric_grid,
+    verdict,
+    weights_line,
+)
+from quantdrift.runs import Run, classifies
+from quantdrift.spec import Spec, parse_pair
+
+_MOST_BITS = 7.5
+_FIRST_NUMBERS = ("flip@1", "noise_floor", "change.accuracy", "change.ndcg@10", "gold_lost@1", "at_risk")
+_CALLED = {
+    "flip@1": "changed answers",
+    "noise_floor": "noise floor",
+    "change.accuracy": "accuracy moves by",
+    "change.ndcg@10": "nDCG@10 moves by",
+    "gold_lost@1": "right answers lost",
+    "at_risk": "at risk",
+}
+"""What people who never saw a metric's name read on the first screen."""
+_TOLD = {
+    "noise_floor": "what full precision changes when it is run twice",
+    "at_risk": "the lead is less than this quantization can move",
+}
+
+
+def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: int = 1) -> Page:
+    """The page of a run.
+
+    Args:
+        run: a finished run, of whatever kind.
+        data: the folder that it was made of, for texts; where it was if not given.
+        task: a built-in task in its place.
+        k: an input has changed if the set of its first k answers did.
+
+    Raises:
+        RunError: the evidence is damaged, or fewer ranks are stored.
+        DataError: the data that are named are others.
+    """
+    record, evidence = run.record, run.evidence()
+    found, classes = verdict(record), classifies(record)
+    changed = changed_inputs(evidence, k)
+    texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
+    what = f"set of first {k} answers" if k > 1 else "class" if classes else "first answer"
+    reference, _, candidate = str(record["spec"]).partition(" vs ")
+    arms = (reference, candidate) if candidate else ("full precision", reference.rpartition("@")[2])
+    listed = Section(
+        name="changed",
+        title=f"{len(changed):,} changed inputs" if len(changed) != 1 else "1 changed input",
+        about=[f"Inputs with another {what}. Harmful changes come first, and among them the largest gap."],
+        changed=changes_of(
+            changed, arms=arms, right="the right class" if classes else "relevant", texts=texts, evidence=evidence
+        ),
+    )
+    return Page(
+        kind="run",
+        title=f"{record['spec']} on {record['data']['name']}",
+        about=" ".join(_told(lambda record: [data_line(record)], record)),
+        word=found.word,
+        tone=found.tone,
+        verdict=found.sentence,
+        words=_told(findings, record),
+        warnings=record["data"].get("warnings") or (),
+        numbers=list(_numbers(record)),
+        steps=list(_steps(run, found.tone)),
+        sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
+    )
+
+
+def _told(say: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str, Any]) -> list[str]:
+    """Sentences on a record; none where it lacks what they are of, as one of another program may."""
+    try:
+        return list(say(record))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
+    known = headlines(record)
+    for name in _FIRST_NUMBERS:
+        if name in known and has_value(known[name]):
+            metric = parse_metric(name)
+            value, interval = show(metric, known[name]), show_interval(metric, known[name])
+            note = _TOLD.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
+            yield Number(label=_CALLED[name], value=value, note=note)
+    bits = (record.get("bits_per_weight") or {}).get("linear_with_scales")
+    if bits is not None:
+        yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")
+
+
+def _steps(run: Run, tone: str) -> Iterator[Step]:
+    """What helps, and only what this run can be given to."""
+    record, place = run.record, shlex.quote(str(run.path))
+    if tone in {"warn", "bad"}:
+        yield Step(text="Find the answers that can be trusted, without labels.", command=f"quantdrift certify {place}")
+        try:
+            pair = parse_pair(str(record["spec"]))
+        except QuantDriftError:  # of other programs
+            pair = None
+        if classifies(record):
+            yield Step(
+                text="See what it brings to send unsure inputs to full precision.", command=f"quantdrift route {place}"
+            )
+        elif isinstance(pair, Spec) and not record["data"].get("shortlist") and (spec := _with_more_bits(pair)):
+            source = record["data"].get("path")
+            named = f"--data {shlex.quote(source)}" if source else f"--task {shlex.quote(record['data']['name'])}"
+            yield Step(
+                text="Give half a bit more, to the layers that move the answers.",
+                command=f"quantdrift allocate {shlex.quote(spec)} {named}",
+            )
+    yield Step(
+        text="Let CI say when it gets worse: write the baseline now, and commit it.",
+        command=f"quantdrift gate {place} --update",
+    )
+
+
+def _with_more_bits(pair: Spec) -> str | None:
+    """The spec with half a bit more, by gap sensitivity; None where layers are chosen already, or cannot be."""
+    scheme = pair.scheme
+    if scheme.criterion or scheme.activation_bits or scheme.query_only or scheme.weight_bits > _MOST_BITS:
+        return None
+    return str(replace(pair, scheme=replace(scheme, weight_bits=scheme.weight_bits + 0.5, criterion="gap")))
+
+
+# --- how close answers were -------------------------------------------------------------------
+
+
+def _closeness(evidence: Evidence) -> Section:
+    """The histogram of the separation, and the rates in its buckets; by the gap where lists were cut short."""
+    by = parse_metric("separation" if evidence.exact else "gap")
+    metrics = [parse_metric(name) for name in ("flip@1", "harm", "benefit")]
+    about = [
+        "The separation is the reference's gap between its first two answers in units of twice epsilon, the largest "
+        "change of any score. From 1 on the first answer cannot change."
+        if evidence.exact
+        else "The lists were cut short, so the separation is not known; the gap is the reference's lead over its "
+        "second answer."
+    ]
+    try:
+        buckets = [each for each in breakdown([evidence], by=by, metrics=metrics) if each.n]
+    except MetricError as error:
+        return Section(name="closeness", title="How close answers were", about=[*about, f"{error}."])
+    known = [metric for metric in metrics if any(has_value(each.estimates[str(metric)]) for each in buckets)]
+    rows = [
+        [range_words(each.where), f"{each.n:,}", *(cell(metric, each.estimates[str(metric)]) for metric in known)]
+        for each in buckets
+    ]
+    figures = [separation_histogram([evidence])] if evidence.exact else []
+    return Section(
+        name="closeness",
+        title="How close answers were",
+        about=about,
+        figures=[*figures, _rates(buckets, [str(metric) for metric in known], str(by))],
+        grids=[Grid(head=[str(by), "inputs", *map(str, known)], rows=rows)],
+    )
+
+
+def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure:
+    """Rates in buckets, with their intervals."""
+    called = {"flip@1": "changed", "harm": "harmed", "benefit": "helped"}
+    values = [
+        {
+            by: range_words(bucket.where),
+            "what": called[name],
+            "rate": bucket.estimates[name].value,
+            "low": bucket.estimates[name].low,
+            "high": bucket.estimates[name].high,
+            "inputs": bucket.n,
+        }
+        for bucket in buckets
+        for name in metrics
+        if has_value(bucket.estimates[name])
+    ]
+    what = [called[name] for name in metrics]
+    shared = {
+        "x": {
+            "field": by,
+            "type": "ordinal",
+            "sort": [range_words(bucket.where) for bucket in buckets],
+            "axis": {"labelAngle": -30},
+        },
+        "xOffset": {"field": "what", "scale": {"domain": what}},
+        "color": {
+            "field": "what",
+            "type": "nominal",
+            "scale": {"domain": what},
+            "legend": {"title": None, "orient": "top"},
+        },
+    }
+    rate = {"type": "quantitative", "title": "share of the inputs", "axis": {"format": "%"}}
+    told = tooltip(
+        **{by: by, "what": "what", "rate": "share:.1%", "low": "from:.1%", "high": "to:.1%", "inputs": "inputs:d"}
+    )
+    spec = spec_of(
+        values,
+        height=240,
+        layer=[
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {**shared, "y": {"field": "low", **rate}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 1, "size": 60},
+                "encoding": {
+                    **shared,
+                    "y": {"field": "rate", **rate},
+                    "shape": {"field": "what", "legend": None},
+                    "tooltip": told,
+                },
+            },
+        ],
+    )
+    return Figure(
+        name="rates",
+        title=f"What changed, by {by}",
+        caption="Shares of the inputs in each range, with 95 % intervals.",
+        spec=spec,
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
+    """The first metrics with what they say, and all of them."""
+    if known := headlines(record):
+        grid = metric_grid(known)
+        yield Section(name="metrics", title="Metrics", grids=[grid.on_terminal or grid])
+    if len(whole := estimates_of(record)) > len(known):
+        yield Section(name="all-metrics", title="All metrics", grids=[metric_grid(whole)], folded=True)
+
+
+def _facts(run: Run) -> Section:
+    """What was measured, how, and with which versions."""
+    record = run.record
+
+    def part(name: str) -> Mapping[str, Any]:
+        found = record.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+    def plain(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for name, value in found.items():
+            if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+                yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
+
+    model, data, times = part("model"), part("data"), part("times")
+    rows = [
+        ("spec", str(record["spec"])),
+        *((f"model: {name}", value) for name, value in plain(model)),
+        *(("weights", line) for line in _told(lambda record: [weights_line(record)], record) if line),
+        *(("candidate", line) for line in _told(candidate_lines, record)),
+        *((f"data: {name}", value) for name, value in plain(data)),
+        *((f"setting: {name}", value) for name, value in plain(part("settings"))),
+        *((f"version: {name}", value) for name, value in plain(part("versions"))),
+        *([("measured", str(times["finished"]))] if times.get("finished") else []),
+        ("run folder", str(run.path)),
+    ]
+    grid = Grid(head=["what", "value"], rows=list(map(list, rows)), words={"value"})
+    return Section(name="facts", title="Facts of the run", grids=[grid], folded=True)

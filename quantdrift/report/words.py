@@ -1,0 +1,283 @@
+"""What a run says, in sentences and in tables: for the terminal and for reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+from quantdrift.spec import FULL_BITS
+
+if TYPE_CHECKING:
+    from quantdrift.statistics.estimates import Estimate
+
+Record = Mapping[str, Any]
+"""The content of run.json."""
+Tone = Literal["good", "warn", "bad", "plain"]
+"""What a verdict is to whoever reads it."""
+_OF_CLASSES = {"flip@1", "noise_floor", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy"}
+_OF_CLASSES |= {"gold_lost@1", "coverage", "candidate.coverage"}
+"""What is shown of a classification run; whatever lies deeper than the first class says little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """One table. The first column holds words; the others numbers, unless they are named in `words`.
+
+    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled` a line separates
+    rows whose first cells differ.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    words: Collection[str] = ()
+    stacked: bool = False
+    ruled: bool = False
+    lines: Sequence[str] = ()
+    """Sentences below this table."""
+    links: Sequence[str] = ()
+    """Where each row leads in a page: names of sections or of parts; empty for none."""
+    on_terminal: Grid | None = None
+    plain: Sequence[str] = ()
+    """What a terminal shows in its place, if that is another one, or lines that are not broken."""
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
+    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once."""
+    from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
+    from quantdrift.metrics.numbers import has_value, show, show_interval  # noqa: PLC0415
+
+    def reason(item: tuple[str, Estimate]) -> str:
+        return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
+
+    head, rows, meanings, told = ["metric", "value", "95 % interval", "n"], [], [], ""
+    for why, group in groupby(estimates.items(), key=reason):
+        items = list(group)
+        for name, estimate in items:
+            metric = parse_metric(name)
+            row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
+            rows.append(row)
+            if not why:  # members of a family stand beside each other: one explanation for all of them
+                meanings.append([*row, metric.family.summary if metric.family.name != told else ""])
+                told = metric.family.name
+        if why:
+            more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+            meanings.append([f"{items[0][0]}{more}", "-", "", "", why])
+    last = "what it says"
+    on_terminal = Grid(title=title, head=[*head, last], rows=meanings, words={last})
+    return Grid(title=title, head=head, rows=rows, on_terminal=on_terminal)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A rate as people read it."""
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
+    """A rate and its interval in percent: "12.0 % (10.1 to 14.2)"."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return percent(estimate.value, digits)
+    value, low, high = (f"{100 * end:{sign}.{digits}f}" for end in (estimate.value, estimate.low, estimate.high))
+    return f"{value}{'' if sign else ' %'} ({low} to {high})"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def some(names: Iterable[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+
+def estimates_of(record: Record) -> dict[str, Estimate]:
+    """The metrics that stand in a run.json."""
+    from quantdrift.statistics.estimates import Estimate  # noqa: PLC0415 -- scipy
+
+    fields = {"value", "low", "high", "n", "reason", "bound"}
+    return {
+        name: Estimate(**{key: entry[key] for key in fields & entry.keys()})
+        for name, entry in (record.get("metrics") or {}).items()
+    }
+
+
+def headlines(record: Record) -> dict[str, Estimate]:
+    """The metrics of a run that people look at first."""
+    from quantdrift.metrics import headline_metrics  # noqa: PLC0415 -- scipy
+    from quantdrift.runs import classifies  # noqa: PLC0415 -- pyarrow
+
+    wanted = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}
+    return {
+        name: estimate
+        for name, estimate in estimates_of(record).items()
+        if name in wanted or (classifies(record) and name.split("@")[0] in wanted)
+    }
+
+
+def weights_line(record: Record) -> str:
+    """How many bits a weight takes."""
+    if "bits_per_weight" not in record:  # of another program's outputs
+        return ""
+    bits = record["bits_per_weight"]
+    if bits is None:
+        return "bits per weight: not known, a server has the weights"
+    return (
+        f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), "
+        f"{bits['all_parameters']:.2f} over all parameters"
+    )
+
+
+def data_line(record: Record) -> str:
+    """How much data there was, and how it was read."""
+    from quantdrift.runs import classifies  # noqa: PLC0415 -- pyarrow
+
+    data = record["data"]
+    if shortlist := data.get("shortlist"):
+        found = f" (found by {shortlist['retriever']} at full precision)" if shortlist["from"] == "run" else ""
+        top = record["settings"]["shortlist"]["top"]
+        return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{found}"
+    if not classifies(record):
+        documents = data.get("n_documents")
+        return f"{data.get('n_queries') or 0:,} queries" + (f", {documents:,} documents" if documents else "")
+    reading = "the model's own logits"
+    if record["settings"]["reading"] == "linear probe":
+        reading = f"linear probe fitted on {data['n_train']:,} training {data['inputs']}"
+    before = record["metrics"]["reference.accuracy"]["value"]
+    accuracy = "" if before is None else f" (accuracy {percent(before)} at full precision)"
+    return f"{data['n_inputs']:,} inputs, {data['n_classes']:,} classes, {reading}{accuracy}"
+
+
+def candidate_lines(record: Record) -> Iterator[str]:
+    """Library, widths, calibration, quantized activations, and what the scheme could not do."""
+    made, data = record.get("quantization", {}), record.get("data", {})
+    if "version" in made:
+        grid = f", grid: {made['grid']}" if "grid" in made else ""
+        yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
+    if allocation := made.get("allocation"):
+        yield _widths(allocation)
+    if left_out := data.get("inputs_left_out"):
+        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
+    if calibration := made.get("calibration"):
+        yield _calibration(calibration, made, str(data.get("inputs", "texts")))
+    if activations := made.get("activations"):
+        covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
+        missing = activations["not_covered"]
+        only = f"; not of {some(missing)}, so activations are quantized only in part" if missing else ""
+        yield f"inputs of {covered} at {activations['bits']} bits{only}"
+    fallbacks = made.get("fallbacks", {})
+    for reason in dict.fromkeys(fallbacks.values()):
+        yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
+    if left_out := made.get("layers_left_out"):
+        yield f"left at full precision: {some(left_out)}"
+    if unreached := (record.get("model") or {}).get("layers_never_reached"):
+        yield f"unused layer (does not affect embeddings): {some(unreached)}"
+
+
+def _widths(allocation: Record) -> str:
+    counts = sorted(Counter(allocation["widths"].values()).items())
+    shown = ", ".join(f"{n} at {width} bits" if width != FULL_BITS else f"{n} not quantized" for width, n in counts)
+    bits, n = allocation["bits_per_weight"], allocation["calibration_inputs"]
+    average = "" if bits is None else f"{bits:.2f} bits per weight: "
+    how = "changed by hand after" if allocation["edited"] else "by"
+    source = f" on {n:,} inputs of {allocation['dataset'] or 'the data'}" if n else ""
+    return f"{average}layers {shown}, {how} {allocation['criterion']}{source}"
+
+
+def _calibration(calibration: Record, made: Record, called: str) -> str:
+    source = calibration["source"]
+    things = "documents" if source == "corpus" else f"{called} of {source}"
+    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} {things} (seed {calibration['seed']})"
+    if made["layers_kept_from_before"] == len(made["layers"]):
+        return f"calibrated on {what}, kept from an earlier run"
+    return f"calibrated on {what} in {made['seconds']:.0f} s, of which the method took {made['seconds_in_method']:.0f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run comes to: in a word or two, and in a sentence."""
+
+    word: str
+    sentence: str
+    tone: Tone
+
+
+def verdict(record: Record) -> Verdict:
+    """What quantization did: nothing, no more than noise, or changes, with or without a loss that is shown."""
+    from quantdrift.runs import classifies  # noqa: PLC0415 -- pyarrow
+
+    metrics = record.get("metrics") or {}
+    flip, noise = (metrics.get(name, {}).get("value") for name in ("flip@1", "noise_floor"))
+    if flip is None:
+        return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
+    if flip == 0:
+        return Verdict(word="unchanged", sentence="No input has another first answer.", tone="good")
+    changed = f"{percent(flip)} of the inputs have another {'class' if classifies(record) else 'first answer'}"
+    if noise is not None and flip <= noise:
+        told = f"{changed}, no more than by noise alone."
+        return Verdict(word="as noise", sentence=told, tone="good")
+    name, metric = ("accuracy", "change.accuracy") if classifies(record) else ("nDCG@10", "change.ndcg@10")
+    found = metrics.get(metric) or {}
+    low, high = found.get("low"), found.get("high")
+    if low is None or high is None:
+        return Verdict(word="changed", sentence=f"{changed}.", tone="warn")
+    if high < 0:
+        return Verdict(word="worse", sentence=f"{changed}, and {name} fell.", tone="bad")
+    told = f"and {name} rose" if low > 0 else f"though {name} is not shown to move"
+    return Verdict(word="changed", sentence=f"{changed}, {told}.", tone="warn")
+
+
+def findings(record: Record) -> Iterator[str]:
+    """The finding in plain sentences."""
+    from quantdrift.runs import classifies  # noqa: PLC0415 -- pyarrow
+
+    def value(name: str, part: str = "value") -> float | None:
+        found: float | None = metrics.get(name, {}).get(part)
+        return found
+
+    metrics, classes = record.get("metrics") or {}, classifies(record)
+    served = record.get("bits_per_weight", {}) is None  # what runs on a server can be any two models
+    flip, noise, lost, risk = map(value, ("flip@1", "noise_floor", "gold_lost@1", "at_risk"))
+    if flip is not None:
+        n = metrics["flip@1"]["n"]
+        yield (
+            f"{round(flip * n):,} of {n:,} inputs ({percent(flip)}) have another "
+            f"{'class' if classes else 'first answer'} than {'of the reference' if served else 'at full precision'}"
+            + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
+        )
+    if classes and (change := value("change.accuracy")) is not None:
+        low, high = value("change.accuracy", "low"), value("change.accuracy", "high")
+        ends = f" (95 % interval {_points(low)} to {_points(high)})" if low is not None and high is not None else ""
+        wrong = "" if lost is None else f"; {percent(lost)} of those that were right are wrong now"
+        yield f"Accuracy moves by {_points(change)} points{ends}, while {percent(flip)} got another class{wrong}."
+    before, after = value("reference.ndcg@10"), value("ndcg@10")
+    if not classes and before and after is not None:
+        gone = "" if lost is None else f", while {percent(lost)} of the inputs whose first answer was relevant lost it"
+        yield f"The mean nDCG@10 moves by {100 * (after / before - 1):+.1f} %{gone}."
+    shortlist = record["data"].get("shortlist") or {}
+    relevant, found = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
+    if relevant and found != relevant:
+        yield (
+            f"{relevant - found:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
+            "and they count in nDCG."
+        )
+    if risk is not None:
+        yield (
+            f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
+            f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)."
+        )
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}" if round(100 * value, 1) else "0.0"

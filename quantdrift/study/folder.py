@@ -1,0 +1,220 @@
+"""The folder of a study: its cells, which are run folders, and what is known of each.
+
+FOLDER/study.json        the cells, with the fingerprint that each must have
+FOLDER/cells/NAME/       a run folder
+FOLDER/failed/NAME.json  why a cell could not be measured
+FOLDER/.locks/NAME       held by the process that measures the cell
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from quantdrift.display import clean
+from quantdrift.errors import QuantDriftError, RunError, StudyError
+from quantdrift.records import AS_LIST, Record, check_writable, clear_dead, file_digest, write_text
+from quantdrift.runs import Run, now, read_run
+from quantdrift.study.grid import CaptureGrid
+from quantdrift.study.plan import Cell, CellSettings, DataEntry
+
+State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
+STUDY, CELLS, FAILED = "study.json", "cells", "failed"
+
+
+class PlannedCell(BaseModel):
+    """A cell as study.json has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str
+    spec: str
+    model: str
+    data: DataEntry
+    settings: CellSettings
+    fingerprint: str | None
+
+
+class StudyRecord(Record):
+    """study.json."""
+
+    FORMAT: ClassVar[str] = "quantdrift-study"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "the record of a study"
+    MAKE: ClassVar[str] = "quantdrift study run study.yaml"
+    ERROR: ClassVar[type[QuantDriftError]] = StudyError
+
+    cells: Annotated[tuple[PlannedCell, ...], AS_LIST]
+    capture: CaptureGrid | None = None
+
+
+class FailedCell(Record):
+    """failed/NAME.json."""
+
+    FORMAT: ClassVar[str] = "quantdrift-failed-cell"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "the record of a cell that failed"
+    MAKE: ClassVar[str] = "quantdrift study run study.yaml"
+    ERROR: ClassVar[type[QuantDriftError]] = StudyError
+
+    fingerprint: str | None
+    reason: str
+    where: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFolder:
+    """The folder of a study.
+
+    Attributes:
+        path: of the folder.
+        cells: those that belong to the study.
+        capture: what it compares, if it is a capture study.
+    """
+
+    path: Path
+    cells: tuple[PlannedCell, ...]
+    capture: CaptureGrid | None = None
+
+    def place(self, name: str) -> Path:
+        """The run folder of a cell."""
+        return self.path / CELLS / name
+
+    def failure(self, cell: PlannedCell) -> FailedCell | None:
+        """Why a cell failed, if it did since its fingerprint is this one."""
+        try:
+            found = FailedCell.read(self.path / FAILED / f"{cell.name}.json")
+        except StudyError:  # there is none; of a damaged one nothing is known, and the cell is tried again
+            return None
+        return found if found.fingerprint == cell.fingerprint else None
+
+    def run(self, cell: PlannedCell) -> Run | None:
+        """The finished run of a cell, if it is whole and has the cell's fingerprint."""
+        return self._finished(cell)[1]
+
+    def state(self, cell: PlannedCell) -> State:
+        """How far a cell is; a run that was changed is damaged, one of other data or settings outdated."""
+        state, _ = self._finished(cell)
+        if state == "done":
+            return state
+        if self._is_held(cell.name):
+            return "running"
+        return "failed" if self.failure(cell) is not None else state
+
+    def _finished(self, cell: PlannedCell) -> tuple[State, Run | None]:
+        return finished(self.place(cell.name), cell.fingerprint)
+
+    def _is_held(self, name: str) -> bool:
+        with suppress(OSError, ImportError), self.holding(name) as held:  # where it cannot be told, it is not
+            return not held
+        return False
+
+    @contextmanager
+    def holding(self, name: str) -> Iterator[bool]:
+        """Hold a cell inside; false if another process does."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415 -- whoever only reads a study need not have it
+
+        lock = FileLock(self.path / ".locks" / name)
+        (self.path / ".locks").mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def fail(self, cell: PlannedCell, error: BaseException) -> FailedCell:
+        """Keep why a cell failed."""
+        frames = traceback.extract_tb(error.__traceback__)
+        told = FailedCell(
+            fingerprint=cell.fingerprint,
+            reason=clean(" ".join(str(error).split()) or type(error).__name__)[:1000],
+            where=f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"
+            if frames
+            else "",
+            when=now(),
+        )
+        place = self.path / FAILED / f"{cell.name}.json"
+        write_text(place, told.text(), what="why the cell failed")  # also over one that is damaged
+        return told
+
+    def forget_failure(self, cell: PlannedCell) -> None:
+        """A cell is tried again, or has been measured."""
+        (self.path / FAILED / f"{cell.name}.json").unlink(missing_ok=True)
+
+
+def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
+    """How far the run of a place is, and the run if it is whole and has the fingerprint."""
+    if not place.exists():
+        return "open", None
+    try:
+        run = read_run(place)
+        if any(file_digest(place / name) != digest for name, digest in run.record["files"].items()):
+            return "damaged", None
+    except (RunError, OSError):
+        return "damaged", None
+    same = fingerprint is not None and run.record.get("cell") == fingerprint
+    return ("done", run) if same else ("outdated", None)
+
+
+def open_study(path: Path) -> StudyFolder:
+    """The study in a folder, or in the folder of a study.json.
+
+    Raises:
+        StudyError: there is none, or it is damaged.
+    """
+    folder = path.parent if path.name == STUDY else path
+    record = StudyRecord.read(folder / STUDY)
+    return StudyFolder(path=folder, cells=record.cells, capture=record.capture)
+
+
+def plan_into(
+    path: Path, cells: Sequence[Cell], fingerprints: Sequence[str | None], capture: CaptureGrid | None = None
+) -> StudyFolder:
+    """Write the cells of a study into its folder; what was measured there stays.
+
+    Raises:
+        StudyError: the folder holds something else.
+        RunError: it cannot be written to.
+    """
+    check_folder(path)
+    planned = tuple(
+        PlannedCell(
+            name=cell.name,
+            spec=str(cell.spec),
+            model=cell.called,
+            data=cell.data,
+            settings=cell.settings,
+            fingerprint=mark,
+        )
+        for cell, mark in zip(cells, fingerprints, strict=True)
+    )
+    record = StudyRecord(cells=planned, capture=capture)
+    if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study
+        record.check_place(path / STUDY)
+    write_text(path / STUDY, record.text(), what="the record of the study")
+    for folder in (path, path / CELLS, path / FAILED):
+        clear_dead(folder)
+    return StudyFolder(path=path, cells=planned, capture=capture)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that holds something other than a study, before hours go into one."""
+    check_writable(path / STUDY, what="the study")
+    ours = f".{STUDY}.partial-"  # of a process that was killed before it had written one
+    others = path.is_dir() and any(not part.name.startswith(ours) for part in path.iterdir())
+    if path.is_file() or (others and not (path / STUDY).is_file()):
+        raise StudyError(
+            f"{path} holds something that is not a study (no {STUDY}); expected a new folder or that of an earlier "
+            "study. Choose another with --out"
+        )

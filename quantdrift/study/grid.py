@@ -1,0 +1,115 @@
+"""The block `capture` of a study.yaml: criteria x budgets x quantizers, and the schemes that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from quantdrift.errors import SpecError, UnknownNameError
+from quantdrift.spec import CRITERIA, QUANTIZERS, Scheme, calibrates, draws, needs_inputs, parse_scheme
+
+_Seed = Annotated[int, Field(ge=0)]
+_QUERIES = 128
+"""That a criterion looks at where a scheme does not say."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class HeldOut(_Part):
+    """Which queries rates are over: a share of all, drawn by a seed. Criteria look at others only."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.75
+    seed: _Seed = 0
+
+
+def _criterion(name: str) -> str:
+    return _known("criterion", name, CRITERIA)
+
+
+def _quantizer(name: str) -> str:
+    return _known("quantizer", name, QUANTIZERS)
+
+
+def _known(kind: str, name: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ValueError(str(UnknownNameError(kind, name, names, hint=f"(one of {', '.join(names)})")))
+    return name
+
+
+class CaptureGrid(_Part):
+    """What a capture study compares.
+
+    Attributes:
+        criteria: that choose widths.
+        budgets: bits per weight, none of them a width.
+        quantizers: that round to these widths.
+        granularity: as in a scheme.
+        widths: to choose from; if none are given, the whole numbers on both sides of each budget.
+        sizes: calibration queries that a criterion looks at.
+        seeds: of all that is drawn; those of the study if none are given.
+        documents: that quantizers calibrate on, where not as many as usual.
+    """
+
+    criteria: list[Annotated[str, AfterValidator(_criterion)]] = Field(
+        ["gap", "reconstruction", "random"], min_length=1
+    )
+    budgets: list[float] = Field([3.5], min_length=1)
+    quantizers: list[Annotated[str, AfterValidator(_quantizer)]] = Field(["rtn"], min_length=1)
+    granularity: str = "g128"
+    widths: list[int] = []
+    sizes: list[Annotated[int, Field(ge=1)]] = Field([_QUERIES], min_length=1)
+    seeds: list[_Seed] = []
+    documents: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _can_be_compared(self) -> Self:
+        for name in ("criteria", "budgets", "quantizers", "sizes", "seeds"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name}: expected each once")
+        for budget in self.budgets:
+            low, high = self.around(budget)
+            if not low < budget < high:
+                between = f"between two of the widths {self.widths}" if self.widths else "no whole number"
+                raise ValueError(
+                    f"budgets: capture is measured between the uniform widths around a budget: expected one {between}, "
+                    f"such as 3.5; got {budget:g}"
+                )
+        try:
+            list(self.schemes())
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def around(self, budget: float) -> tuple[int, int]:
+        """The uniform widths that a budget lies between: nothing is captured at the first, all at the second."""
+        offered = self.widths or [int(budget), int(budget) + 1]
+        below, above = [w for w in offered if w <= budget], [w for w in offered if w >= budget]
+        return (max(below), min(above)) if below and above else (0, 0)
+
+    def scheme(
+        self, bits: float, quantizer: str, *, seed: int = 0, criterion: str | None = None, size: int = _QUERIES
+    ) -> Scheme:
+        """The scheme of one point: widths by a criterion, or one for all; what does not change it is left out."""
+        text = f"W{bits:g}-{self.granularity}-{quantizer}" + ("" if criterion is None else f"+{criterion}")
+        if criterion is not None and self.widths and sorted(self.widths) != [int(bits), int(bits) + 1]:
+            text += f"+widths={','.join(map(str, sorted(self.widths)))}"
+        if needs_inputs(criterion) and size != _QUERIES:
+            text += f"+queries={size}"
+        if self.documents is not None and calibrates(parse_scheme(text)):
+            text += f"+calib={self.documents}"
+        return parse_scheme(f"{text}+seed={seed}" if seed and draws(parse_scheme(text)) else text)
+
+    def schemes(self) -> Iterator[Scheme]:
+        """All schemes, some of them more than once: the uniform ones, then the allocations."""
+        seeds = self.seeds or [0]
+        for budget, quantizer, seed in product(self.budgets, self.quantizers, seeds):
+            yield from (self.scheme(width, quantizer, seed=seed) for width in self.around(budget))
+        for budget, quantizer, seed, size, criterion in product(
+            self.budgets, self.quantizers, seeds, self.sizes, self.criteria
+        ):
+            yield self.scheme(budget, quantizer, seed=seed, criterion=criterion, size=size)

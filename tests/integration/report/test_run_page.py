@@ -1,0 +1,281 @@
+"""The page of a run in a real browser."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, CDPSession, Page
+
+from quantdrift.report.page import LARGEST, render
+from quantdrift.report.run import page_of
+from quantdrift.runs import Run, read_run
+from support.beir_folder import numbered
+from support.browser import content, drawn, opened
+from support.command_line import cli
+from support.finished_samples import write_trec
+from support.page_samples import classes_run, search_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return search_run(tmp_path_factory.mktemp("search"))
+
+
+@pytest.fixture(scope="module")
+def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its page, as the command writes it."""
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    code, _, err = cli("report", run.path, "-o", out)
+    assert (code, err) == (0, "")
+    return out
+
+
+def computing(session: CDPSession) -> float:
+    """Seconds that the page has kept its thread busy since it was asked to count, whatever else the machine does."""
+    told = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in told if each["name"] == "TaskDuration"))
+
+
+def cells(page: Page, section: str) -> list[list[str]]:
+    found: list[list[str]] = page.eval_on_selector_all(
+        f"#{section} tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+    return found
+
+
+def test_the_first_screen_says_what_changed_beside_the_noise_floor(browser: Browser, file: Path, run: Run) -> None:
+    with opened(browser, file) as page:
+        labels, values = (page.locator(f".numbers {part}").all_inner_texts() for part in ("span.label", "strong"))
+        numbers = dict(zip(labels, values, strict=True))
+        flips = run["flip@1"].value or 0
+        assert numbers["changed answers"] == f"{100 * flips:.1f} %"
+        assert numbers["noise floor"] == "0.8 %"  # one of 120
+        assert f"{100 * flips:.1f} % of the inputs have another first answer" in page.inner_text("h1")
+        assert "quantdrift certify" in page.inner_text(".steps")
+        assert page.title().endswith("minilm@W4-g128-rtn on data")
+
+
+def test_tables_show_what_stands_in_the_page(browser: Browser, file: Path, run: Run) -> None:
+    with opened(browser, file) as page:
+        sections = {one["name"]: one for one in content(page)["sections"]}
+        for name in ("closeness", "metrics", "all-metrics", "facts"):
+            assert cells(page, name) == sections[name]["grids"][0]["rows"], name
+        every = {row[0]: row for row in cells(page, "all-metrics")}
+        assert every["flip@1"][3] == str(run["flip@1"].n)
+        assert every.keys() == run.record["metrics"].keys()
+
+
+def test_every_change_is_listed_harmful_first_with_both_rankings_and_texts(
+    browser: Browser, file: Path, run: Run
+) -> None:
+    changed = run.changed()
+    top = run.evidence()
+    with opened(browser, file) as page:
+        assert page.locator(".changes li b").all_inner_texts() == [one.input_id for one in changed[:50]]
+        worst = changed[0]
+        row = list(top.input_ids).index(worst.input_id)
+        for place, arm in enumerate((top.reference_top, top.candidate_top)):
+            names = page.locator(".arm").nth(place).locator("b").all_inner_texts()
+            assert names == [str(top.item_ids[item]) for item in arm.items[row, :10]]
+        assert page.locator(".arm").nth(0).locator(".score").first.inner_text() == f"{worst.score_before:.4f}"
+        assert f"text of document {worst.before[1:]}," in page.locator(".arm").nth(0).locator("p").first.inner_text()
+        assert "✓ relevant" in page.locator(".arm").nth(0).inner_text()
+        assert f"query number {worst.input_id[1:]}" in page.inner_text(".pane header")
+
+
+def test_keys_move_search_open_and_close(browser: Browser, file: Path, run: Run) -> None:
+    names = [one.input_id for one in run.changed()]
+    with opened(browser, file) as page:
+
+        def chosen() -> str:
+            return page.inner_text(".pane header b")
+
+        assert chosen() == names[0]
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        assert chosen() == names[1]
+        assert page.evaluate("location.hash") == f"#q={names[1]}"
+        page.keyboard.press("ArrowDown")
+        assert chosen() == names[2]
+        assert page.get_attribute("[aria-selected=true]", "id") == "change-2"
+        page.keyboard.press("Escape")
+        assert page.locator(".pane header").count() == 0
+        page.keyboard.press("/")
+        page.keyboard.type(f"number {names[3][1:]}")
+        page.keyboard.press("Enter")
+        assert f"query number {names[3][1:]}" in page.inner_text(".pane header")
+        page.keyboard.press("?")
+        assert page.locator("dialog").is_visible()
+        page.keyboard.press("Escape")
+        assert not page.locator("dialog").is_visible()
+
+
+def test_search_and_kinds_leave_out_what_is_not_wanted(browser: Browser, file: Path, run: Run) -> None:
+    changed = run.changed()
+    harmful = [one.input_id for one in changed if one.kind == "harmful"]
+    with opened(browser, file) as page:
+        for kind in ("neutral", "beneficial"):
+            page.locator(".chip", has_text=kind).locator("input").uncheck()
+        assert page.locator(".changes li b").all_inner_texts() == harmful[:50]
+        page.fill("input[type=search]", f"QUERY {harmful[-1][1:]}")
+        assert harmful[-1] in page.locator(".changes li b").all_inner_texts()
+        page.fill("input[type=search]", "nothing is like this")
+        assert "No change is like that" in page.inner_text(".pager")
+
+
+def test_a_link_opens_its_query(browser: Browser, file: Path, run: Run) -> None:
+    last = run.changed()[-1].input_id
+    with opened(browser, file, at=f"#q={quote(last)}") as page:
+        assert page.inner_text(".pane header b") == last
+        page.evaluate("location.hash = '#facts'")
+        page.wait_for_function("document.getElementById('facts').open")
+        page.evaluate("location.hash = '#q=is-not-there'")
+
+
+def test_both_themes_draw_the_charts_and_the_switch_turns_them(browser: Browser, file: Path) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, file) as page:
+        drawn(page)
+        assert page.locator(".chart svg").count() == 2
+        light = page.evaluate(background)
+        before = page.inner_html(".chart")
+        page.click("button[aria-label='Light or dark']")
+        assert page.evaluate(background) != light
+        page.wait_for_function("before => document.querySelector('.chart').innerHTML !== before", arg=before)
+    with opened(browser, file, dark=True) as page:
+        drawn(page)
+        assert page.evaluate(background) != light
+        page.emulate_media(media="print")
+        assert page.evaluate(background) == light
+        assert "invert" in page.evaluate("getComputedStyle(document.querySelector('.chart svg')).filter")
+
+
+def test_it_prints_what_it_shows_and_no_controls(browser: Browser, file: Path) -> None:
+    with opened(browser, file) as page:
+        drawn(page)
+        assert page.pdf().startswith(b"%PDF")
+        page.emulate_media(media="print")
+        for control in (".filters", "nav", ".command button"):
+            assert not page.locator(control).first.is_visible()
+        assert page.locator("h1").is_visible()
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, file: Path, run: Run) -> None:
+    with opened(browser, file, width=360, height=740) as page:
+        drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        assert page.locator(".pane").is_hidden()
+        page.locator(".changes li").nth(1).click()
+        assert page.inner_text(".pane header b") == run.changed()[1].input_id
+        assert page.locator(".pane").bounding_box() == {"x": 0, "y": 0, "width": 360, "height": 740}
+        page.click("button[aria-label=Close]")
+        assert page.locator(".pane").is_hidden()
+
+
+NASTY = {
+    "script": "<script>window.broken.push('ran')</script></script><img src=x onerror=\"window.broken.push('ran')\">",
+    "turned": "\u202etxet denrut \u2066 עברית \u2028 next",
+    "control": "red \x1b[31m \x00 \x07 \x9b2J",
+    "long": "all of a megabyte " * 60_000,
+    "comment": "<!-- <script> ]]> &lt; {policy} ${1} `",
+    "javascript:alert(1)": "javascript:alert(1)",
+    "#q=x&y": "https://evil.example/ @me",
+}
+
+
+def test_a_hostile_corpus_is_shown_and_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    documents = {f"d{place} {text[:40]}": text for place, text in enumerate(NASTY.values())}
+    found = search_run(
+        tmp_path,
+        {name + text[:20]: text for name, text in NASTY.items()},
+        documents,
+        noise=30,
+        spec="</script><script>window.broken.push('ran')</script>@W4",
+    )
+    changed = found.changed()
+    assert len(changed) > 3
+    file = tmp_path / "report.html"
+    assert cli("report", found.path, "-o", file)[0] == 0
+    assert file.stat().st_size < 1_500_000
+    with opened(browser, file) as page:
+        drawn(page)
+        assert page.locator("script").count() == 3  # the data, ours, and what draws charts
+        assert page.locator("img, iframe, a[href^=javascript], a[href^=http]").count() == 0
+        whole = content(page)
+        listed = next(one for one in whole["sections"] if one["name"] == "changed")["changed"]
+        for place, one in enumerate(listed["changed"]):
+            page.locator(".changes li").nth(place).click()
+            assert page.inner_text(".pane header b") == " ".join(one["id"].split())
+            assert page.text_content(".pane header > p") == one["text"]
+            assert len(one["text"]) < 2_100
+        assert not any(sign in page.inner_text("body") for sign in "\x1b\x00\x07\x9b\u202e\u2066\u2028")
+        if "long" in [one.input_id[:4] for one in changed]:
+            assert "1,080,000 characters, of which the first 2,000 are shown" in page.inner_text("body")
+
+
+def test_classes_without_texts_are_shown_too(browser: Browser, tmp_path: Path) -> None:
+    found, file = classes_run(tmp_path), tmp_path / "report.html"
+    assert cli("report", found.path, "-o", file)[0] == 0
+    with opened(browser, file) as page:
+        assert "another class" in page.inner_text("h1")
+        assert "the right class" in page.inner_text(".arms")
+        assert page.locator(".changes li").count() == min(50, len(found.changed()))
+        assert "accuracy moves by" in page.inner_text(".numbers")
+        assert f"quantdrift show {found.path} --data FOLDER" in page.inner_text(".explorer")
+
+
+def test_a_gate_shows_its_rules_and_the_inputs_it_lists(browser: Browser, run: Run, tmp_path: Path) -> None:
+    baseline = search_run(tmp_path / "before", noise=0.01)
+    asked = ("--baseline", tmp_path / "baseline.json", "--report", tmp_path / "gate.json", "--worst", 7)
+    assert cli("gate", baseline.path, "--update", *asked[:2])[0] == 0
+    assert cli("gate", run.path, *asked)[0] != 0
+    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
+    with opened(browser, tmp_path / "gate.html") as page:
+        rules, _ = content(page)["sections"]
+        shown = [
+            [cell.removeprefix("✕ ").removeprefix("▲ ").removeprefix("✓ ") for cell in row]
+            for row in cells(page, "rules")
+        ]
+        assert shown == rules["grids"][0]["rows"]
+        assert page.locator(".changes li").count() == 7
+        assert page.locator(".arm").count() == 2
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        assert page.locator(".changes li").nth(1).get_attribute("aria-selected") == "true"
+
+
+def test_lists_that_were_cut_short_are_sorted_by_the_gap(browser: Browser, tmp_path: Path) -> None:
+    arms = [{f"q{n}": {f"d{n}": 0.9 - 0.01 * n * arm, "e": 0.8, "f": 0.1} for n in range(30)} for arm in (0, 1)]
+    for name, lists in zip(("a", "b"), arms, strict=True):
+        write_trec(tmp_path / name, lists)
+    assert cli("diff", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "run")[0] == 0
+    assert cli("report", tmp_path / "run", "-o", tmp_path / "page.html")[0] == 0
+    with opened(browser, tmp_path / "page.html") as page:
+        drawn(page)
+        assert page.inner_text("#changed h2") == f"{len(read_run(tmp_path / 'run').changed())} changed inputs"
+        assert "cut short" in page.inner_text("#closeness")
+        assert page.locator("#closeness th").first.inner_text() == "gap"
+        assert page.locator(".badge.plain").first.inner_text() == "● no label"
+
+
+@pytest.mark.slow
+def test_ten_thousand_queries_open_within_two_seconds(browser: Browser, tmp_path: Path) -> None:
+    words = "what is the boundary layer of a slender body at high speed and how is it measured "
+    queries = numbered("query-", [f"{words[row % 40 :]} number {row}" for row in range(10_000)])
+    documents = numbered("document-", [words * 8 for _ in range(300)])
+    found = search_run(tmp_path, queries, documents, noise=30)
+    assert len(found.changed()) > 9_000
+    file = tmp_path / "report.html"
+    file.write_text(render(page_of(read_run(found.path))), encoding="utf-8")
+    assert file.stat().st_size < LARGEST
+    with opened(browser, file) as page:
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.reload()
+        drawn(page)
+        assert 0.05 < computing(session) < 2
+        page.keyboard.press("/")
+        page.keyboard.type("number 9876")
+        page.wait_for_function("document.querySelectorAll('.changes li').length === 1")
+        assert computing(session) < 3

@@ -1,0 +1,127 @@
+"""`quantdrift study` on a tiny model: what is measured once, kept, gone on with, refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from scipy.stats import binomtest
+
+from quantdrift.metrics import parse_metric
+from quantdrift.runs import read_run
+from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
+
+__all__ = ["corpora", "one_thread", "place", "quantdrift"]
+
+FOLDER = Path("quantdrift-runs/study")
+
+
+def write(place: Path, **changes: Any) -> None:
+    """A study of three schemes on two corpora, in YAML, of which JSON is a part."""
+    study = {
+        "models": [{"model": str(place / "tiny"), "name": "tiny"}],
+        "schemes": ["W8", "W3", "W2"],
+        "data": [str(place / "a"), str(place / "b")],
+        "settings": {"k": 20},
+    }
+    Path("study.yaml").write_text(json.dumps({**study, **changes}))
+
+
+def states(quantdrift: Run) -> dict[str, str]:
+    told = json.loads(quantdrift("study", "status", "study.yaml", "--json", quiet=False))
+    return {cell["name"]: cell["state"] for cell in told["cells"]}
+
+
+def stamps() -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in FOLDER.glob("cells/*/run.json")}
+
+
+def test_cells_are_the_runs_of_the_plain_command_and_results_say_what_they_say(place: Path, quantdrift: Run) -> None:
+    write(place)
+    plan = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--json"))
+    assert (plan["cells"], plan["to_do"]) == (6, 6)
+    assert [(work["cells"], round(work["passes"], 2)) for work in plan["work"]] == [(3, 4.0), (3, 4.0)]
+    quantdrift("study", "run", "study.yaml")
+    assert set(states(quantdrift).values()) == {"done"}
+    quantdrift("run", "TINY@W3", "--data", "ROOT/a", "--out", "plain", "-k", "20")
+    plain, cell = read_run("plain"), read_run(FOLDER / "cells" / "tiny@W3-g128-rtn_on_a")
+    assert cell.record["metrics"] == plain.record["metrics"]
+    assert cell.record["files"] == plain.record["files"]  # bit for bit
+
+    line = ("study", "results", "study.yaml", "--pooled", "flip@1", "--table", "t.parquet", "--json")
+    told = json.loads(quantdrift(*line, quiet=False))
+    rows = {(row["scheme"], row["data"]): row for row in told["cells"]}
+    assert rows["W3-g128-rtn", "a"]["flip@1"] == pytest.approx(plain["flip@1"].value)
+    assert pq.read_table("t.parquet").column("flip@1").to_pylist() == [row["flip@1"] for row in told["cells"]]
+    flips = {
+        name: [
+            parse_metric("flip@1").per_input(read_run(FOLDER / "cells" / f"tiny@{name}-g128-rtn_on_{data}").evidence())
+            for data in "ab"
+        ]
+        for name in ("W8", "W2")
+    }
+    pooled = next(each for each in told["pooled"] if each["scheme"] == "W2-g128-rtn")
+    worse = sum(int(((new == 1) & (old == 0)).sum()) for new, old in zip(flips["W2"], flips["W8"], strict=True))
+    better = sum(int(((new == 0) & (old == 1)).sum()) for new, old in zip(flips["W2"], flips["W8"], strict=True))
+    assert (pooled["worse"], pooled["better"]) == (worse, better)
+    assert pooled["p"] == pytest.approx(binomtest(worse, worse + better).pvalue)
+
+
+def test_what_is_done_stays_and_what_is_damaged_or_other_is_made_again(place: Path, quantdrift: Run) -> None:
+    write(place, schemes=["W8", "W3"])
+    quantdrift("study", "run", "study.yaml")
+    before = stamps()
+    quantdrift("study", "run", "study.yaml")
+    assert stamps() == before
+    evidence = FOLDER / "cells" / "tiny@W3-g128-rtn_on_b" / "evidence.parquet"
+    content = bytearray(evidence.read_bytes())
+    content[100] ^= 1
+    evidence.write_bytes(content)
+    assert states(quantdrift)["tiny@W3-g128-rtn_on_b"] == "damaged"
+    quantdrift("study", "run", "study.yaml")
+    assert {name for name, stamp in stamps().items() if stamp != before[name]} == {"tiny@W3-g128-rtn_on_b"}
+    write(place, schemes=["W8", "W3", "W2"], settings={"k": 10})  # other settings are other cells
+    plan = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--no-probe", "--json"))
+    assert (plan["cells"], plan["to_do"]) == (6, 6)
+
+
+def test_a_cell_that_fails_is_named_and_the_others_go_on(place: Path, quantdrift: Run) -> None:
+    write(place, data=[str(place / "a"), {"folder": "./none", "name": "gone"}], schemes=["W8"])
+    shown = quantdrift("study", "run", "study.yaml", code=1)
+    assert "gone" in shown
+    assert states(quantdrift) == {"tiny@W8-g128-rtn_on_a": "done", "tiny@W8-g128-rtn_on_gone": "failed"}
+    quantdrift("study", "run", "study.yaml", code=1)  # what failed is not tried again by itself
+    write(place, data=[str(place / "a"), {"folder": str(place / "b"), "name": "gone"}], schemes=["W8"])
+    quantdrift("study", "retry", "study.yaml")
+    assert set(states(quantdrift).values()) == {"done"}
+
+
+def test_a_folder_of_something_else_is_refused(place: Path, quantdrift: Run) -> None:
+    write(place)
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    told = quantdrift("study", "run", "study.yaml", "--out", "mine", code=2)
+    assert "something that is not a study" in told
+    assert "expected the folder of a study" in quantdrift("study", "status", "mine", code=2, quiet=False)
+
+
+def test_the_plan_tells_what_calibration_takes(place: Path, quantdrift: Run) -> None:
+    """By a short probe first, and by the cells that were timed then; data-free schemes take none."""
+    write(place, schemes=["W4-gptq", "W3-gptq", "W4", "W3.5+gap"], data=[str(place / "a")])
+    (work,) = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--json"))["work"]
+    cells = work["of_cells"]
+    gptq, rtn = (next(cells[name] for name in cells if scheme in name) for scheme in ("W3-g128-gptq", "W4-g128-rtn"))
+    assert work["calibrating"] > 0
+    assert gptq > rtn > 0
+    assert sum(cells.values()) == pytest.approx(work["seconds"] + work["calibrating"])
+    assert "calibrating" in quantdrift("study", "run", "study.yaml", "--plan")
+    write(place, schemes=["W4-gptq"], data=[str(place / "a")])
+    quantdrift("study", "run", "study.yaml", "--no-probe")
+    write(place, schemes=["W4-gptq", "W3-gptq"], data=[str(place / "a")])
+    (work,) = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--json"))["work"]
+    made = read_run(next(FOLDER.glob("cells/*W4*"))).record["quantization"]
+    assert work["calibrating"] > made["seconds_in_method"]

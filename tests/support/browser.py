@@ -1,0 +1,89 @@
+"""A real browser for reports: whatever a page asks for beyond its own file fails the test, and so does a complaint."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_QUIET = ("disable-gpu", "disable-background-networking", "no-first-run", "disable-sync", "disable-component-update")
+_WATCH = """
+window.broken = [];
+document.addEventListener("securitypolicyviolation", (event) => window.broken.push(event.violatedDirective));
+"""
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """The browser that is installed; skips the test if none is."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser is installed (one of {', '.join(NAMES)}); Debian's package is chromium")
+    with sync_playwright() as playwright:
+        # --no-sandbox, as tests run as root in containers
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", *(f"--{x}" for x in _QUIET)])
+        yield opened
+        opened.close()
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """A page, and what went wrong in it."""
+
+    page: Page
+    problems: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """It asked for nothing, complained of nothing, and its policy was kept."""
+        broken: list[str] = self.page.evaluate("window.broken")
+        assert self.problems + broken == []
+
+
+@contextmanager
+def opened(
+    browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900, at: str = ""
+) -> Iterator[Page]:
+    """A report in the browser; when the block ends, it must have asked for nothing and complained of nothing."""
+    context = browser.new_context(
+        color_scheme="dark" if dark else "light", viewport={"width": width, "height": height}, accept_downloads=False
+    )
+    context.set_default_timeout(120_000)  # of a machine that does much else
+    watched = Watched(page=context.new_page())
+
+    def route(asked: Route) -> None:
+        if asked.request.url.split("#")[0] == file.as_uri():
+            asked.continue_()
+        else:
+            watched.problems.append(f"it asked for {asked.request.url[:200]}")
+            asked.abort()
+
+    page = watched.page
+    page.route("**/*", route)
+    page.add_init_script(_WATCH)
+    page.on("console", lambda said: watched.problems.append(said.text) if said.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: watched.problems.append(str(error)))
+    page.on("dialog", lambda shown: watched.problems.append(f"a dialog: {shown.message}"))
+    page.goto(f"{file.as_uri()}{at}")
+    page.wait_for_selector("h1")
+    try:
+        yield page
+        watched.check()
+    finally:
+        context.close()
+
+
+def content(page: Page) -> Any:
+    """What stands in the page as JSON."""
+    return page.evaluate("JSON.parse(document.getElementById('data').textContent)")
+
+
+def drawn(page: Page) -> None:
+    """Wait until every chart that is to be seen is drawn."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('.chart')].every((each) => !each.offsetParent || each.querySelector('svg'))"
+    )

@@ -1,0 +1,370 @@
+"""Command lines in processes of their own that can be killed, starved and watched, without seconds of imports each.
+
+One process imports everything and forks for each command (`Forks`); the command then runs as it always does, in a
+session of its own. What becomes of a study is compared with an undisturbed one by `essence`.
+"""
+
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdrift.records import file_digest
+from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import WORDS, save_backbone
+
+FULL = os.environ.get("QUANTDRIFT_FAULTS") == "full"
+"""Whether all that there is is tried (`make faults`), or a few of each."""
+
+_HEAVY = (
+    "quantdrift.cli.study",
+    "quantdrift.cli.run",
+    "quantdrift.console",
+    "quantdrift.engine.study",
+    "quantdrift.study.results",
+    "sentence_transformers",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.auto.tokenization_auto",
+    "pyarrow.parquet",
+    "scipy.stats",
+    "filelock",
+    "safetensors.torch",
+    "sklearn.linear_model",
+    "rich.progress",
+)
+"""What a command takes seconds to import."""
+
+# --- a process that forks ---------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Process:
+    """A command that runs.
+
+    Attributes:
+        pid: also of its process group.
+        out: what it printed, a file.
+        err: what it printed as errors, a file.
+    """
+
+    forks: "Forks"
+    pid: int
+    out: Path
+    err: Path
+    code: int | None = None
+
+    def send(self, sign: signal.Signals) -> None:
+        """Send a signal to all of its group; nothing happens where it has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, sign)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        if self.code is None:
+            self.code = self.forks.ended(self.pid)
+        return self.code is None
+
+    def wait(self, *, timeout: float = 600) -> int:
+        """The exit code; a signal is negative."""
+        if self.code is None:
+            self.code = self.forks.wait(self.pid, timeout)
+        return self.code
+
+    @property
+    def told(self) -> str:
+        """All that it printed."""
+        return self.out.read_text() + self.err.read_text()
+
+
+class Forks:
+    """Starts `quantdrift` command lines."""
+
+    def __init__(self, place: Path, **environment: str) -> None:
+        self.place, self._number = place, 0
+        tests = str(Path(__file__).parents[1])  # pytest finds them without; a process of its own does not
+        start = f"import sys; sys.path.append({tests!r}); from support.faults import serve; serve()"
+        line = [sys.executable, "-c", start]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **environment}
+        self._server = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def _ask(self, **what: Any) -> Any:
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.write(json.dumps(what) + "\n")
+        self._server.stdin.flush()
+        answer = self._server.stdout.readline()
+        assert answer, "the process that forks has ended"
+        return json.loads(answer)
+
+    def start(
+        self,
+        *words: object,
+        cwd: Path,
+        kill_at: int | None = None,
+        count: Path | None = None,
+        sign: signal.Signals = signal.SIGKILL,
+        before: str = "",
+        **environment: str,
+    ) -> Process:
+        """Start `quantdrift WORDS`.
+
+        Args:
+            words: of the command line.
+            cwd: where.
+            kill_at: the process sends itself the signal before the change of a file or folder of this number.
+            count: a file to write the number of these changes to.
+            sign: SIGKILL, or another.
+            before: MODULE:FUNCTION that is called first.
+            environment: what it is given beside that of this process.
+        """
+        self._number += 1
+        out, err = self.place / f"{self._number}.out", self.place / f"{self._number}.err"
+        said: dict[str, Any] = {
+            "words": [str(word) for word in words],
+            "cwd": str(cwd),
+            "out": str(out),
+            "err": str(err),
+        }
+        said |= {"kill_at": kill_at, "count": count and str(count), "sign": int(sign), "before": before}
+        return Process(forks=self, pid=self._ask(start={**said, "env": environment}), out=out, err=err)
+
+    def run(self, *words: object, cwd: Path, **how: Any) -> tuple[int, str]:
+        """Exit code of a command line, and all that it printed."""
+        process = self.start(*words, cwd=cwd, **how)
+        return process.wait(), process.told
+
+    def wait(self, pid: int, timeout: float) -> int:
+        """The exit code of a process that was started."""
+        end = time.monotonic() + timeout
+        while (code := self.ended(pid)) is None:
+            if time.monotonic() > end:
+                os.killpg(pid, signal.SIGKILL)
+                raise TimeoutError(f"it ran for more than {timeout:g} s")
+            time.sleep(0.005)
+        return code
+
+    def ended(self, pid: int) -> int | None:
+        """The exit code of a process that was started; None while it runs."""
+        code: int | None = self._ask(wait=pid)
+        return code
+
+    def close(self) -> None:
+        """End it."""
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait()
+
+
+def serve() -> None:
+    """Fork for every line of standard input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    _import_everything()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if (how := asked.get("start")) is not None:
+            if not (pid := os.fork()):
+                answers.close()
+                _become(how)  # returns by an exit
+            answer: Any = pid
+        else:
+            ended, status = os.waitpid(asked["wait"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _import_everything() -> None:
+    import torch  # noqa: PLC0415 -- in the process that forks alone
+
+    torch.set_num_threads(1)
+    for name in _HEAVY:
+        importlib.import_module(name)
+
+
+def _become(how: Mapping[str, Any]) -> None:
+    """Be the command, in this process, which was forked for it."""
+    from quantdrift.cli import main  # noqa: PLC0415 -- in the forked process alone
+
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, name in ((1, how["out"]), (2, how["err"])):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(how["env"])
+    os.chdir(how["cwd"])
+    if how["before"]:
+        module, _, function = how["before"].partition(":")
+        getattr(importlib.import_module(module), function)()
+    _watch_changes(how["kill_at"], how["sign"], how["count"])
+    sys.argv = ["quantdrift", *how["words"]]
+    main()
+
+
+def _watch_changes(kill_at: int | None, sign: int, count: str | None) -> None:
+    """Count what changes files and folders, of the study and of the cache; at a number, send a signal."""
+    if kill_at is None and count is None:
+        return
+    handle = os.open(count, os.O_WRONLY | os.O_CREAT, 0o666) if count is not None else -1
+    n = 0
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal n
+        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if opened or event in {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}:
+            n += 1
+            if n == kill_at:
+                os.killpg(0, sign)
+            if handle >= 0:
+                os.pwrite(handle, str(n).encode(), 0)
+
+    sys.addaudithook(watch)
+
+
+@contextmanager
+def _room(size: int) -> Iterator[None]:
+    """Inside, this process may take so many bytes more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def no_room_for_batches() -> None:
+    """Let the tiny model fail on batches of FAULT_BATCH or more, as FAULT_KIND does; at the call FAULT_AT, if given.
+
+    Of the kind "real" it has so many MB of memory for a batch, and fails by itself.
+    """
+    import torch  # noqa: PLC0415 -- in the forked process alone
+    from transformers import BertModel  # noqa: PLC0415
+
+    least, only, kind = int(os.environ["FAULT_BATCH"]), os.environ.get("FAULT_AT"), os.environ["FAULT_KIND"]
+    calls, forward = 0, BertModel.forward
+    errors = {
+        "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        "mkl": MemoryError("std::bad_alloc"),
+    }
+
+    def limited(self: Any, input_ids: Any, *arguments: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if kind == "real":
+            with _room(least << 20):
+                return forward(self, input_ids, *arguments, **more)
+        if len(input_ids) >= least and only in {None, str(calls)}:
+            raise errors[kind]
+        return forward(self, input_ids, *arguments, **more)
+
+    BertModel.forward = limited
+
+
+@contextmanager
+def forks(place: Path, **environment: str) -> Iterator[Forks]:
+    """A process that forks, for as long as it is needed."""
+    made = Forks(place, **environment)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# --- a study, and what became of it -----------------------------------------------------------------
+
+
+def _text(seed: int, n: int) -> str:
+    import random  # noqa: PLC0415 -- here alone
+
+    return " ".join(random.Random(seed).choices(WORDS, k=n))
+
+
+def write_inputs(root: Path, *, n_queries: int = 24, n_docs: int = 40) -> None:
+    """A tiny model, two corpora a and b, and labelled texts."""
+    save_backbone(root / "tiny")
+    for name, start in (("a", 2000), ("b", 5000)):
+        queries = [_text(start + number, 5) for number in range(n_queries)]
+        documents = [_text(start + 1000 + number, 3 + number % 9) for number in range(n_docs)]
+        write_beir_folder(root / name, numbered("q", queries), numbered("c", documents))
+    (root / "labelled").mkdir()
+    for split, start in (("train", 0), ("test", 500)):
+        rows = [
+            {"text": f"{WORDS[number % 3]} {_text(start + number, 4)}", "label": "xyz"[number % 3]}
+            for number in range(30)
+        ]
+        (root / "labelled" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def write_study(place: Path, root: Path, **changes: Any) -> None:
+    """A study.yaml of every kind of cell: rounded, calibrated, with chosen widths, of classes, and one that fails."""
+    place.mkdir(parents=True, exist_ok=True)
+    study = {
+        "models": [{"model": str(root / "tiny"), "name": "tiny"}],
+        "schemes": ["W8", "W3", "W4A8+calib=16", "W3.5+gap+widths=2,4,8"],
+        "data": [
+            str(root / "a"),
+            str(root / "b"),
+            str(root / "labelled"),
+            {"folder": str(root / "none"), "name": "gone"},
+        ],
+        "exclude": [
+            {"data": name, "scheme": scheme} for name in ("b", "labelled", "gone") for scheme in ("W3*", "W4*")
+        ],
+        "settings": {"k": 20, "batch_size": 8},
+    }
+    (place / "study.yaml").write_text(json.dumps({**study, **changes}))
+
+
+RUN = ("study", "run", "study.yaml", "--quiet", "--no-probe", "--out", "out")
+RETRY = ("study", "retry", *RUN[2:])
+_MOMENTARY = {"times", "seconds", "seconds_in_method", "layers_kept_from_before", "digest"}
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(part) for key, part in value.items() if key not in _MOMENTARY}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
+
+
+def essence(study: Path) -> dict[str, Any]:
+    """Every cell's record but for times, and the digests of its files, taken anew."""
+    found = {}
+    for folder in sorted((study / "cells").glob("[!.]*")):
+        record = json.loads((folder / "run.json").read_text())
+        files = {file.name: file_digest(file) for file in folder.iterdir() if file.name != "run.json"}
+        assert files == record["files"]
+        found[folder.name] = _lasting(record)
+    return found
+
+
+def stamps(study: Path) -> dict[str, int]:
+    """When every finished cell was written."""
+    found = {}
+    for path in study.glob("cells/[!.]*/run.json"):
+        with suppress(FileNotFoundError):
+            found[path.parent.name] = path.stat().st_mtime_ns
+    return found
+
+
+def files_in(*folders: Path) -> list[str]:
+    """All files and folders, by names that are the same from run to run."""
+    return sorted(str(path.relative_to(folder.parent)) for folder in folders for path in folder.rglob("*"))
+
+
+def states(fork: Forks, cwd: Path, out: Sequence[str] = ("out",)) -> dict[str, str]:
+    """The state of every cell, as `study status` tells it."""
+    process = fork.start("study", "status", *out, "--json", cwd=cwd)
+    assert process.wait() == 0, process.told
+    return {cell["name"]: cell["state"] for cell in json.loads(process.out.read_text())["cells"]}

@@ -1,0 +1,104 @@
+"""The page of a gate: a result is read back as it was written, whatever is in it, and nothing else is."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantdrift.errors import RunError
+from quantdrift.gate import output
+from quantdrift.gate.judge import GateResult
+from quantdrift.report.gate import page_of, read_result
+from support.command_line import cli
+from support.gate_result_samples import BROKEN, FEW, IDENTITY, LIMIT, OTHER, UNDEFINED, WORSE, nasty, result, worst
+from support.hostile_samples import mutate_json, text_of
+
+FAILED = result(
+    WORSE,
+    FEW,
+    LIMIT,
+    baseline=replace(IDENTITY, spec="minilm@W8-rtn"),
+    n_new=12,
+    n_answers_changed=40,
+    worst=(worst(),),
+)
+RESULTS = {
+    "fail": FAILED,
+    "limit": result(BROKEN, worst=(worst(part="german", new=None, before=None),)),
+    "error": result(UNDEFINED, LIMIT),
+    "incomparable": result(OTHER, differs=("model: a in the baseline, b now",), notes=("know this",)),
+    "accepted": result(FEW, accept_underpowered=True),
+    "pass": result(LIMIT),
+    "nasty": nasty("</script><b>\u202e x", 3),
+}
+
+
+def written(found: GateResult, folder: Path) -> Path:
+    place = folder / "gate.json"
+    output.write_report(found, place)
+    return place
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_that_is_read_back_is_told_in_the_same_words(name: str, tmp_path: Path) -> None:
+    found = RESULTS[name]
+    again = read_result(written(found, tmp_path))
+    assert output.markdown_text(again) == output.markdown_text(found)
+    assert (again.exit_code, again.to_json()) == (found.exit_code, found.to_json())
+
+
+def test_the_page_says_the_verdict_the_rules_and_what_to_do(tmp_path: Path) -> None:
+    page = page_of(read_result(written(FAILED, tmp_path)))
+    assert (page.word, page.tone) == ("fail", "bad")
+    assert page.verdict == "1 of 3 rules fail: flip@1 no worse by 0.03."
+    assert output.TO_DO["fail"] in [step.text for step in page.steps]
+    assert {one.label: one.value for one in page.numbers}["new changes"] == "12"
+    rules, changed = page.sections
+    assert [row[:2] for row in rules.grids[0].rows] == [
+        ["flip@1 no worse by 0.03", "fail"],
+        ["ndcg@10 no worse by 0.03", "underpowered"],
+        ["flip@1 <= 0.25", "pass"],
+    ]
+    assert changed.changed is not None
+    assert [(one["id"], one["new"], one["lead"]) for one in changed.changed["changed"]] == [("q7", True, 0.01234)]
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "tone"),
+    [("accepted", "underpowered (accepted)", "warn"), ("pass", "pass", "good"), ("error", "error", "bad")],
+)
+def test_every_verdict_has_its_tone(name: str, word: str, tone: str) -> None:
+    page = page_of(RESULTS[name])
+    assert (page.word, page.tone) == (word, tone)
+
+
+def test_the_command_writes_it_and_refuses_what_is_no_result(tmp_path: Path) -> None:
+    place = written(FAILED, tmp_path)
+    code, out, _ = cli("report", place, "-o", tmp_path / "page.html")
+    assert code == 0
+    assert "page.html" in out
+    assert "flip@1 no worse by 0.03" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for words, told in (
+        ((place, "-k", 3), "are for runs"),
+        ((place, "-o", tmp_path / "page.txt"), "ends in .html"),
+        ((tmp_path / "page.html",), "holds something else"),
+        ((tmp_path / "nothing",), "does not exist"),
+    ):
+        code, _, err = cli("report", *words)
+        assert code == 2
+        assert told in err
+
+
+def test_a_damaged_result_is_refused_in_one_line(tmp_path: Path) -> None:
+    rng, place, refused = random.Random(7), tmp_path / "gate.json", 0
+    for _ in range(150):
+        place.write_text(text_of(rng, mutate_json(rng, FAILED.to_json())), encoding="utf-8")
+        code, _, err = cli("report", place, "-o", tmp_path / "page.html")  # a crash would be raised
+        assert (code, err.count("\n")) in {(0, 0), (2, 1)}, err
+        refused += code == 2
+    assert refused > 50
+    place.write_text(json.dumps([1]), encoding="utf-8")
+    with pytest.raises(RunError, match="expected a run folder, or the result of a gate"):
+        read_result(place)

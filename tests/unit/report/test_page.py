@@ -1,0 +1,102 @@
+"""A page as a file: what stands in it as JSON is what was given, ends no script, and only our scripts may run."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import QuantDriftError
+from quantdrift.report.figures import Figure
+from quantdrift.report.page import Page, Section, Step, render
+from quantdrift.report.words import Grid
+from support.gate_result_samples import NASTY
+from support.hostile_text import HOSTILE
+
+EVERY = [*NASTY, HOSTILE, "</script><script>alert(1)</script>", "<!--<script>", "]]>", "\u2028", "\x85", "{data}{0}"]
+
+
+def page(**changes: Any) -> Page:
+    return Page(**{"kind": "run", "title": "t", "word": "w", "tone": "good", "verdict": "v", **changes})
+
+
+class Parts(HTMLParser):
+    """The elements of a page, and the texts of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append((f"/{tag}", {}))
+        self.texts.append("")
+
+    def handle_data(self, data: str) -> None:
+        self.texts[-1:] = [self.texts[-1] + data] if self.texts else []
+
+    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        return [(given, text) for (name, given), text in zip(self.tags, self.texts, strict=True) if name == tag]
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_a_text_is_a_json_string_wherever_it_stands(text: str) -> None:
+    grid = Grid(head=["name", text], rows=[[text, text]], title=text, lines=[text])
+    html = render(
+        page(
+            title=text,
+            verdict=text,
+            words=[text],
+            steps=[Step(text=text, command=text)],
+            sections=[Section(name="s", title=text, grids=[grid], changed={"changed": [{"id": text}]})],
+        )
+    )
+    parts = Parts(html)
+    (data, told), (ours, _) = parts.all("script")
+    assert (data, ours) == ({"type": "application/json", "id": "data"}, {})
+    assert not re.search("[<>\u2028\u2029\x85]", told)
+    found = json.loads(told)
+    shown = found["title"]
+    section = found["sections"][0]
+    everywhere = [found["verdict"], *found["words"], *found["steps"][0].values(), *section["grids"][0]["rows"][0]]
+    assert {shown} == {*everywhere, section["title"], section["changed"]["changed"][0]["id"]}
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", shown)
+
+
+def test_only_what_has_its_digest_in_the_policy_may_run() -> None:
+    parts = Parts(render(page()))
+    policy = next(
+        str(given["content"]) for given, _ in parts.all("meta") if "content" in given and "http-equiv" in given
+    )
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert "unsafe" not in policy
+    for kind, texts in (
+        ("script-src", [text for given, text in parts.all("script") if "type" not in given]),
+        ("style-src", [text for _, text in parts.all("style")]),
+    ):
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert rules[kind] == " ".join(f"'sha256-{each}'" for each in digests)
+
+
+def test_what_draws_charts_is_in_a_page_with_charts_only() -> None:
+    pytest.importorskip("vl_convert")
+    figure = Figure(name="f", title="t", caption="c", spec={"mark": "bar"})
+    section = Section(name="s", title="t", figures=[figure])
+    assert len(render(page())) < 60_000
+    assert len(render(page(sections=[section]))) > 800_000
+
+
+def test_a_name_is_fit_for_a_link_and_a_page_for_a_browser() -> None:
+    with pytest.raises(ValueError, match="lower-case letters"):
+        render(page(sections=[Section(name='x" onload="', title="t")]))
+    with pytest.raises(QuantDriftError, match="expected fewer inputs"):
+        render(page(words=["x" * 10_000_000]))

@@ -1,0 +1,149 @@
+"""The paper's tables from a study: the numbers are the runs', and LaTeX can read them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import QuantDriftError
+from quantdrift.report.paper import tables_of, write_paper
+from quantdrift.report.paper_tables import Table, escaped
+from quantdrift.runs import read_run
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.grid import CaptureGrid
+from support.study_samples import study_of
+
+SCHEMES = (
+    "W4", "W3", "W4-gptq", "W3-gptq", "W3.5+gap", "W3.5+reconstruction", "W4-channel", "W4-g64", "W4A8", "W8A8",
+)  # fmt: skip
+PAPER = {
+    "fragility": 4, "gold": 6, "certificate": 4, "clip": 6, "arch": 7, "quantizers": 3, "regime": 7,
+    "alloc_absolute": 4, "routing_sweep": 8, "granularity": 7, "topk": 9, "accrank": 5, "harm": 7,
+    "baselines": 7, "certificate_tau": 4,
+    "pflip": 5, "clip_mechanism": 7, "clip_regime": 5, "activation": 5, "activation_quantizers": 13,
+}  # fmt: skip
+"""The columns of the paper's tables, of one model where there is a column a model."""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    data = ("docs", "papers", "classes1", "classes2", "classes3")
+    return study_of(tmp_path_factory.mktemp("a_study"), models=("mini_lm&50%",), schemes=SCHEMES, data=data, n=30)
+
+
+@pytest.fixture(scope="module")
+def tables(study: StudyFolder) -> dict[str, Table]:
+    return tables_of(study)[0]
+
+
+def columns(row: str) -> int:
+    """How many columns a line of a tabular fills."""
+    spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+    return len(re.split(r"(?<!\\)&", row)) + sum(spans) - len(spans)
+
+
+def test_every_table_has_the_papers_columns_and_rows_that_fill_them(tables: dict[str, Table]) -> None:
+    assert {name: len(re.sub(r"[^lcr]", "", table.columns)) for name, table in tables.items()} == PAPER
+    for name, table in tables.items():
+        assert table.rows
+        text = table.tabular()
+        assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}"), name
+        for row in text.splitlines():
+            if row.endswith(r"\\"):
+                assert columns(row) == PAPER[name], (name, row)
+            else:
+                assert row.startswith(
+                    (r"\begin{tabular}", r"\end{tabular}", r"\toprule", r"\midrule", r"\cmidrule", r"\bottomrule")
+                )
+        assert not re.search(r"(?<!\\)[%#]|nan|inf", text), name
+
+
+def values(study: StudyFolder, scheme: str, metric: str, kind: str = "") -> list[float]:
+    """Of the runs of a scheme, straight from the run folders; classes if the kind is that, else searches."""
+    found = []
+    for cell in study.cells:
+        if cell.spec.endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
+            value = read_run(study.place(cell.name))[metric].value
+            assert value is not None
+            found.append(value)
+    return found
+
+
+def test_numbers_are_means_and_standard_errors_of_the_runs(study: StudyFolder, tables: dict[str, Table]) -> None:
+    search, classes = (values(study, "W4-g128-rtn", "flip@1", kind) for kind in ("", "classes"))
+    (row,) = [row for row in tables["fragility"].rows if row]
+    for cell, rates in ((row[1], classes), (row[2], search)):
+        error = 100 * np.std(rates, ddof=1) / np.sqrt(len(rates))
+        assert cell == rf"{100 * np.mean(rates):.1f}\% \;\scriptsize$\pm${error:.1f} \;\scriptsize($n$={len(rates)})"
+    assert row[3] == rf"$\mathbf{{{np.mean(search) / np.mean(classes):.1f}\times}}$"
+
+    gptq = next(row for row in tables["quantizers"].rows if row and row[1] == "GPTQ")
+    assert gptq[2].startswith(f"{100 * np.mean(values(study, 'W4-g128-gptq', 'flip@1')):.1f}")
+    lost = [row for row in tables["gold"].rows if row][1]
+    assert lost[1] == "W3"
+    assert lost[3] == rf"{100 * np.mean(values(study, 'W3-g128-rtn', 'gold_lost@1')):.1f}\%"
+    (arch,) = [row for row in tables["arch"].rows if row]
+    assert float(arch[4]) == pytest.approx(np.mean(values(study, "W4-g128-rtn", "separation")), abs=0.006)
+
+
+def test_harm_counts_every_query_of_every_quantizer(tables: dict[str, Table]) -> None:
+    counts = [int(row[1].replace(",", "")) for row in tables["harm"].rows if row and row[1] != "--"]
+    assert sum(counts) == 2 * 2 * 30  # two quantizers on two corpora of 30 queries
+
+
+def test_a_capture_study_has_the_tables_of_allocations(tmp_path: Path) -> None:
+    grid = CaptureGrid(criteria=["gap", "reconstruction"], budgets=[3.5], quantizers=["rtn", "gptq"], seeds=[0, 1])
+    schemes = list(dict.fromkeys(map(str, grid.schemes())))
+    study = study_of(tmp_path, models=("m_1",), schemes=schemes, data=("docs", "papers"), n=30, capture=grid)
+    found, left_out = tables_of(study)
+    wanted = {"alloc_nograd": 3, "alloc_budget": 6, "alloc_permodel": 6, "alloc_seed": 4, "clip_alloc_main": 5}
+    for name, n in wanted.items():
+        assert len(re.sub(r"[^lcr]", "", found[name].columns)) == n
+        assert all(columns(row) == n for row in found[name].tabular().splitlines() if row.endswith(r"\\"))
+    assert left_out["alloc_calib"] == "no two calibration sizes"
+    assert "alloc_absolute" in found
+    # the evidence is of the width alone, so both seeds and all criteria have the same
+    low, middle, high = (
+        sum(values(study, f"{s}", "flip@1")) for s in ("W3-g128-rtn", "W3.5-g128-rtn+gap", "W4-g128-rtn")
+    )
+    share = rf"{100 * (low - middle) / (low - high):.1f}\%"
+    first = found["alloc_nograd"].rows[0]
+    assert first is not None
+    assert first[:2] == ["Gap sensitivity (ours)", rf"\textbf{{{share}}}"]
+    assert found["alloc_seed"].rows == [["Search", r"m\_1", "2", r"100.0\%"]]  # two seeds, on two corpora
+
+
+def test_what_a_study_does_not_have_is_named(study: StudyFolder, tmp_path: Path) -> None:
+    small = study_of(tmp_path, models=("m",), schemes=("W8",), data=("docs",), n=10)
+    found, left_out = tables_of(small)
+    assert not found
+    assert left_out["quantizers"] == "no search at 4 or 3 bits in groups of 128"
+    assert "capture" in left_out["alloc_seed"]
+    assert len(left_out) == 37
+    with pytest.raises(QuantDriftError, match="no run that a table"):
+        write_paper(small, tmp_path / "paper")
+
+
+def test_files_and_the_document_that_shows_all(study: StudyFolder, tables: dict[str, Table], tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the extra 'report' is not installed")
+    written, _ = write_paper(study, tmp_path / "paper")
+    document = (tmp_path / "paper" / "all.tex").read_text()
+    for place in written[:-1]:
+        inside = place.relative_to(tmp_path / "paper")
+        assert str(inside if place.suffix == ".pdf" else inside.with_suffix("")) in document
+    assert document.count(r"\begin{table}") == document.count(r"\end{table}") == len(tables)
+    assert r"mini\_lm\&50\%" in (tmp_path / "paper" / "tables" / "gold.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a_b & 50 % #1 ~ ^ $x$ {y}", r"a\_b \& 50 \% \#1 \textasciitilde{} \textasciicircum{} \$x\$ \{y\}"),
+        (r"\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
+        ("two\nlines \u202e☃ é", "two lines ?? é"),
+        ("<a|b>", r"\textless{}a\textbar{}b\textgreater{}"),
+    ],
+)
+def test_latex_obeys_nothing_in_a_name(text: str, told: str) -> None:
+    assert escaped(text) == told

@@ -1,0 +1,99 @@
+"""The page of a study: what it says of schemes, runs and cells that are missing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantdrift.metrics import parse_metric
+from quantdrift.report.figures import variants
+from quantdrift.report.page import Page, Section, render
+from quantdrift.report.study import WORST, page_of
+from quantdrift.runs import read_run
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.results import results_of
+from support.study_samples import study_of
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    schemes = ("W8", "W3", "W3.5+gap", "W2")
+    folder = study_of(
+        tmp_path_factory.mktemp("study"), models=("minilm", "<b>e5</b>"), schemes=schemes, data=("docs",), n=40,
+        missing=("W2",), metrics=True,
+    )  # fmt: skip
+    failed = next(cell for cell in folder.cells if "@W2" in cell.spec)
+    folder.fail(failed, ValueError("the disk is full"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(study: StudyFolder) -> Page:
+    return page_of(study)
+
+
+def section(page: Page, name: str) -> Section:
+    return next(each for each in page.sections if each.name == name)
+
+
+def test_the_table_says_what_study_results_says_and_leads_to_the_runs(study: StudyFolder, page: Page) -> None:
+    (grid,) = section(page, "results").grids
+    results = [one for one in results_of(study, [parse_metric("flip@1")]) if one.run is not None]
+    place = grid.head.index("flip@1")
+    assert len(grid.rows) == len(results) == 6
+    parts = {part.name: part for part in section(page, "run").parts}
+    for row, link, one in zip(grid.rows, grid.links, results, strict=True):
+        assert row[place].startswith(f"{100 * (one.metrics['flip@1'].value or 0):.1f} % (")
+        assert one.cell.model in parts[link].title
+        assert ["flip@1", row[place], f"{one.metrics['flip@1'].n}"] in parts[link].grids[0].rows
+
+
+def test_every_run_has_its_worst_changed_inputs_and_no_more(study: StudyFolder, page: Page) -> None:
+    parts = section(page, "run").parts
+    done = [cell for cell in study.cells if (study.place(cell.name) / "run.json").is_file()]
+    for part, cell in zip(parts, done, strict=True):
+        changed = read_run(study.place(cell.name)).changed()
+        assert [row[0] for row in part.grids[1].rows] == [one.input_id for one in changed[:WORST]]
+        beyond = len(changed) - WORST
+        assert (f"{beyond:,} more changed" in part.grids[1].lines[0]) == (beyond > 0)
+
+
+def test_schemes_are_sorted_by_their_worst_run(page: Page) -> None:
+    text = " ".join(page.words)
+    assert page.kind == "study"
+    assert text.index("W8-rtn") < text.index("W3-rtn")
+    assert page.word.startswith(("0 of 3", "1 of 3"))
+    floors = [number for number in page.numbers if number.label == "noise floor"]
+    assert [floor.value for floor in floors] == ["2.5 %"]  # one of 40
+
+
+def test_what_was_not_measured_is_named_with_its_reason(page: Page) -> None:
+    (grid,) = section(page, "missing").grids
+    assert sorted(row[2] for row in grid.rows) == ["failed", "open"]
+    assert any("the disk is full" in row[3] for row in grid.rows)
+    assert any("1 run of the study is failed" in line for line in page.warnings)
+
+
+def test_a_chart_with_a_choice_is_a_picture_for_each(page: Page) -> None:
+    figures = [each for one in page.sections for each in one.figures]
+    names = [each.name for figure in figures for each in variants(figure)]
+    assert len(names) == len(set(names)) > len(figures)
+    assert "heat-map-4-median-separation" in names
+    (layers,) = [each for each in figures if each.name == "layers"]
+    assert len(variants(layers)) == 2  # one for each allocation
+    assert all(not each.spec["params"][0].get("bind") for each in variants(layers))
+
+
+def test_a_study_without_a_run_has_a_page(tmp_path: Path) -> None:
+    empty = page_of(study_of(tmp_path, models=("m",), schemes=("W4",), data=("docs",), missing=("W4",)))
+    assert empty.word == "nothing measured"
+    assert [one.name for one in empty.sections] == ["map", "run", "results", "missing"]
+
+
+def test_the_page_is_small_and_names_are_text_in_it(page: Page) -> None:
+    html = render(replace(page, sections=[replace(one, figures=()) for one in page.sections]))  # and no library
+    data = html[html.index('id="data">') + 10 : html.index("</script>", html.index('id="data">'))]
+    assert "<b>" not in data
+    assert "<b>e5</b>" in json.loads(data)["title"]
+    assert len(html) < 150_000

@@ -1,0 +1,168 @@
+"""The capture of a study by hand: pooled over points, paired over queries; what it is not defined for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from quantdrift.errors import StudyError
+from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.runs import write_run
+from quantdrift.study.capture import METRICS, Captured, Contest, read_capture, rows_of
+from quantdrift.study.folder import StudyFolder, plan_into
+from quantdrift.study.plan import cells_of, read_study
+from quantdrift.study.results import write_table
+from support.comparison_samples import RECORD, N, evidence_of, flipped, scores
+
+FLIP = parse_metric("flip@1")
+Flips = Mapping[str, Mapping[str, int | range]]
+"""Data and bits with criterion, "W3.5+gap", to how many of the 60 queries flip, the first ones, or which."""
+MUCH = {"W3": 48, "W4": 18, "W3.5+gap": 24, "W3.5+random": 42}
+LITTLE = {"W3": 12, "W4": 6, "W3.5+gap": 18, "W3.5+random": 6}
+
+
+def study_of(folder: Path, flips: Flips, more: str = "", **allocation: Mapping[str, Any]) -> StudyFolder:
+    """A finished capture study in which so many queries flip by every quantizer; cells without a number are open."""
+    text = f"models: [m]\ndata: [{', '.join(flips)}]\ncapture:\n  criteria: [gap, random]\n{more}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.yaml").write_text(text)
+    study = read_study(folder / "study.yaml")
+    cells = cells_of(study)
+    made = plan_into(folder / "out", cells, ["mark"] * len(cells), study.capture)
+    for cell in cells:
+        scheme = cell.spec.scheme
+        name = f"W{scheme.weight_bits:g}" + ("" if scheme.criterion is None else f"+{scheme.criterion}")
+        rows = flips[cell.data.called].get(name)
+        if rows is None:
+            continue
+        reference = scores()
+        candidate = flipped(reference, range(rows) if isinstance(rows, int) else rows)
+        told = {
+            **RECORD,
+            "spec": str(cell.spec),
+            "data": {**RECORD["data"], "name": cell.data.called, "fingerprint": cell.data.called},
+            "quantization": {"allocation": allocation.get(str(scheme.option("seed", "0")))},
+            "cell": "mark",
+        }
+        write_run(made.place(cell.name), evidence=evidence_of(reference, candidate), record=told)
+    return made
+
+
+def captures(study: StudyFolder, metric: str = "flip@1", **how: Any) -> dict[str, Captured]:
+    found = read_capture(study, [parse_metric(metric)]).captures(parse_metric(metric), **{"by": (), **how})
+    return {one.criterion: one for one in found}
+
+
+def contest(study: StudyFolder) -> Contest:
+    (found,) = read_capture(study, [FLIP]).contests(FLIP)
+    return found
+
+
+def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -> None:
+    study = study_of(tmp_path, {"a": MUCH, "b": LITTLE})
+    found = captures(study)
+    # gains of gap 0.8 - 0.4 and 0.2 - 0.3, headrooms 0.5 and 0.1; the mean of its ratios would be (0.8 - 1) / 2
+    assert found["gap"].ratio.value == pytest.approx(0.3 / 0.6)
+    assert found["random"].ratio.value == pytest.approx((0.1 + 0.1) / 0.6)
+    assert (found["gap"].low, found["gap"].value, found["gap"].high) == pytest.approx((0.5, 0.35, 0.2))
+    assert [found[name].best_in for name in ("gap", "random")] == [1, 1]
+    by_data = read_capture(study, [FLIP]).captures(FLIP, by=("data",))
+    assert [(one.of["data"], one.criterion, one.ratio.value) for one in by_data] == [
+        ("a", "gap", pytest.approx(0.8)),
+        ("a", "random", pytest.approx(0.2)),
+        ("b", "gap", pytest.approx(-1.0)),
+        ("b", "random", pytest.approx(1.0)),
+    ]
+    between = contest(study)
+    assert between.difference.value == pytest.approx(1 / 2 - 1 / 3)
+    assert (between.ahead, between.behind, between.difference.n) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_of_a_metric_that_is_better_when_high_it_is_the_same_share(tmp_path: Path, metric: str) -> None:
+    """In these runs the reference's first answer is the right one, so a flip loses it."""
+    found = captures(study_of(tmp_path, {"a": MUCH}), metric)
+    assert {name: one.ratio.value for name, one in found.items()} == pytest.approx({"gap": 0.8, "random": 0.2})
+    assert [found[name].best_in for name in ("gap", "random")] == [1, 0]
+
+
+def test_the_intervals_are_those_of_an_ordinary_paired_bootstrap(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    hard = rng.random(N)
+    limits = {"W3": 0.2, "W4": 0.8, "W3.5+gap": 0.5, "W3.5+random": 0.35}
+    flips = {name: hard + rng.normal(0, 0.2, N) > limit for name, limit in limits.items()}
+    study = study_of(tmp_path, {"a": {name: np.flatnonzero(each).tolist() for name, each in flips.items()}})
+    low, high, gap, drawn = (each.astype(float) for each in (flips["W3"], flips["W4"], *list(flips.values())[2:]))
+    for found, gain in ((captures(study)["gap"].ratio, low - gap), (contest(study).difference, drawn - gap)):
+        expected = bootstrap(
+            (gain, low - high),
+            lambda one, other, axis: one.mean(axis=axis) / other.mean(axis=axis),
+            paired=True,
+            method="percentile",
+            rng=np.random.default_rng(7),
+        ).confidence_interval
+        assert found.value == pytest.approx(gain.sum() / (low - high).sum())
+        assert found.low is not None
+        assert found.high is not None
+        assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.03)
+
+
+def test_a_query_is_one_draw_however_many_cells_it_is_in(tmp_path: Path) -> None:
+    """Six queries flip by one criterion only: 2 of 64 signs are as extreme, with one quantizer or three."""
+    flips = {"a": {"W3": 48, "W4": 18, "W3.5+gap": 24, "W3.5+random": 30}}
+    one = contest(study_of(tmp_path / "1", flips))
+    three = contest(study_of(tmp_path / "3", flips, "  quantizers: [rtn, hqq, gptq]\n"))
+    assert one.p == one.p_holm == three.p == pytest.approx(2 / 64)
+    assert (three.difference.value, three.difference.n) == (pytest.approx(6 / 30), 3)
+    assert (three.difference.low, three.difference.high) == pytest.approx((one.difference.low, one.difference.high))
+
+
+def test_without_headroom_there_is_no_capture_and_little_of_it_has_no_interval(tmp_path: Path) -> None:
+    none = captures(study_of(tmp_path / "none", {"a": {**MUCH, "W4": 48}}))["gap"].ratio
+    assert (none.value, none.reason) == (None, "the high width does no better than the low one")
+    little = captures(study_of(tmp_path / "little", {"a": {**MUCH, "W3": 2, "W4": 1, "W3.5+gap": 1}}))["gap"].ratio
+    assert (little.value, little.low) == (1.0, None)  # a third of the samples lack that query
+
+
+def test_what_is_not_done_is_left_out_of_what_is_pooled_and_compared(tmp_path: Path) -> None:
+    study = study_of(tmp_path, {"a": MUCH, "b": {"W3": 12, "W4": 6, "W3.5+gap": 6}, "c": {"W3": 12, "W3.5+gap": 0}})
+    found = read_capture(study, [FLIP])
+    assert found.missing == 1 + 2
+    assert {one.criterion: one.ratio.n for one in found.captures(FLIP, by=())} == {"gap": 2, "random": 1}
+    assert contest(study).difference.value == pytest.approx(0.8 - 0.2)
+
+
+def test_widths_are_compared_between_draws_of_other_queries(tmp_path: Path) -> None:
+    def drawn(digest: str, *widths: int) -> dict[str, Any]:
+        return {"data_digest": digest, "widths": dict(zip("wxyz", widths, strict=True))}
+
+    more = "  seeds: [0, 1, 2]\n"
+    draws = {"0": drawn("x", 3, 3, 4, 4), "1": drawn("y", 3, 4, 4, 4), "2": drawn("y", 3, 4, 4, 4)}
+    (found,) = read_capture(study_of(tmp_path, {"a": MUCH}, more, **draws), [FLIP]).agreements()
+    # seeds 1 and 2 drew the same queries, as all there are were asked for
+    assert (found.criterion, found.model, found.n_pairs, found.share) == ("gap", "m", 2, 0.75)
+
+
+def test_rows_say_captures_and_differences(tmp_path: Path) -> None:
+    found = read_capture(study_of(tmp_path, {"a": MUCH, "b": LITTLE}), [FLIP])
+    rows = rows_of(found, [FLIP])
+    pooled = [row for row in rows if row["data"] is None and row["quantizer"] is None]
+    assert [(row["criterion"], row["against"], row["capture"]) for row in pooled] == [
+        ("gap", None, pytest.approx(1 / 2)),
+        ("random", None, pytest.approx(1 / 3)),
+        ("gap", "random", pytest.approx(1 / 6)),
+    ]
+    assert {row["data"] for row in rows} == {None, "a", "b"}
+    write_table(rows, tmp_path / "t.csv")
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 1 + len(rows)
+
+
+def test_what_has_no_capture_is_refused(tmp_path: Path) -> None:
+    study = study_of(tmp_path, {"a": MUCH})
+    with pytest.raises(MetricError, match="flip@1 or ndcg@10; not separation"):
+        read_capture(study, [parse_metric("separation")])
+    with pytest.raises(StudyError, match="no block `capture`"):
+        read_capture(StudyFolder(path=study.path, cells=study.cells), [FLIP])
