@@ -39,7 +39,8 @@ class PlanOptions(Measuring):
     split: str = option(SPLIT, default="test")
     margin: float | None = option(
         "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
-        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03."
+        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03.",
+        min=1e-6,
     )
     metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
     rule: list[str] | None = option(

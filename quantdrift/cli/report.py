@@ -64,6 +64,8 @@ def command(
         raise QuantDriftError(
             "expected one of -o, --md, --png, --svg, --pdf and --tex at a time; --log-to goes with the first two"
         )
+    if client is not None and _is_gate(what):
+        raise QuantDriftError(f"--log-to is for runs and studies; {what} is what a gate said")
     if tex is not None:
         return _paper(what, tex)
     for form, place in asked.items():
@@ -127,6 +129,13 @@ def _study(what: Path) -> StudyFolder | None:
     return open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
 
 
+def _is_gate(what: Path) -> bool:
+    from quantdrift.runs import RECORD
+    from quantdrift.study.folder import STUDY
+
+    return what.is_file() and what.name not in {RECORD, STUDY}
+
+
 def _paper(what: Path, place: Path) -> Shown:
     from quantdrift.report.paper import write_paper
 
@@ -143,14 +152,14 @@ def _paper(what: Path, place: Path) -> Shown:
 
 def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
     from quantdrift.report import gate, run, study
-    from quantdrift.runs import RECORD, read_run
+    from quantdrift.runs import read_run
 
-    folder = _study(what)
-    if (folder is not None or (what.is_file() and what.name != RECORD)) and (data or task or k > 1):
+    folder, is_gate = _study(what), _is_gate(what)
+    if (folder is not None or is_gate) and (data or task or k > 1):
         holder = "a study knows its data" if folder else "the result of a gate holds what it shows"
         raise QuantDriftError(f"--data, --task and -k are for runs; {holder}")
     if folder is not None:
         return study.page_of(folder)
-    if what.is_file() and what.name != RECORD:
+    if is_gate:
         return gate.page_of(gate.read_result(what))
     return run.page_of(read_run(what), data=data, task=task, k=k)

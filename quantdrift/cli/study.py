@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 FILE = "STUDY: The study.yaml."
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
-SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
-SHOWN_OF_CLASSES = ("flip@1", "gold_lost@1", "change.accuracy", "separation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +125,11 @@ def results(
     """
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import show
-    from quantdrift.runs import classifies
     from quantdrift.study.results import pooled as pooled_of
     from quantdrift.study.results import results_of, write_table
 
     folder = _opened(study)
-    runs = [run for each in folder.cells if (run := folder.run(each)) is not None]
-    default = SHOWN_OF_CLASSES if runs and all(classifies(run.record) for run in runs) else SHOWN
-    metrics = [parse_metric(name) for name in dict.fromkeys(metric or default)]
-    found = results_of(folder, metrics)
+    found, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
     if table is not None:
         write_table([result.row() for result in found], table)
         note(f"wrote {table}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
@@ -85,12 +84,12 @@ def survey(
 
     A calibration takes what it took in runs of the model that are `timed`, or what a short one tells.
     """
-    found, forecast = [], Forecast(timed)
+    found, forecast, models = [], Forecast(timed), _Models(device)
     with progress.stage("looking at what there is to do", len(cells)) as tell:
-        for group in _groups(cells, data):
+        for group in _groups(cells):
             first = group[0][0]
             try:
-                model = _load(first, data, device)
+                model = models.of(first, data)
                 found.append(_work(group, model, data, forecast=forecast, store=store, progress=progress))
             except QuantDriftError as error:
                 found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
@@ -136,14 +135,14 @@ def _work(
     )
 
 
-def _groups(cells: Sequence[Open], data: Data) -> Iterator[list[Open]]:
+def _groups(cells: Sequence[Open]) -> Iterator[list[Open]]:
     """The cells of each model on each corpus; those of one model follow each other."""
-    keyed: dict[tuple[str, str], list[Open]] = {}
+    keyed: dict[str, dict[str, list[Open]]] = {}
     for cell, planned in cells:
-        keyed.setdefault((cell.spec.model, cell.data.model_dump_json()), []).append((cell, planned))
-    yield from (
-        keyed[key] for key in sorted(keyed, key=lambda key: [each.spec.model for each, _ in cells].index(key[0]))
-    )
+        of_model = keyed.setdefault(cell.spec.model, {})
+        of_model.setdefault(cell.data.model_dump_json(), []).append((cell, planned))
+    for of_model in keyed.values():
+        yield from of_model.values()
 
 
 # --- doing it -------------------------------------------------------------------------------------
@@ -195,9 +194,9 @@ def run_cells(
     def attempt(cell: Cell, planned: PlannedCell) -> None:
         announce(cell)
         try:
-            _measure(
-                cell, planned, folder.place(cell.name), models.of(cell, data), data, store=store, progress=progress
-            )
+            opened, settings = _opened(cell, models.of(cell, data), data), settings_of(cell.settings)
+            out, key = folder.place(cell.name), planned.fingerprint
+            measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=key)
             folder.forget_failure(planned)
         except DiskError:
             raise
@@ -211,25 +210,11 @@ def run_cells(
                 attempt(cell, planned)
             return held
 
-    for group in _groups(cells, data):
+    for group in _groups(cells):
         busy += [each for each in group if not taken(*each)]
     for each in busy:
         while not taken(*each):
             time.sleep(_WAIT)
-
-
-def _measure(
-    cell: Cell,
-    planned: PlannedCell,
-    out: Path,
-    model: LocalModel,
-    data: Data,
-    *,
-    store: EmbeddingStore,
-    progress: Progress,
-) -> None:
-    settings, opened = settings_of(cell.settings), _opened(cell, model, data)
-    measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=planned.fingerprint)
 
 
 def _opened(cell: Cell, model: LocalModel, data: Data) -> Opened:

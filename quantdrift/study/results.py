@@ -14,12 +14,16 @@ from pyarrow import csv, parquet
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.errors import StudyError
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import Metric, MetricError, measure
+from quantdrift.metrics import Metric, MetricError, measure, parse_metric
 from quantdrift.records import whole_file
-from quantdrift.runs import Run
+from quantdrift.runs import Run, classifies
 from quantdrift.spec import Scheme, parse
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.study.folder import PlannedCell, State, StudyFolder
+
+SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
+"""Metrics of a study of searches, where none are asked for."""
+SHOWN_OF_CLASSES = ("flip@1", "gold_lost@1", "change.accuracy", "separation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +65,22 @@ class Result:
         return {**found, "spec": self.cell.spec, "run": str(self.run.path) if self.run else None}
 
 
-def results_of(folder: StudyFolder, metrics: Sequence[Metric]) -> list[Result]:
-    """Every cell in the order of the study, with metrics computed from its evidence."""
-    found = []
-    for cell in folder.cells:
-        run = folder.run(cell)
+def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
+    """Every cell in the order of the study, with metrics computed from its evidence; and these metrics.
+
+    Without metrics they are those that are shown of runs of this kind.
+    """
+    found, runs = [], [folder.run(cell) for cell in folder.cells]
+    if not metrics:
+        done = [run for run in runs if run is not None]
+        default = SHOWN_OF_CLASSES if done and all(classifies(run.record) for run in done) else SHOWN
+        metrics = [parse_metric(name) for name in default]
+    for cell, run in zip(folder.cells, runs, strict=True):
         known: dict[str, Estimate] = {}
         if run is not None:
             known = metrics_of(run.evidence(), metrics)
         found.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
-    return found
+    return found, list(metrics)
 
 
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:

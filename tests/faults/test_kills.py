@@ -82,6 +82,8 @@ def test_ctrl_c(tmp_path: Path, root: Path, fork: Forks, undisturbed, tell) -> N
             stops += 1
             if len(lines) != 1 or "interrupted" not in lines[0]:
                 odd.append(process.told)
+        elif code == -signal.SIGINT and "cells done" in process.told:  # it was leaving, and all was said
+            pass
         elif code not in {0, 1} or "QUANTDRIFT_DEBUG" in process.told:
             odd.append(process.told)
         assert not list(tmp_path.glob("out/**/.*.partial-*"))

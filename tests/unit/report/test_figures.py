@@ -34,7 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def results(study: StudyFolder) -> list[Result]:
-    return results_of(study, [parse_metric(name) for name in METRICS])
+    return results_of(study, [parse_metric(name) for name in METRICS])[0]
 
 
 def charts(results: list[Result]) -> list[Figure]:

@@ -39,7 +39,7 @@ def section(page: Page, name: str) -> Section:
 
 def test_the_table_says_what_study_results_says_and_leads_to_the_runs(study: StudyFolder, page: Page) -> None:
     (grid,) = section(page, "results").grids
-    results = [one for one in results_of(study, [parse_metric("flip@1")]) if one.run is not None]
+    results = [one for one in results_of(study, [parse_metric("flip@1")])[0] if one.run is not None]
     place = grid.head.index("flip@1")
     assert len(grid.rows) == len(results) == 6
     parts = {part.name: part for part in section(page, "run").parts}
