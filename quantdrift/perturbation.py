@@ -171,3 +171,29 @@ def new_top_rank(evidence: Evidence) -> Floats:
 def tied_top(evidence: Evidence) -> NDArray[np.bool_]:
     """Whether the reference's ranks 1 and 2 score exactly the same, so that position decided."""
     return np.asarray(gap(evidence) == 0)
+
+
+def ties_for_first(
+    evidence: Evidence,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Items that tie exactly for the first place: of the reference, of the candidate, and of both, as stored.
+
+    Returns:
+        Three int64 [n_inputs], each arm by its own scores, 0 where there are none; and bool [n_inputs], whether a
+        list that was cut short holds nothing but such items, so that there may be more.
+    """
+    arms = (
+        (evidence.reference_top.items, evidence.reference_top.reference_scores),
+        (evidence.candidate_top.items, evidence.candidate_top.candidate_scores),
+    )
+    more = (evidence.n_items > evidence.depth) | (evidence.deltas == "listed")
+    first = [scores == scores[:, :1] for _, scores in arms]
+    sizes = [each.sum(axis=1) for each in first]
+    cut = [
+        more & (size > 1) & (each | (items < 0)).all(axis=1)
+        for (items, _), each, size in zip(arms, first, sizes, strict=True)
+    ]
+    # an item occurs once in a list: what is there twice is in both
+    both = np.sort(np.hstack([np.where(each, items, -1) for (items, _), each in zip(arms, first, strict=True)]), axis=1)
+    shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
+    return sizes[0], sizes[1], shared, cut[0] | cut[1]

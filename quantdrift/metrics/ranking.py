@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.evidence import Evidence
-from quantdrift.metrics.base import define
+from quantdrift.metrics.base import MetricError, define
 
 Floats = NDArray[np.float64]
 
 _NO_ITEM = "no input has an item"
 _ONE_ITEM = "no input has two items to compare"
 _NO_FLIP = "no input flipped"
+_NO_SCORE = "no input has an item with a score"
+_NO_NOISE = "the noise floor was not measured"
 
 top_of_list = partial(define, section="top of the list")
 whole_ranking = partial(define, section="whole ranking", kind="mean", unit="similarity", cutoffs=(10,))
@@ -35,13 +37,7 @@ def _flip(evidence: Evidence, *_: Any) -> Floats:
     return np.where(evidence.n_items > 0, perturbation.flips(evidence), np.nan)
 
 
-@top_of_list(
-    "noise_floor",
-    direction="lower",
-    undefined_when="the noise floor was not measured",
-    headline=True,
-    of_reference=True,
-)
+@top_of_list("noise_floor", direction="lower", undefined_when=_NO_NOISE, headline=True, of_reference=True)
 def _noise_floor(evidence: Evidence, *_: Any) -> Floats:
     """Flip rate of the reference against itself under another batch size and order."""
     flips = np.nan if evidence.noise is None else evidence.noise.flips
@@ -52,6 +48,64 @@ def _noise_floor(evidence: Evidence, *_: Any) -> Floats:
 def _tied(evidence: Evidence, *_: Any) -> Floats:
     """Share of inputs whose reference ranks 1 and 2 have exactly the same score."""
     return np.where(evidence.n_items > 1, perturbation.tied_top(evidence), np.nan)
+
+
+over_ties = partial(top_of_list, direction="lower", undefined_when=_NO_SCORE, ranks=2)
+
+
+@over_ties("flip_least")
+def _flip_least(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs that flip however exact ties are broken: no item can come first in both arms."""
+    of_reference, of_candidate, shared, cut = perturbation.ties_for_first(evidence)
+    _known(cut & (shared == 0))
+    return np.where((of_reference > 0) & (of_candidate > 0), shared == 0, np.nan)
+
+
+@over_ties("flip_expected", kind="mean", unit="rate")
+def _flip_expected(evidence: Evidence, *_: Any) -> Floats:
+    """Mean chance of a flip if each arm breaks its exact ties at random.
+
+    1 - |R and C| / (|R| |C|), where R and C are the items that tie for the first place in the reference and in the
+    candidate: each arm has an order of its own, and all are equally likely. Source: after "Reliable Evaluation
+    Protocol for Low-Precision Retrieval" (ACL 2026, short 33), which gives expectation and range of relevance metrics.
+    """
+    of_reference, of_candidate, shared, cut = perturbation.ties_for_first(evidence)
+    _known(cut)
+    pairs = (of_reference * of_candidate).astype(np.float64)
+    return np.where(pairs > 0, 1 - shared / np.maximum(pairs, 1), np.nan)
+
+
+@over_ties("flip_most")
+def _flip_most(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs that flip for some way to break exact ties: not the same single first item in both arms."""
+    of_reference, of_candidate, shared, _cut = perturbation.ties_for_first(evidence)
+    pairs = of_reference * of_candidate
+    return np.where(pairs > 0, (shared == 0) | (pairs > 1), np.nan)
+
+
+def _known(unknown: NDArray[np.bool_]) -> None:
+    """Refuse what the stored ranks do not tell."""
+    if unknown.any():
+        raise MetricError(
+            f"in {int(unknown.sum()):,} of the inputs all stored ranks of an arm tie for the first place, so more "
+            "items may; run again with a larger --k"
+        )
+
+
+@top_of_list(
+    "interchangeable",
+    direction="none",
+    undefined_when=_NO_FLIP,
+    too_few=lambda group, _: _NO_NOISE if all(evidence.noise is None for evidence in group) else None,
+)
+def _interchangeable(evidence: Evidence, *_: Any) -> Floats:
+    """Of the flips, the share whose two first items the reference scores no further apart than twice its own noise."""
+    best, other = (
+        top.reference_scores[:, 0].astype(np.float64) for top in (evidence.reference_top, evidence.candidate_top)
+    )
+    reach = np.nan if evidence.noise is None else 2 * evidence.noise.epsilon.astype(np.float64)
+    apart = best - other
+    return np.where((_flip(evidence) == 1) & ~np.isnan(apart - reach), apart <= reach, np.nan)
 
 
 @top_of_list("set_kept", direction="higher", undefined_when=_NO_ITEM, cutoffs=(1, 2, 3, 5))

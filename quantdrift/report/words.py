@@ -256,6 +256,7 @@ def findings(record: Record) -> Iterator[str]:
             f"{'class' if classes else 'first answer'} than {'of the reference' if served else 'at full precision'}"
             + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
         )
+    yield from _on_ties(metrics, flip)
     if classes and (change := value("change.accuracy")) is not None:
         low, high = value("change.accuracy", "low"), value("change.accuracy", "high")
         ends = f" (95 % interval {_points(low)} to {_points(high)})" if low is not None and high is not None else ""
@@ -276,6 +277,25 @@ def findings(record: Record) -> Iterator[str]:
         yield (
             f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
             f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)."
+        )
+
+
+def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
+    """How far the flips rest on exact ties, and on differences that noise makes too; nothing where none do."""
+    least, expected, most = (
+        metrics.get(name, {}).get("value") for name in ("flip_least", "flip_expected", "flip_most")
+    )
+    if None not in {flip, least, expected, most} and least < most:
+        resting = round((flip - least) * metrics["flip@1"]["n"])
+        yield (
+            f"Exact ties: over all ways to break them {percent(least)} to {percent(most)} of the inputs flip, "
+            f"{percent(expected)} expected" + (f"; {resting:,} of the flips rest on a tie." if resting else ".")
+        )
+    near = metrics.get("interchangeable", {})
+    if near.get("value"):
+        yield (
+            f"{round(near['value'] * near['n']):,} of {counted(near['n'], 'flip')} are interchangeable: the reference "
+            "scores both answers alike, as far as its own noise lets one tell."
         )
 
 

@@ -46,6 +46,10 @@ CONTRACTS = {
     "flip": RANKS,
     "noise_floor": Contract(identity=EQUAL),
     "tied": Contract(identity=EQUAL),
+    "flip_least": RANKS,
+    "flip_expected": Contract(identity=EQUAL),  # a model against itself flips too, where it ties
+    "flip_most": Contract(identity=EQUAL),
+    "interchangeable": SHARE_OF_FLIPS,  # the noise of the cases is 0, so it is of exact ties alone
     "set_kept": Contract(identity=1),
     "flip_to_runner_up": SHARE_OF_FLIPS,
     "new_top_rank": SHARE_OF_FLIPS,

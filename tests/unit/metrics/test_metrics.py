@@ -48,6 +48,10 @@ OF_FOUR = [
     # delta of the candidate's top-1 minus the least delta
     ("S", [0, -1 - -1, 0 - -2, 0 - -1]),
     ("tied", [0, 0, 0, 1]),
+    # q3: a and b tie in the reference, b is first in the candidate
+    ("flip_least", [0, 0, 1, 0]),
+    ("flip_expected", [0, 0, 1, 1 / 2]),
+    ("flip_most", [0, 0, 1, 1]),
     ("gold_lost@1", [0, NAN, 1, 1]),
     ("gold_lost@5", [0, 0, 0, 0]),
     ("gold_lost@2", [0, NAN, 0, 0]),
@@ -161,6 +165,31 @@ def test_the_noise_floor_and_what_lacks_labels() -> None:
         assert reason(metric, irrelevant) == "no input has a relevant item"
 
 
+def test_flips_that_noise_could_make_are_interchangeable() -> None:
+    """q2 flips over a gap of 1, q3 over a tie."""
+    assert reason("interchangeable", FOUR) == "the noise floor was not measured"
+    for epsilon, wanted in ((0.25, [NAN, NAN, 0, 1]), (0.5, [NAN, NAN, 1, 1])):
+        noise = Noise(flips=np.zeros(4, dtype=bool), epsilon=np.full(4, epsilon, dtype=np.float32))
+        noisy = evidence_of(REFERENCE, CANDIDATE, noise=noise)
+        np.testing.assert_array_equal(parse_metric("interchangeable").per_input(noisy), wanted)
+    copy = evidence_of(REFERENCE, REFERENCE, noise=noise)
+    assert reason("interchangeable", copy) == "no input flipped"
+
+
+def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
+    """All four tie in the reference; d is first in the candidate, but only two ranks are stored."""
+    cut = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]], k=2)
+    for name in ("flip_least", "flip_expected"):
+        with pytest.raises(MetricError, match=r"1 of the inputs all stored ranks .* larger --k"):
+            parse_metric(name)(cut)
+    assert value("flip_most", cut) == 1
+    whole = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]])
+    assert (value("flip_least", whole), value("flip_expected", whole)) == (0, 3 / 4)
+    assert value("flip_least", evidence_of([[1, 1, 1]], [[1, 2, 0]], k=2)) == 0  # b is in both: that is known
+    just = evidence_of([[1, 1, 0]], [[1, 2, 0]], k=3)
+    assert value("flip_expected", just) == 1 / 2
+
+
 def test_an_exact_copy_is_stable_ties_included() -> None:
     tied = [[5.0, 5, 2], [4, 4, 4]]
     copy = evidence_of(tied, tied)
@@ -232,7 +261,7 @@ def test_slices_by_a_count_that_was_cut() -> None:
 def test_one_stored_rank_tells_no_gap() -> None:
     """There are five items, but only the first is stored: unknown, not 0 and not "one item"."""
     one = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=1, qrels=QRELS_OF_THREE)
-    needs_two = ("gap", "candidate_gap", "separation", "at_risk", "stable", "tied")
+    needs_two = ("gap", "candidate_gap", "separation", "at_risk", "stable", "tied", "flip_most")
     for name in (*needs_two, "flip_to_runner_up", "separation_quantile@10", "cut_separation@1"):
         with pytest.raises(MetricError, match="looks at 2 ranks, but this run stored 1"):
             parse_metric(name)(one)
