@@ -24,6 +24,10 @@ which were cut short tell of, so that epsilon and S are lower bounds; or none, f
 scores."""
 
 
+Stage = Literal["codes", "index"]
+"""Of a deployment: what is stored, and how it is searched."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Top:
     """The first k items of one arm's ranking, best first, with both arms' scores.
@@ -140,6 +144,8 @@ class Evidence:
         judgements: relevance labels, where there are any.
         noise: the noise floor, where it was measured.
         confidence: the candidate's confidence, where scores are logits.
+        exhaustive_top: the candidate's ranking by exhaustive search of the same codes, where an approximate index gave
+            `candidate_top`.
         deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the items that are
             known.
     """
@@ -154,6 +160,7 @@ class Evidence:
     judgements: Judgements | None = None
     noise: Noise | None = None
     confidence: Confidence | None = None
+    exhaustive_top: Top | None = None
     deltas: Deltas = "all"
 
     def __post_init__(self) -> None:
@@ -167,6 +174,8 @@ class Evidence:
         }
         if self.judgements is not None:
             lengths["judgements"] = len(self.judgements.offsets) - 1
+        if self.exhaustive_top is not None:
+            lengths["exhaustive_top"] = len(self.exhaustive_top.items)
         if self.noise is not None:
             lengths["noise"] = len(self.noise.flips)
         if self.confidence is not None:
@@ -207,6 +216,31 @@ class Evidence:
             judgements=None if judgements is None else judgements.part(rows),
             noise=noise,
             confidence=confidence,
+            exhaustive_top=None if self.exhaustive_top is None else top(self.exhaustive_top),
+        )
+
+    def seen(self, stage: Stage) -> Evidence | None:
+        """What a stage of a deployment changes; None where no approximate index was searched.
+
+        Args:
+            stage: "codes", from the reference to exhaustive search of what is stored; or "index", from there to what
+                the index returns.
+        """
+        exact = self.exhaustive_top
+        if exact is None:
+            return None
+        if stage == "codes":
+            return replace(self, candidate_top=exact, exhaustive_top=None)
+        first, second = (replace(top, reference_scores=top.candidate_scores) for top in (exact, self.candidate_top))
+        zero = np.zeros(self.n_inputs, dtype=np.float32)
+        return replace(
+            self,
+            reference_top=first,
+            candidate_top=second,
+            exhaustive_top=None,
+            delta_min=zero,
+            delta_max=zero,
+            noise=None,
         )
 
     @property

@@ -27,14 +27,16 @@ _BOUNDS_VERSION = 2
 _VERSION_KEY = b"quantdrift_evidence_version"
 _DELTAS_KEY = b"quantdrift_deltas"
 _ARMS = ("reference", "candidate")
+_EXHAUSTIVE = "exhaustive"
+"""The list that an approximate index would have given, had it looked at all documents."""
 _SCORES = tuple(f"_{arm}_scores" for arm in _ARMS)
 _TYPES = {
     "input_id": pa.string(),
     "n_items": pa.int64(),
     "delta_min": pa.float32(),
     "delta_max": pa.float32(),
-    **{f"{arm}_items": pa.list_(pa.string()) for arm in _ARMS},
-    **{f"{arm}_items{end}": pa.list_(pa.float32()) for arm in _ARMS for end in _SCORES},
+    **{f"{arm}_items": pa.list_(pa.string()) for arm in (*_ARMS, _EXHAUSTIVE)},
+    **{f"{arm}_items{end}": pa.list_(pa.float32()) for arm in (*_ARMS, _EXHAUSTIVE) for end in _SCORES},
     "judged_items": pa.list_(pa.string()),
     "judged_grades": pa.list_(pa.int64()),
     "noise_flip": pa.bool_(),
@@ -65,7 +67,10 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
         "delta_min": pa.array(evidence.delta_min, pa.float32()),
         "delta_max": pa.array(evidence.delta_max, pa.float32()),
     }
-    for arm, top in zip(_ARMS, (evidence.reference_top, evidence.candidate_top), strict=True):
+    tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
+    if evidence.exhaustive_top is not None:
+        tops[_EXHAUSTIVE] = evidence.exhaustive_top
+    for arm, top in tops.items():
         kept = top.items >= 0
         offsets = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
         columns[f"{arm}_items"] = _lists(offsets, _names(evidence, top.items[kept]))
@@ -127,7 +132,8 @@ def _evidence(table: pa.Table) -> Evidence:
     if deltas not in get_args(Deltas):
         raise ValueError(f"deltas of {deltas!r}")
     vocabulary: dict[str, int] = {}
-    held = {arm: [_lists_of(table, f"{arm}_items{end}") for end in ("", *_SCORES)] for arm in _ARMS}
+    arms = (*_ARMS, *([_EXHAUSTIVE] if f"{_EXHAUSTIVE}_items" in table.column_names else []))
+    held = {arm: [_lists_of(table, f"{arm}_items{end}") for end in ("", *_SCORES)] for arm in arms}
     lengths = {arm: np.diff(lists[0][0]) for arm, lists in held.items()}
     shape = (table.num_rows, max(int(of.max(initial=1)) for of in lengths.values()))
     if shape[0] * shape[1] > _MOST_PLACES:
@@ -166,6 +172,7 @@ def _evidence(table: pa.Table) -> Evidence:
         judgements=judgements,
         noise=noise,
         confidence=confidence,
+        exhaustive_top=tops[2] if len(tops) > len(_ARMS) else None,
         deltas=cast(Deltas, deltas),
     )
 
@@ -178,7 +185,8 @@ def _check(evidence: Evidence) -> Evidence:
 
 
 def _faults(evidence: Evidence) -> Iterator[str]:
-    tops, scored = (evidence.reference_top, evidence.candidate_top), evidence.n_items > 0
+    tops, scored = [evidence.reference_top, evidence.candidate_top], evidence.n_items > 0
+    tops += [] if evidence.exhaustive_top is None else [evidence.exhaustive_top]
     shape, n_names = tops[0].items.shape, len(evidence.item_ids)
     for top in tops:
         arrays = (top.items, top.reference_scores, top.candidate_scores)
@@ -188,7 +196,7 @@ def _faults(evidence: Evidence) -> Iterator[str]:
             yield "a first item is none of its items"
         if ((top.items >= 0).sum(axis=1) > evidence.n_items).any():
             yield "an input has more first items than items"
-    for arm, top in zip(_ARMS, tops, strict=True):
+    for arm, top in zip((*_ARMS, "candidate"), tops, strict=False):  # the third, if any, is the candidate's as well
         # of the other arm's list, one that was cut short need not know a score
         for which in {"all": _ARMS, "listed": (arm,), "none": ()}[evidence.deltas]:
             if not np.isfinite(getattr(top, f"{which}_scores")[top.items >= 0]).all():

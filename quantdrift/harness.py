@@ -60,6 +60,7 @@ def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
 
 def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
     """Refuse a pair that needs a search over embeddings where, as `why` says, there is none."""
+    refuse_deployment(pair.scheme, why)
     if pair.query_only:
         raise UnsupportedError(f"+query keeps the index of a search at full precision, and {why}. Leave +query out")
     if pair.needs_widths:
@@ -121,6 +122,7 @@ class Found:
         left_out: number of inputs that layers were measured on.
         seconds: time by stage.
         notes: what whoever reads the record should know.
+        deployment: how the candidate was stored and searched, where that is not float32 and exactly.
     """
 
     evidence: Evidence
@@ -133,6 +135,7 @@ class Found:
     left_out: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    deployment: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Found:
@@ -250,6 +253,7 @@ def search_embedded(
         left_out=measured.left_out,
         seconds=measured.seconds,
         notes=measured.notes,
+        deployment=measured.deployment,
     )
 
 

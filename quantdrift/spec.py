@@ -2,6 +2,7 @@
 
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
 SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
+         | "fp" OPTION { OPTION }            weights as they are; options of DEPLOYMENT_KEYS
 
 In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
 it is short for the scheme that is written there, with +allocation=FILE.json.
@@ -12,7 +13,7 @@ it is short for the scheme that is written there, with +allocation=FILE.json.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, overload
 from urllib.parse import urlsplit
@@ -31,7 +32,14 @@ _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
 ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
 """Options that say how a criterion chooses widths."""
-OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, "backend", "calib", "grid", "head", "seed")))
+STAGES: dict[str, tuple[str, ...]] = {
+    "runtime": ("attention", "batch", "dtype", "padding", "threads"),
+    "embeddings": ("dim", "emb", "rescore"),
+    "index": ("index", "search"),
+}
+"""What a deployment changes beside weights and activations, in the order in which it does, and the options of each."""
+DEPLOYMENT_KEYS = tuple(sorted(key for keys in STAGES.values() for key in keys))
+OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "backend", "calib", "grid", "head", "seed")))
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 
@@ -39,16 +47,32 @@ DEFAULT_QUANTIZER = "rtn"
 
 _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
+_FULL = "fp"
+_NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 _VALUES = {
+    "attention": ("eager|sdpa", "eager or sdpa"),
     "backend": ("gptqmodel|auto-gptq|optimum", "gptqmodel, auto-gptq or optimum"),
+    "batch": ("[1-9][0-9]{0,4}", "a whole number, 1 or more"),
     "calib": (
         r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
         'a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
     ),
+    "dim": ("[1-9][0-9]{0,4}", "the number of dimensions that are kept, 1 or more"),
+    "dtype": ("bf16|fp16", "bf16 or fp16"),
+    "emb": ("int8|uint8|binary|ubinary|fp16|bf16", "int8, uint8, binary, ubinary, fp16 or bf16"),
     "grid": ("paper|library", "paper or library"),
+    "index": (
+        r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
+        "a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or usearch with its "
+        "connectivity (usearch32)",
+    ),
+    "padding": ("left|right", "left or right"),
     "queries": ("[1-9][0-9]{0,8}", "a whole number, 1 or more"),
+    "rescore": ("[1-9][0-9]{0,3}", "how many times more documents are looked at than are wanted, 1 or more"),
+    "search": (f"{_NAMED_NUMBER}(?:,{_NAMED_NUMBER})*", "what the search is set to, such as nprobe=8 or efSearch=64"),
     "seed": ("[0-9]{1,18}", "a whole number, 0 or more"),
     "solver": ("knapsack|greedy", "knapsack or greedy"),
+    "threads": ("[1-9][0-9]{0,2}", "a whole number, 1 or more"),
     "units": ("layer|fused", "layer or fused"),
     "widths": ("[2-8](,[2-8])+", "whole numbers from 2 to 8, such as 2,3,4,8"),
 }
@@ -125,11 +149,15 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
         raise error_at(text, *bad.span(), "unexpected", "a scheme without spaces, control characters and '@'")
     head, *options = text[start:end].split("+")  # first, as a value may hold "-"
     written, *parts = head.split("-")
-    bits = _BITS.fullmatch(written)
+    bits = _BITS.fullmatch("W16A8" if written == _FULL else written)
     if bits is None:
         like = _BITS_LIKE.fullmatch(written)
         meant = "" if like is None else f"W{like[1].upper()}" + (f"-{like[2].lower()}" if like[2] else "")
-        expected = "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8"
+        meant = _FULL if written.lower() in {_FULL, "fp16", "fp32"} else meant
+        expected = (
+            "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8; or fp, "
+            "which leaves both alone: fp+emb=int8"
+        )
         raise error_at(text, start, start + len(written), "unknown bits", expected, meant=meant)
     values: dict[str, Any] = {}
     at = start + len(written)
@@ -139,6 +167,9 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
             raise error_at(text, at + 1, at + 1 + len(word), f"second {what}", f"at most one {what}")
         values[what] = value
         at += 1 + len(word)
+    if written == _FULL:
+        _check_full(text, start, end, values)
+        return {"weight_bits": float(FULL_BITS), "activation_bits": None, "options": _options_of(values)}
     if not float(bits[1]).is_integer() and "criterion" not in values:
         low, width = int(float(bits[1])), f"W{bits[1]}"
         expected = f"a criterion that says which layers get {low} and which {low + 1} bits, e.g. {width}+gap"
@@ -150,8 +181,23 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
         "quantizer": values.get("quantizer", DEFAULT_QUANTIZER),
         "query_only": values.get("query", False),
         "criterion": values.get("criterion"),
-        "options": tuple((key, values[key]) for key in OPTION_KEYS if key in values),
+        "options": _options_of(values),
     }
+
+
+def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, values[key]) for key in OPTION_KEYS if key in values)
+
+
+def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
+    """Refuse what quantizes beside `fp`, and `fp` alone."""
+    takes = {*DEPLOYMENT_KEYS, "seed"}
+    if wrong := next((name for name in values if name not in takes), None):
+        expected = f"nothing that quantizes beside fp; {', '.join(f'+{key}=' for key in DEPLOYMENT_KEYS)} and +seed="
+        raise error_at(text, start, end, f"{wrong} in", expected)
+    if not {*values} & {*DEPLOYMENT_KEYS}:
+        expected = "what the deployment changes beside the weights, e.g. fp+emb=int8 or fp+index=HNSW32"
+        raise error_at(text, end, end, "unknown option", expected)
 
 
 def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
@@ -172,7 +218,7 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}`.
+    """How a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
 
     Every scheme that exists is valid: `parse_scheme(str(scheme)) == scheme`.
 
@@ -180,8 +226,8 @@ class Scheme:
     'W3.5-g128-gptq+gap'
 
     Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits; a fraction is the average over the
-            layers, and needs a criterion.
+        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits or options of DEPLOYMENT_KEYS; a fraction
+            is the average over the layers, and needs a criterion.
         activation_bits: 4 to 8; None leaves activations alone.
         group_size: input weights that share a scale; None for a whole output channel.
         quantizer: one of QUANTIZERS.
@@ -219,7 +265,55 @@ class Scheme:
         criterion = [] if self.criterion is None else [str(self.criterion)]
         options = [f"{key}={value}" for key, value in self.options]
         parts = f"{bits}{activation}-{self.granularity}-{self.quantizer}"
+        plain = (self.group_size, self.quantizer) == (DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER)
+        if self.full_precision and plain:
+            parts = _FULL
         return "+".join([parts, *query, *criterion, *options])
+
+    @property
+    def full_precision(self) -> bool:
+        """Whether weights and activations are left alone."""
+        return self.weight_bits == FULL_BITS and self.activation_bits is None
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """What changes answers, in the order of a deployment: weights, activations, and of STAGES those it names.
+
+        >>> parse_scheme("W4A8+index=HNSW32").stages
+        ('weights', 'activations', 'index')
+        """
+        named = {key for key, _ in self.options}
+        found = ["weights"] if self.weight_bits != FULL_BITS else []
+        found += ["activations"] if self.activation_bits is not None else []
+        return (*found, *(stage for stage, keys in STAGES.items() if named & {*keys}))
+
+    def only(self, stages: Collection[str]) -> Scheme | None:
+        """The scheme with some of its stages alone; None for none of them.
+
+        >>> str(parse_scheme("W4A8+emb=int8+index=HNSW32").only({"activations", "index"}))
+        'W16A8-g128-rtn+index=HNSW32'
+        """
+        kept = [stage for stage in self.stages if stage in stages]
+        if not kept:
+            return None
+        left_out = {key for stage, keys in STAGES.items() if stage not in kept for key in keys}
+        weights, activations = "weights" in kept, "activations" in kept
+        if not weights:
+            left_out |= {*ALLOCATION_KEYS, "backend", "grid"}
+        if not weights and not activations:
+            left_out |= {"calib", "head"}
+        if not {"weights", "activations", "index"} & {*kept}:
+            left_out.add("seed")
+        return replace(
+            self,
+            weight_bits=self.weight_bits if weights else float(FULL_BITS),
+            activation_bits=self.activation_bits if activations else None,
+            group_size=self.group_size if weights else DEFAULT_GROUP_SIZE,
+            quantizer=self.quantizer if weights else DEFAULT_QUANTIZER,
+            query_only=self.query_only and (weights or activations),
+            criterion=self.criterion if weights else None,
+            options=tuple(option for option in self.options if option[0] not in left_out),
+        )
 
     @property
     def granularity(self) -> str:

@@ -86,6 +86,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
     ) -> None:
         """Load the model."""
         asked = read_spec(pretrained, scheme)
+        refuse_deployment(asked.scheme, "a language model makes no embeddings")
         refuse_options(options)
         named = isinstance(pretrained, str)
         with _loading(asked.model, options) if named else nullcontext():

@@ -51,6 +51,7 @@ def command(options: AllocateOptions) -> Shown:
     Such a run does not count the queries that were used to choose.
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
+    refuse_deployment(spec.scheme, "an allocation is of weights")
     if not chooses(spec.scheme):
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
         raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from quantdrift.allocation.record import Allocation
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
+from quantdrift.engine.scoring.deployed import DeployedState
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
 from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
@@ -140,6 +142,11 @@ class Measured:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def deployment(self) -> Mapping[str, Any] | None:
+        """How the candidate was stored and searched, where that is not float32 and exactly."""
+        return self.state.told if isinstance(self.state, DeployedState) else None
+
 
 def measure(pair: Pair, reading: Reading, *, settings: Settings, store: EmbeddingStore, progress: Progress) -> Measured:
     """Measure what a candidate changes.
@@ -188,7 +195,7 @@ class Flow:
             weights = pair.candidate_fingerprint()
             candidate = [
                 reference[number]
-                if number and pair.query_only
+                if (number and pair.query_only) or weights == fingerprint
                 else self.vectors(side, "candidate", weights, first.shown(side))
                 for number, side in enumerate(first.sides)
             ]
@@ -225,7 +232,7 @@ class Flow:
             candidate_fingerprint=fingerprints[1],
             left_out=left_out,
             seconds=self.seconds,
-            notes=[*reading.notes, *self.notes],
+            notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
         )
 
     def _noise(self, reading: Reading, state: ScoreState, reference: Arms, weights: str) -> Noise:
@@ -354,12 +361,15 @@ def assemble(
     reference, candidate = state.reference_top(), state.candidate_top()
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
-    tops = [tuple(part[:, :n_ranks] for part in top) for top in (reference, candidate)]
+    # a search of an approximate index tells what exhaustive search would have given
+    exact = state.exact_top() if isinstance(state, DeployedState) else None
+    given = [reference, candidate, *([] if exact is None else [exact])]
+    tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
     occurring = occurring[occurring >= 0]
     names = [item_ids[position] for position in occurring.tolist()]
     judgements = Judgements.from_qrels(qrels, input_ids, names) if qrels else None  # it may add names
-    first, second = (
+    first, second, *third = (
         Top(
             items=np.where(positions >= 0, np.searchsorted(occurring, positions), -1),
             reference_scores=reference_scores,
@@ -377,6 +387,7 @@ def assemble(
         n_items=state.n_items.cpu().numpy(),
         judgements=judgements,
         noise=noise,
+        exhaustive_top=third[0] if third else None,
     )
 
 

@@ -29,6 +29,7 @@ from quantdrift.engine.inputs import Inputs, Model
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
+from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
@@ -55,6 +56,8 @@ class QuantizedPair:
         layers: the linear layers that are quantized; not a classification head's.
         left_out: name to reason of the linear layers that are not.
         allocation: what gave the layers their widths, where a criterion chose them.
+        deployment: what lies between the candidate's embeddings and what a search returns, where that is not exact
+            search of float32.
         encoder: what runs the model, for `measure`; whoever measures may set another.
     """
 
@@ -95,6 +98,7 @@ class QuantizedPair:
         self.allocation: Allocation | None = None
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True
+        self.deployment = Deployment.of(scheme)
         self._made: MadeLayers | None = None
         self._reached: set[str] = set()
         self._active = False
@@ -312,6 +316,7 @@ class TwoModels:
 
     query_only = needs_widths = needs_calibration = False
     allocation: Allocation | None = None
+    deployment: Deployment | None = None
 
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
         """Pair them; both keep their weights."""

@@ -20,11 +20,12 @@ from quantdrift.datasets.labelled import match_labels
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
 from quantdrift.engine.store import digest_of, keeping, key_of
-from quantdrift.errors import DataError
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.extras import version_of
 from quantdrift.probe import LinearProbe
@@ -78,6 +79,22 @@ class Search(Reading):
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
+        if (deployment := flow.pair.deployment) is not None:
+            if self.rows is not None or self.joins:
+                raise UnsupportedError(
+                    "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
+                    "+emb=, +dim= and +index= out"
+                )
+            with flow.stage("scoring", "indexing and scoring", len(reference[0])) as tell:
+                return score_deployed(
+                    deployment,
+                    (reference[0], first),
+                    (candidate[0], second),
+                    similarity=self.similarity,
+                    k=flow.settings.k,
+                    excluded=self.excluded,
+                    progress=tell,
+                )
         device = flow.pair.device
         with flow.stage("scoring", "scoring both arms", len(first)) as tell:
             state = score_embeddings(

@@ -8,7 +8,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
-from quantdrift.spec import Scheme, Spec, Versus, chooses, is_endpoint
+from quantdrift.spec import STAGES, Scheme, Spec, Versus, chooses, is_endpoint
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -25,13 +25,22 @@ _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
 _OF_FILES = ("allocation", "widths")
 """Those that a stored allocation leaves open."""
+_CODED = ("int8", "uint8", "binary", "ubinary")
+"""Precisions of stored embeddings that are not numbers of their own."""
 _OF_MODELS = ("head",)
 """Settings of which layers there are, whatever quantizes them."""
 
 
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS}
+    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *STAGES["embeddings"], "index"}
+    if scheme.option("index") is not None:
+        takes |= {"search", "seed"}
+    elif scheme.option("rescore") is not None and scheme.option("emb") not in _CODED:
+        raise UnsupportedError(
+            f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(_CODED)}; "
+            f"got {scheme}"
+        )
     if scheme.quantizer in CALIBRATED or scheme.activation_bits is not None:
         takes |= {"calib", "seed"}
     stored = scheme.option("allocation")
@@ -78,6 +87,7 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
 
 def refuse_for_classes(spec: Spec, kind: Kind) -> None:
     """Refuse a scheme that has no meaning for classification."""
+    refuse_deployment(spec.scheme, "classification data have no index")
     if spec.scheme.query_only:
         raise UnsupportedError(
             f"{spec}: +query quantizes the query side of a search alone, and classification has none; leave +query out"
@@ -89,8 +99,16 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
         )
 
 
+def refuse_deployment(scheme: Scheme, why: str) -> None:
+    """Refuse stored embeddings and indexes where there are none."""
+    if wrong := [key for key, _ in scheme.options if key in {*STAGES["embeddings"], *STAGES["index"]}]:
+        without = ", ".join(f"+{key}=" for key in wrong)
+        raise UnsupportedError(f"{scheme}: {without} is of searches over embeddings, and {why}; leave it out")
+
+
 def refuse_for_reranking(scheme: Scheme) -> None:
     """Refuse a scheme that has no meaning for a reranker."""
+    refuse_deployment(scheme, "a cross-encoder makes no embeddings")
     if scheme.query_only or chooses(scheme):
         what = "+query" if scheme.query_only else f"the criterion {scheme.criterion}"
         raise UnsupportedError(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence import Evidence, Stage
 from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,
@@ -230,6 +230,7 @@ def _shortest(number: float) -> str:
 
 _PERCENTILES = 100
 _MEDIAN = 50
+_NO_INDEX = "no approximate index was searched"
 _NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says nothing of it"
 
 
@@ -241,6 +242,8 @@ class Metric:
         family: what it means.
         cutoff: a rank, a percentile or a level, as the family has it; 0 if it has none.
         arm: of a metric that is about one arm; otherwise "candidate".
+        stage: of a deployment with an approximate index, what one stage of it changes: "codes", from the reference to
+            exhaustive search of what is stored, or "index", from there to what the index returns; None for all of it.
         where: only the inputs of a slice; all inputs if None.
 
     Raises:
@@ -250,6 +253,7 @@ class Metric:
     family: Family
     cutoff: float = 0
     arm: Arm = "candidate"
+    stage: Stage | None = None
     where: Slice | None = None
 
     def __post_init__(self) -> None:
@@ -259,7 +263,8 @@ class Metric:
             raise MetricError(f"{family.name!r} compares the two arms; it has no '{self.arm}.' form")
 
     def __str__(self) -> str:
-        arm = "" if self.arm == "candidate" else f"{self.arm}."
+        arm = f"{self.stage}." if self.stage else ""
+        arm += "" if self.arm == "candidate" else f"{self.arm}."
         cutoff = f"@{cutoff_text(self.cutoff)}" if self.cutoff else ""
         return f"{arm}{self.family.name}{cutoff}" + (f":{self.where}" if self.where else "")
 
@@ -297,6 +302,10 @@ class Metric:
             MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it is a relative
                 change, which is one of means; or it is not known, as not all deltas are.
         """
+        if self.stage is not None:
+            if (seen := evidence.seen(self.stage)) is None:
+                raise MetricError(f"{self}: {_NO_INDEX}")
+            return replace(self, stage=None).per_input(seen)
         if why := self._unknown([evidence]):
             raise MetricError(f"{self}: {why}")
         if self.arm == "relative":
@@ -323,6 +332,12 @@ class Metric:
         Raises:
             MetricError: as `per_input`.
         """
+        if self.stage is None:
+            return self._over(group)
+        seen = [each for evidence in group if (each := evidence.seen(self.stage)) is not None]
+        return replace(self, stage=None).over(seen) if seen else undefined(_NO_INDEX)
+
+    def _over(self, group: Sequence[Evidence]) -> Estimate:
         if self.family.needs_labels:
             group = [evidence for evidence in group if evidence.judgements is not None]
             if not group:
@@ -425,7 +440,7 @@ def members(family: Family) -> list[Metric]:
 
 
 _ONE = re.compile(
-    r"((?P<arm>candidate|reference|change|relative)\.)?"
+    r"((?P<stage>codes|index)\.)?((?P<arm>candidate|reference|change|relative)\.)?"
     r"(?P<name>[A-Za-z_]+)(@(?P<k>[1-9][0-9]{0,8}|0\.(?=0*[1-9])[0-9]{1,6}))?"
 )
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
@@ -433,7 +448,8 @@ _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})?")
 
 
 def parse_metric(text: str) -> Metric:
-    """The metric that `[ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]` names; `str` of it parses back to the same object.
+    """The metric that `[STAGE.][ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]` names; `str` of it parses back to
+    the same object.
 
     Raises:
         UnknownNameError: no such family; carries the nearest.
@@ -452,7 +468,7 @@ def parse_metric(text: str) -> Metric:
         )
     high = math.inf if match["high"] is None else float(match["high"])
     where = Slice(by=_one(by), low=float(match["low"]), high=high)
-    return Metric(family=metric.family, cutoff=metric.cutoff, arm=metric.arm, where=where)
+    return replace(metric, where=where)
 
 
 def _one(text: str) -> Metric:
@@ -463,4 +479,5 @@ def _one(text: str) -> Metric:
     arm = cast(Arm, match["arm"] or "candidate")
     level = "." in (match["k"] or "")
     cutoff = float(match["k"]) if level else int(match["k"] or 0)
-    return Metric(family=FAMILIES[match["name"]], cutoff=cutoff, arm=arm)
+    stage = cast(Stage | None, match["stage"])
+    return Metric(family=FAMILIES[match["name"]], cutoff=cutoff, arm=arm, stage=stage)

@@ -85,6 +85,11 @@ def check_place(path: Path) -> None:
 
 def check_savable(scheme: Scheme) -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
+    if beside := [f"+{key}=" for key, _ in scheme.options if key in DEPLOYMENT_KEYS]:
+        raise UnsupportedError(
+            f"{scheme}: {', '.join(beside)} is about how embeddings are stored, searched or computed, which no file of "
+            "weights can hold; leave it out"
+        )
     if scheme.activation_bits is not None or scheme.query_only:
         option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
         raise UnsupportedError(

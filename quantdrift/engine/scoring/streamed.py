@@ -97,6 +97,21 @@ _PRIME_SAMPLE = 8192
 _PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
 
 
+def all_scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
+    """Scores float32 [n_queries, n_docs] of prepared embeddings, the same numbers as a streamed pass has."""
+    n_docs, tile = len(documents), TILE if documents.device.type == "cpu" else WIDE_TILE
+    scores = torch.empty((len(queries), n_docs), device=documents.device)
+    product = torch.empty((len(queries), tile), device=documents.device)
+    with _full_precision():
+        for at in range(0, n_docs, tile):
+            part = documents[at : at + tile]
+            width = len(part)
+            part = torch.nn.functional.pad(part, (0, 0, 0, tile - width))  # as `_Pass.documents_at` does
+            scores_from_products(queries, part, similarity, out=product)
+            scores[:, at : at + width] = product[:, :width]
+    return scores
+
+
 def score_embeddings(
     reference_queries: Any,
     candidate_queries: Any,

@@ -97,7 +97,7 @@ BAD_SPECS = [
     ("minilm@W4+calib=a@[b]", "unknown bits 'b'"),
     ("[openai:http://h/v1#m@W4]", 'two models, .*"REFERENCE vs openai:http://h/v1#m"'),
     # bits
-    *((f"m@[{bits}]", "unknown bits .* expected W and 2 to 8 bits.*W16A8$") for bits in
+    *((f"m@[{bits}]", "unknown bits .* expected W and 2 to 8 bits.*W16A8") for bits in
       ("gptq", "9", "int4", "W", "W4e0", "W04", "W4.", "W٤", "W1", "W8.5", "W9", "W16", "W" + "9" * 500, "W4A3")),
     *((f"m@[{bits}]", f"unknown bits .*; did you mean {meant}\\?$") for bits, meant in
       {"4": "W4", "w3.5a8": "W3.5A8", "W4rtn": "W4-rtn"}.items()),

@@ -1,0 +1,274 @@
+"""The candidate as it is deployed: embeddings at a precision, and an approximate index in front of them.
+
+The reference is always searched exactly in float32. Of the candidate three things are told apart: the score of every
+document by what is stored (the codes), the ranking by exhaustive search of these codes, and the ranking that the index
+gives. Where there is no index the last two are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.engine.scoring.indexes import Index, build
+from quantdrift.engine.scoring.precision import BITS, Stored, stored
+from quantdrift.engine.scoring.state import Block, ScoreState, joined
+from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
+from quantdrift.engine.scoring.topk import EMPTY, pack
+from quantdrift.spec import STAGES, Scheme
+
+WANTED = 10
+"""Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
+_ROOM = 1 << 25
+"""Scores of one kind that are in memory at a time."""
+_FITTED = (64, 2048)
+"""Queries and documents at most, by which scores of codes are brought to the reference's scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What lies between a model's embeddings and the documents that are returned.
+
+    Attributes:
+        dim: leading dimensions that are kept; None for all.
+        precision: of stored embeddings, as `+emb=` has it; None for float32.
+        rescore: of WANTED times so many documents, the order is made anew with uncoded queries; None for of none.
+        index: what is searched, as `+index=` has it; None for exhaustive search.
+        search: settings of its search.
+        seed: of what is random in building it.
+    """
+
+    dim: int | None = None
+    precision: str | None = None
+    rescore: int | None = None
+    index: str | None = None
+    search: str | None = None
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, scheme: Scheme) -> Deployment | None:
+        """That of a scheme; None if it has neither a precision nor an index."""
+        if not {key for key, _ in scheme.options} & {*STAGES["embeddings"], *STAGES["index"]}:
+            return None
+        numbers = {name: scheme.option(name) for name in ("dim", "rescore", "seed")}
+        return cls(
+            precision=scheme.option("emb"),
+            index=scheme.option("index"),
+            search=scheme.option("search"),
+            **{name: None if text is None else int(text) for name, text in numbers.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedState(ScoreState):
+    """The scores of both arms, and the candidate's ranking as it is returned.
+
+    Attributes:
+        exact_keys: int64 [n_queries, k], the candidate's top-K by exhaustive search of the same codes; None where no
+            index was searched.
+        told: of the deployment, for run.json.
+        notes: what a run should say.
+    """
+
+    exact_keys: Tensor | None = None
+    exact_paired: Tensor | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
+        if self.exact_keys is None or self.exact_paired is None:
+            return None
+        values = {one.name: getattr(self, one.name) for one in fields(ScoreState)}
+        return ScoreState(
+            **{**values, "candidate_keys": self.exact_keys, "candidate_paired": self.exact_paired}
+        ).candidate_top()
+
+
+def score_deployed(
+    deployment: Deployment,
+    reference: tuple[Any, Any],
+    candidate: tuple[Any, Any],
+    *,
+    similarity: Similarity,
+    k: int,
+    excluded: NDArray[Any] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> DeployedState:
+    """Score both arms and rank as the deployment does.
+
+    Args:
+        deployment: of the candidate.
+        reference: queries [n_queries, dim] and documents [n_docs, dim], as the model makes them.
+        candidate: likewise.
+        similarity: how the model compares embeddings.
+        k: ranks to keep.
+        excluded: int64 [n_queries], one document position per query that does not count, or -1.
+        progress: called with the number of queries done since its last call.
+
+    Raises:
+        UnsupportedError: the deployment cannot be made of these embeddings.
+    """
+    cpu = torch.device("cpu")
+    queries, documents = (prepare(part, similarity, cpu) for part in reference)
+    kept = stored(
+        *candidate, precision=deployment.precision, dim=deployment.dim, similarity=similarity, calibration=reference[1]
+    )
+    index = None
+    if deployment.index is not None:
+        index = build(deployment.index, kept, similarity=similarity, settings=deployment.search, seed=deployment.seed)
+    decoded = None if deployment.rescore is None else kept.decoded()
+    scorer = _Scorer(deployment, kept, index, similarity, decoded)
+    scale = scorer.scale(queries, documents)
+    n_docs = len(documents)
+    block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
+    states, exact = [], []
+    for at in range(0, len(queries), block):
+        rows = slice(at, at + block)
+        full = all_scores(queries[rows], documents, similarity)
+        skip = None if excluded is None else torch.from_numpy(np.asarray(excluded[rows], dtype=np.int64))
+        state, other = scorer.ranked(rows, full, scale, k, skip)
+        states.append(state)
+        exact += [] if other is None else [other]
+        if progress is not None:
+            progress(len(full))
+    whole = joined(states)
+    values = {one.name: getattr(whole, one.name) for one in fields(ScoreState)}
+    more = {}
+    if exact:
+        more = {
+            f"exact_{part}": torch.cat([getattr(one, f"candidate_{part}") for one in exact])
+            for part in ("keys", "paired")
+        }
+    told = {
+        "precision": deployment.precision or "float32",
+        "dim": int(kept.documents.shape[1]),
+        "bytes_per_document": kept.bits / 8,
+        "scale": None if scale is None else list(scale),
+        "returned": WANTED,
+        "rescored": None if deployment.rescore is None else WANTED * deployment.rescore,
+        "index": None if index is None else {"name": deployment.index, "search": deployment.search, **index.describe()},
+    }
+    return DeployedState(**values, **more, told=told, notes=() if index is None else index.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scorer:
+    """Scores and rankings of the candidate, for a block of queries at a time."""
+
+    deployment: Deployment
+    stored: Stored
+    index: Index | None
+    similarity: Similarity
+    decoded: Tensor | None
+
+    def searched(self, rows: slice) -> Tensor:
+        """Scores float32 [n, n_docs] by which documents are found; of coded ones in units of the codes."""
+        queries = self.stored.queries[rows]
+        if self.index is not None and not self.index.lossless:
+            return self.index.scores(queries)
+        return self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
+
+    def final(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """The scores by which documents are found, and those by which they are ranked in the end."""
+        found = self.searched(rows)
+        if self.decoded is None:
+            return found, found
+        return found, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
+
+    def scale(self, queries: Tensor, documents: Tensor) -> tuple[float, float] | None:
+        """Slope and offset that bring scores of codes to the reference's scale; None if they are on it.
+
+        Ranks do not depend on it. By least squares of the reference's scores on the candidate's, query by query; the
+        offset is the same for all.
+        """
+        lossy = self.index is not None and not self.index.lossless
+        if not self.stored.coded and not lossy:
+            return None
+        if self.decoded is not None and self.stored.precision not in BITS:
+            return None  # in units of embeddings again
+        n_queries, n_docs = len(queries), len(documents)
+        some = np.unique(np.linspace(0, n_queries - 1, min(n_queries, _FITTED[0])).astype(int))
+        columns = np.unique(np.linspace(0, n_docs - 1, min(n_docs, _FITTED[1])).astype(int))
+        full, low = [], []
+        for row in some.tolist():
+            rows = slice(row, row + 1)
+            full.append(all_scores(queries[rows], documents, self.similarity)[0, columns].double())
+            low.append(self.final(rows)[1][0, columns].double())
+        once, coded = torch.stack(full), torch.stack(low)
+        left, right = once - once.mean(1, keepdim=True), coded - coded.mean(1, keepdim=True)
+        variance = float(right.square().sum())
+        slope = float((left * right).sum()) / variance if variance else 1.0
+        slope = slope if slope > 0 else 1.0
+        return slope, float(once.mean() - slope * coded.mean())
+
+    def ranked(
+        self, rows: slice, full: Tensor, scale: tuple[float, float] | None, k: int, skip: Tensor | None
+    ) -> tuple[ScoreState, ScoreState | None]:
+        """The state with the ranking that is returned; where an index gave it, also that of exhaustive search.
+
+        Args:
+            rows: of the queries.
+            full: the reference's scores [n, n_docs].
+            scale: of the candidate's scores.
+            k: ranks to keep.
+            skip: [n], a document position per query that does not count, or -1.
+        """
+        found, score = self.final(rows)
+        if scale is not None:
+            score = score * scale[0] + scale[1]
+        state = _scored(full, score, k, skip)
+        if self.index is None and self.decoded is None:
+            return state, None
+        first = 0 if self.deployment.rescore is None else WANTED * self.deployment.rescore
+        depth = min(max(k, first), full.shape[1])
+        top = torch.from_numpy(_scored(full, found, depth, skip).candidate_top()[0])
+        exact = _with_list(state, self._reordered(top, score, first), full, score)
+        if self.index is None:
+            return exact, None
+        places = torch.from_numpy(self.index.search(self.stored.queries[rows], depth + (skip is not None)))
+        if skip is not None:
+            places = _without(places, skip)
+        places = torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1)
+        return _with_list(state, self._reordered(places, score, first), full, score), exact
+
+    def _reordered(self, positions: Tensor, score: Tensor, first: int) -> Tensor:
+        """The list with its first places in the order of the scores; of equal ones the lower position wins."""
+        if not first:
+            return positions
+        head = positions[:, :first]
+        keys = pack(score.gather(1, head.clamp_min(0)), head.clamp_min(0)).masked_fill(head < 0, EMPTY)
+        return torch.cat([head.gather(1, keys.argsort(dim=1, descending=True)), positions[:, first:]], dim=1)
+
+
+def _scored(full: Tensor, low: Tensor, k: int, skip: Tensor | None) -> ScoreState:
+    """The state of scores [n, n_docs] of both arms."""
+    pairs = None
+    if skip is not None:
+        rows = (skip >= 0).nonzero()[:, 0]
+        pairs = torch.stack([rows, skip[rows]], 1)
+    block = Block(len(full), k, full.device)
+    block.add(full.clone(), low.clone(), torch.empty_like(full), 0, pairs)
+    return block.finish()
+
+
+def _with_list(state: ScoreState, positions: Tensor, full: Tensor, score: Tensor) -> ScoreState:
+    """The state with another list of the candidate's."""
+    k = state.candidate_keys.shape[1]
+    places = torch.nn.functional.pad(positions[:, :k], (0, max(0, k - positions.shape[1])), value=-1)
+    missing, places = places < 0, places.clamp_min(0)
+    keys = pack(score.gather(1, places), places).masked_fill(missing, EMPTY)
+    return replace(state, candidate_keys=keys, candidate_paired=full.gather(1, places))
+
+
+def _without(positions: Tensor, skip: Tensor) -> Tensor:
+    """Lists without the position that does not count; what stood behind it moves up."""
+    gone = (positions == skip[:, None]) & (skip[:, None] >= 0)
+    order = gone.to(torch.int8).argsort(dim=1, stable=True)
+    return positions.masked_fill(gone, -1).gather(1, order)
