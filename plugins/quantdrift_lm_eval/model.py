@@ -26,6 +26,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.refusals import refuse_deployment
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs

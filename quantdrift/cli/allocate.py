@@ -51,13 +51,14 @@ def command(options: AllocateOptions) -> Shown:
     Such a run does not count the queries that were used to choose.
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
-    refuse_deployment(spec.scheme, "an allocation is of weights")
     if not chooses(spec.scheme):
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
         raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
     from quantdrift.allocation.record import Allocation
-    from quantdrift.engine.refusals import check_spec
+    from quantdrift.engine.refusals import check_spec, refuse_deployment
     from quantdrift.records import read_json
+
+    refuse_deployment(spec.scheme, "an allocation is of weights")
 
     dataset = options.dataset
     check_spec(spec)

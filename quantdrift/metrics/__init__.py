@@ -24,6 +24,7 @@ __all__ = [
     "measure",
     "members",
     "parse_metric",
+    "staged_metrics",
 ]
 
 for _family in sorted(FAMILIES.values(), key=lambda family: SECTIONS.index(family.section)):
@@ -61,9 +62,15 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
         chosen = [parse_metric(one) if isinstance(one, str) else one for one in asked]
         return {str(metric): metric(evidence) for metric in chosen}
     found = {}
-    for metric in default_metrics():
+    for metric in [*default_metrics(), *(staged_metrics() if evidence.exhaustive_top is not None else ())]:
         try:
             found[str(metric)] = metric(evidence)
         except MetricError as error:  # nobody asked for this one
             found[str(metric)] = undefined(str(error))
     return found
+
+
+def staged_metrics() -> list[Metric]:
+    """What codes and what an approximate index changes, each alone: reported where an index was searched."""
+    names = ("flip@1", "gold_lost@10", "change.ndcg@10", "overlap@10")
+    return [parse_metric(f"{stage}.{name}") for name in names for stage in ("codes", "index")]

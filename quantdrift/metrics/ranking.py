@@ -248,6 +248,18 @@ def _rbo(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     return np.where(length > 0, value, np.nan)
 
 
+@whole_ranking("overlap", direction="higher", undefined_when="no input has an item")
+def _overlap(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
+    """Mean share of the reference's top-k that is in the candidate's top-k.
+
+    Of an approximate index (`index.overlap@10`) it is what benchmarks of indexes call recall@k.
+    """
+    one, other = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
+    there = one >= 0
+    shared = (there & (one[:, :, None] == other[:, None, :]).any(axis=2)).sum(axis=1)
+    return np.where(there.any(axis=1), shared / there.sum(axis=1).clip(min=1), np.nan)
+
+
 @whole_ranking(
     "tau_b",
     direction="higher",

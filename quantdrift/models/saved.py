@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.records import DIGEST, Record, check_writable, open_file, read_json, sealed, whole_folder
-from quantdrift.spec import Scheme
+from quantdrift.spec import DEPLOYMENT_KEYS, Scheme
 
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"

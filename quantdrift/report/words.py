@@ -247,6 +247,8 @@ def findings(record: Record) -> Iterator[str]:
         return found
 
     metrics, classes = record.get("metrics") or {}, classifies(record)
+    deployed = record.get("deployment") or {}
+    misses = deployed.get("index") is not None or deployed.get("rescored") is not None
     served = record.get("bits_per_weight", {}) is None  # what runs on a server can be any two models
     flip, noise, lost, risk = map(value, ("flip@1", "noise_floor", "gold_lost@1", "at_risk"))
     if flip is not None:
@@ -257,6 +259,12 @@ def findings(record: Record) -> Iterator[str]:
             + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
         )
     yield from _on_ties(metrics, flip)
+    codes, index, recall = map(value, ("codes.flip@1", "index.flip@1", "index.overlap@10"))
+    if codes is not None and index is not None:
+        yield (
+            f"Exhaustive search of the same codes changes {percent(codes)}; the index answers {percent(index)} "
+            f"otherwise than that{'' if recall is None else f' (recall@10 of {recall:.3f})'}."
+        )
     if classes and (change := value("change.accuracy")) is not None:
         low, high = value("change.accuracy", "low"), value("change.accuracy", "high")
         ends = f" (95 % interval {_points(low)} to {_points(high)})" if low is not None and high is not None else ""
@@ -276,7 +284,8 @@ def findings(record: Record) -> Iterator[str]:
     if risk is not None:
         yield (
             f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
-            f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)."
+            f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)"
+            f"{', unless the search misses it' if misses else ''}."
         )
 
 

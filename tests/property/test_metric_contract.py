@@ -80,6 +80,7 @@ CONTRACTS = {
     "harm": RANKS,
     "benefit": RANKS,
     "rbo": Contract(identity=1),
+    "overlap": Contract(identity=1),
     "tau_b": Contract(identity=1),
 }
 

@@ -80,7 +80,7 @@ class Faiss:
         self.notes = _told(self._exact, n, name)
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
             for part in _inside(faiss, index):
-                _seeded(part, seed)
+                _seeded(part, seed, settings)
             index.train(documents)
             index.add(documents)
         self._index, self.n_docs, self._dim = index, n, dim
@@ -166,8 +166,14 @@ def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
             return chain, index
 
 
-def _seeded(index: Any, seed: int | None) -> None:
-    """Let an index train on few vectors without a word on standard error; it says so in a note."""
+def _seeded(index: Any, seed: int | None, settings: str | None) -> None:
+    """Let an index train on few vectors without a word on standard error (a note says it), and not longer than needed.
+
+    Polysemous training renumbers the centroids of a product quantizer, for a search that compares codes by their bits
+    (+search=ht=N). It takes a second or two for each part of a vector, and no other search finds anything else by it.
+    """
+    if hasattr(index, "do_polysemous_training") and "ht=" not in (settings or ""):
+        index.do_polysemous_training = False
     for cluster in (getattr(index, "cp", None), getattr(getattr(index, "pq", None), "cp", None)):
         if cluster is not None:
             cluster.min_points_per_centroid = 1
