@@ -72,7 +72,7 @@ def test_answers_are_those_of_sentence_transformers(world, precision, multiplier
 )
 def test_answers_are_the_ids_that_faiss_gives(world, name):
     queries, documents = world
-    index = faiss.index_factory(DIM, re.sub("(?<!O)PQ8(?!x)", "PQ8np", name), faiss.METRIC_INNER_PRODUCT)  # np: seconds less
+    index = faiss.index_factory(DIM, re.sub("(?<!O)PQ8(?!x)", "PQ8np", name), faiss.METRIC_INNER_PRODUCT)
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     index.train(documents)
