@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.options import METRIC, argument, flag, option, prints
@@ -25,11 +25,12 @@ from quantdrift.study.folder import (
     PlannedCell,
     State,
     StudyFolder,
+    StudyKind,
     check_folder,
     open_study,
     plan_into,
 )
-from quantdrift.study.plan import Cell, cells_of, read_study
+from quantdrift.study.plan import Cell, Study, cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
 
 if TYPE_CHECKING:
@@ -211,12 +212,46 @@ def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:
 
 
 def _measured(options: Running, *, again: bool) -> Shown:
-    study = read_study(options.file)
-    cells = cells_of(study)
     out = options.out or RUNS / options.file.stem
+    return measured(read_study(options.file), out, options, again=again, plan=options.plan, probe=options.probe)
+
+
+class Means(Protocol):
+    """What a command that measures a study is told of how."""
+
+    @property
+    def device(self) -> str | None: ...  # noqa: D102 -- an option, as the next two
+    @property
+    def cache(self) -> bool: ...  # noqa: D102
+    @property
+    def quiet(self) -> bool: ...  # noqa: D102
+
+
+def measured(
+    study: Study,
+    out: Path,
+    options: Means,
+    *,
+    again: bool = False,
+    plan: bool = False,
+    probe: bool = True,
+    kind: StudyKind = "grid",
+) -> Shown:
+    """Measure the open cells of a study in its folder; what is done in the end.
+
+    Args:
+        study: its cells.
+        out: its folder.
+        options: device, cache and display.
+        again: whether cells that failed are tried again.
+        plan: whether to say what there is to do, and stop.
+        probe: whether each model is loaded first, to tell how long it will take.
+        kind: what its results are read as.
+    """
+    cells = cells_of(study)
     check_folder(out)
     data = Data()
-    folder = plan_into(out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture)
+    folder = plan_into(out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind)
     pairs = list(zip(cells, folder.cells, strict=True))
     states = {planned.name: folder.state(planned) for planned in folder.cells}
     left = {"done"} if again else {"done", "failed"}
@@ -229,13 +264,13 @@ def _measured(options: Running, *, again: bool) -> Shown:
     store = default_store() if options.cache else EmbeddingStore(None)
     bars: Progress = Silent() if options.quiet else Terminal()
     works = []
-    if options.probe:
+    if probe:
         timed = [run.record for _, planned in pairs if (run := folder.run(planned)) is not None]
         works = survey(to_do, data, store=store, progress=bars, device=options.device, timed=timed)
-    plan = _plan(folder, states, works, len(to_do))
-    if options.plan:
-        return plan
-    for line in (plan.title, *_told(works), *plan.lines):
+    told = _plan(folder, states, works, len(to_do))
+    if plan:
+        return told
+    for line in (told.title, *_told(works), *told.lines):
         note(line)
     if again:
         for _, planned in to_do:

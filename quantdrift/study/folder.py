@@ -25,6 +25,8 @@ from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
+StudyKind = Literal["grid", "waterfall", "noise"]
+"""What the results of a study are read as: a table, shares of the stages of one deployment, or noise of the runtime."""
 STUDY, CELLS, FAILED = "study.json", "cells", "failed"
 
 
@@ -52,6 +54,7 @@ class StudyRecord(Record):
 
     cells: Annotated[tuple[PlannedCell, ...], AS_LIST]
     capture: CaptureGrid | None = None
+    kind: StudyKind = "grid"
 
 
 class FailedCell(Record):
@@ -77,11 +80,13 @@ class StudyFolder:
         path: of the folder.
         cells: those that belong to the study.
         capture: what it compares, if it is a capture study.
+        kind: what its results are read as.
     """
 
     path: Path
     cells: tuple[PlannedCell, ...]
     capture: CaptureGrid | None = None
+    kind: StudyKind = "grid"
 
     def place(self, name: str) -> Path:
         """The run folder of a cell."""
@@ -175,11 +180,15 @@ def open_study(path: Path) -> StudyFolder:
     """
     folder = path.parent if path.name == STUDY else path
     record = StudyRecord.read(folder / STUDY)
-    return StudyFolder(path=folder, cells=record.cells, capture=record.capture)
+    return StudyFolder(path=folder, cells=record.cells, capture=record.capture, kind=record.kind)
 
 
 def plan_into(
-    path: Path, cells: Sequence[Cell], fingerprints: Sequence[str | None], capture: CaptureGrid | None = None
+    path: Path,
+    cells: Sequence[Cell],
+    fingerprints: Sequence[str | None],
+    capture: CaptureGrid | None = None,
+    kind: StudyKind = "grid",
 ) -> StudyFolder:
     """Write the cells of a study into its folder; what was measured there stays.
 
@@ -199,13 +208,13 @@ def plan_into(
         )
         for cell, mark in zip(cells, fingerprints, strict=True)
     )
-    record = StudyRecord(cells=planned, capture=capture)
+    record = StudyRecord(cells=planned, capture=capture, kind=kind)
     if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
     for folder in (path, path / CELLS, path / FAILED):
         clear_dead(folder)
-    return StudyFolder(path=path, cells=planned, capture=capture)
+    return StudyFolder(path=path, cells=planned, capture=capture, kind=kind)
 
 
 def check_folder(path: Path) -> None:
