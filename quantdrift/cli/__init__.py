@@ -55,7 +55,11 @@ GROUPS = {
         "export": "Write an allocation as runtimes read it.",
         "quantize": "Write the quantized model to a folder.",
     },
-    "Guard": {"plan": "How many inputs does a verdict need?", "gate": "Pass or fail, against rules and a baseline."},
+    "Guard": {
+        "plan": "How many inputs does a verdict need?",
+        "gate": "Pass or fail, against rules and a baseline.",
+        "canary": "Is the model still the one of the index?",
+    },
     "Look around": {
         "list": "Metrics, models, quantizers or tasks there are.",
         "doctor": "What is installed, and what is missing?",

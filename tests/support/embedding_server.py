@@ -22,6 +22,7 @@ class Request(BaseHTTPRequestHandler):
 
     server: Server
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for the client to say that it has the headers
     body: dict[str, Any]
 
     def do_POST(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.cache import arrays_in, kept_file, read_kept
+from quantdrift.canary import PLAIN
 from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, TooMuchError, find_key
 from quantdrift.errors import RunError, ServerError
 from quantdrift.spec import Endpoint
@@ -24,17 +25,6 @@ from quantdrift.spec import Endpoint
 Vectors = NDArray[np.float32]
 Result = TypeVar("Result")
 
-CANARIES = (
-    "The ferry to the island leaves twice a day.",
-    "How do I return an item that I bought online?",
-    "def mean(values): return sum(values) / len(values)",
-    "Der Vertrag verlängert sich um ein Jahr, wenn er nicht gekündigt wird.",
-    "Patients with a rash should stop taking the tablets and see a doctor.",
-    "7 + 5 = 12, 9 - 4 = 5, 6 * 3 = 18",
-    "salt",
-    "El museo cierra los lunes; los demás días abre a las diez de la mañana.",
-)
-"""Texts that tell which model answers."""
 LEAST_TOLERANCE, OF_NOISE = 1e-3, 3.0
 """What another model differs by at least, relative to an embedding's length, and in units of the difference between
 two answers of one run. Of MiniLM, float32 in other batches changes 1e-6, float16 in place of float32 1.4e-3 and 8-bit
@@ -105,9 +95,9 @@ class _Seen:
 
 def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
     """Ask for the canaries, twice and in other company, and look whether they are known."""
-    now = embed(CANARIES)
-    half = len(CANARIES) // 2 - 1
-    again = np.concatenate([embed(CANARIES[half:]), embed(CANARIES[:half])])
+    now = embed(PLAIN)
+    half = len(PLAIN) // 2 - 1
+    again = np.concatenate([embed(PLAIN[half:]), embed(PLAIN[:half])])
     noise = _distance(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
     folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
@@ -300,5 +290,5 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str],
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:
-        raise ServerError(f"{error.where}: asked for {CANARIES[error.number]!r}, {error.reason}") from error
+        raise ServerError(f"{error.where}: asked for {PLAIN[error.number]!r}, {error.reason}") from error
     return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency)

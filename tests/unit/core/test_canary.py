@@ -1,0 +1,144 @@
+"""A canary: what it keeps, and what it says of embeddings that came later."""
+
+import base64
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.spatial.distance import cosine
+
+from quantdrift.canary import TEXTS, Canary, Role, Vectors, compare, make, moved
+from quantdrift.errors import QuantDriftError, ScoreError
+from quantdrift.records import sealed
+from support.embedding_server import of_letters
+
+ROLES: tuple[Role, ...] = ("query", "document", "document")
+THREE = [*zip(ROLES, ("east", "north east", "north"), strict=True)]
+PLANE = np.array([[1, 0], [1, 1], [0, 1]], dtype=np.float32)
+
+
+def plain(texts: Sequence[tuple[Role, str]], _size: int) -> Vectors:
+    return of_letters([text for _, text in texts])
+
+
+def canary_of(vectors: NDArray[np.float32], texts: Sequence[tuple[Role, str]] = THREE) -> Canary:
+    """Without noise, as the same text gets the same numbers."""
+    known = {text: vector for (_, text), vector in zip(texts, vectors, strict=True)}
+    return make("m", texts, lambda asked, _: np.stack([known[text] for _, text in asked]), prefixes={}, now="today")
+
+
+def test_a_file_gives_back_what_was_kept(tmp_path: Path) -> None:
+    canary = make("m", TEXTS, plain, prefixes={"query": "q: "}, now="today")
+    canary.write(tmp_path / "canary.json")
+    found = Canary.read(tmp_path / "canary.json")
+    assert found == canary
+    assert found.asked == list(TEXTS)
+    np.testing.assert_array_equal(found.vectors, plain(TEXTS, 1))
+    assert not compare(found, plain(TEXTS, 1)).changed
+
+
+def test_by_hand() -> None:
+    """East turns by 60 degrees, north east becomes twice as long, north stays."""
+    now = np.array([[0.5, np.sqrt(0.75)], [2, 2], [0, 1]], dtype=np.float32)
+    check = compare(canary_of(PLANE), now)
+    np.testing.assert_allclose(check.turned, [0.5, 0, 0], atol=1e-7)
+    np.testing.assert_allclose(check.ratios, [1, 2, 1], rtol=1e-6)
+    np.testing.assert_allclose(check.moved, [0.5, 0.5, 0], atol=1e-7)
+    assert sorted(check.over) == [0, 1]
+    # of north the nearest was north east and then east; now that is east (at 30 degrees), then north east (45)
+    assert (check.nearest_changed, check.orders_changed) == (1, 1)
+    assert not compare(canary_of(PLANE), now, tolerance=0.6).changed
+
+
+def test_what_no_number_can_be_given_of() -> None:
+    canary = canary_of(PLANE)
+    other = compare(canary, np.zeros((3, 5), dtype=np.float32))
+    assert (other.changed, other.dimension, len(other.moved)) == (True, 5, 0)
+    refused = compare(canary, PLANE[[0, 2]], [1])
+    assert (refused.changed, refused.over, refused.asked) == (True, [1], [0, 2])
+    with pytest.raises(ScoreError, match="not finite"):
+        compare(canary, np.full_like(PLANE, np.nan))
+    with pytest.raises(ScoreError, match="expected at most 16,384 numbers"):
+        canary_of(np.full_like(PLANE, np.inf))
+
+
+def test_a_models_own_noise_is_tolerated() -> None:
+    """Whoever is asked in other batches gets numbers that differ in the last digits."""
+
+    def noisy(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
+        return plain(texts, size) + np.float32(size / 2000) * np.eye(1, 26, dtype=np.float32)
+
+    canary = make("m", TEXTS, noisy, prefixes={}, now="today")
+    assert 1e-6 < canary.noise < 1e-3
+    check = compare(canary, noisy(TEXTS, 7))
+    assert check.tolerance == 10 * canary.noise
+    assert not check.changed
+    assert compare(canary, noisy(TEXTS, 200)).changed
+
+
+@given(st.integers(0, 2**32), st.floats(0.1, 10))
+def test_what_moved_is(seed: int, scale: float) -> None:
+    one, other = np.random.default_rng(seed).normal(size=(2, 6, 4)).astype(np.float32)
+    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (one, other)]
+    wanted = [cosine(a, b) for a, b in zip(*units, strict=True)]
+    np.testing.assert_allclose(moved(*units)[1], wanted, atol=1e-6)
+    np.testing.assert_array_equal(moved(one, one)[0], np.zeros(6))
+    scaled = moved(one, np.float32(scale) * one)[0]
+    np.testing.assert_allclose(scaled, np.full(6, (scale - 1) ** 2 / 2), atol=1e-5, rtol=1e-5)
+
+
+def _with(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda content: sealed(content | changed)
+
+
+def _text(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda content: sealed(content | {"texts": [content["texts"][0] | changed, *content["texts"][1:]]})
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda content: content | {"noise": 1.0}, "changed since"),
+        (_with(format="other"), "holds something else"),
+        (_with(format_version=9), "version 9"),
+        (_with(dimension=3), "expected 12 bytes of embedding; got 8"),
+        (_with(dimension=10**9), "dimension"),
+        (_with(noise="much"), "noise"),
+        (_with(texts=[]), "texts"),
+        (_with(extra=1), "extra"),
+        (_with(prefixes={"system": "x"}), "prefixes"),
+        (_text(embedding="?" * 12), "damaged"),
+        (_text(embedding="é"), "damaged"),
+        (_text(embedding=base64.b64encode(np.array([1, np.nan], "<f4").tobytes()).decode()), "not finite"),
+        (_text(text="x" * 200_000), "text"),
+        (_text(role="system"), "role"),
+    ],
+)
+def test_a_hostile_file_is_told_in_a_line(tmp_path: Path, damage: Callable[[Any], Any], told: str) -> None:
+    file = tmp_path / "canary.json"
+    file.write_text(json.dumps(damage(canary_of(PLANE).content())))
+    with pytest.raises(QuantDriftError, match=told) as error:
+        Canary.read(file)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+def test_what_is_no_file_or_far_too_large(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    for name, told in (
+        ("pipe", "a pipe"),
+        ("large", "larger than a canary"),
+        ("gone", "cannot be read"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(QuantDriftError, match=told):
+            Canary.read(tmp_path / name)
