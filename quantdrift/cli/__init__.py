@@ -29,6 +29,7 @@ GROUPS = {
         "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
         "corpus-size": "Do more documents change more answers?",
         "study": "Many models, schemes and corpora; goes on where it stopped.",
+        "waterfall": "Weights, embeddings, index: which changes answers?",
         "contrast": "The same embeddings as classes and as a search.",
         "mteb": "mteb's own command, without the hook.",
         "lm-eval": "lm-eval's own command, without the hook.",

@@ -215,18 +215,18 @@ def widths_first(names: Iterable[Any]) -> list[str]:
 
 def width_of(scheme: Scheme) -> str:
     """The bits of a scheme as a spec spells them: W4, W3.5, W4A8."""
-    return str(scheme).partition("-")[0]
+    return "fp" if scheme.full_precision else str(scheme).partition("-")[0]
 
 
 def method_of(scheme: Scheme, *, granularity: bool = False) -> str:
     """The quantizer of a scheme and all else but its bits, what is usual left out."""
-    _, _, rest = str(scheme).partition("-")
+    _, _, rest = str(scheme).partition("+" if scheme.full_precision else "-")
     return rest if granularity else rest.replace(f"g{DEFAULT_GROUP_SIZE}-", "", 1)
 
 
 def short(scheme: Scheme) -> str:
     """A scheme without the usual group size."""
-    return f"{width_of(scheme)}-{method_of(scheme)}"
+    return str(scheme) if scheme.full_precision else f"{width_of(scheme)}-{method_of(scheme)}"
 
 
 def marked(axis: str, place: float, text: str) -> list[dict[str, Any]]:

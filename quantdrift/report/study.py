@@ -16,6 +16,7 @@ from quantdrift.finished.diff import changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell as shown_cell
+from quantdrift.report import waterfall
 from quantdrift.report.figures import (
     Curve,
     Figure,
@@ -99,6 +100,7 @@ def page_of(folder: StudyFolder) -> Page:
         numbers=list(_numbers(results, told)),
         steps=_steps(folder.path, missing),
         sections=[
+            *([waterfall.section_of(folder)] if folder.kind == "waterfall" and not missing else []),
             Section(
                 name="map",
                 title="Every run at a glance",
@@ -106,7 +108,7 @@ def page_of(folder: StudyFolder) -> Page:
                 figures=[heat_map(results, open_at)],
             ),
             Section(name="run", title="The run chosen", parts=[one.part for one in seen]),
-            *(_charts(results, seen, links)),
+            *(() if folder.kind == "waterfall" else _charts(results, seen, links)),  # its schemes are parts of one
             _table(results, links),
             *([_missing(folder, missing)] if missing else []),
         ],
