@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind, Labelled, told_apart
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.datasets.retrieval import RetrievalDataset, some
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.checkpoint import load_checkpoint
+from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, load_cross_encoder
 from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, load_encoder, pick_device
@@ -87,15 +87,20 @@ def open_pair(
     """Load a pair for a dataset; everything that can be refused is refused before."""
     started = now()
     if isinstance(name, Versus):
-        assert isinstance(dataset, RetrievalDataset)  # others are refused
-        pair, notes = _two_models(
-            name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
-        )
-        data = describe_data(dataset)
+        reading: Reading
+        if isinstance(dataset, ClassificationDataset):
+            pair, notes = _two_classifiers(name, dataset.kind, pick_device(device), revision)
+            reading = _classes(name, dataset, pair.encoder, pair, None, contrast=False)
+            data = describe_labelled(dataset)
+        else:
+            pair, notes = _two_models(
+                name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
+            )
+            reading, data = _search(dataset, pair.similarity, None), describe_data(dataset)
         return Opened(
             name=name,
             pair=pair,
-            reading=_search(dataset, pair.similarity, None),
+            reading=reading,
             model={"revision": revision, **pair.reference.identify(), "candidate": pair.candidate_model.identify()},
             data={**data, "warnings": [*data["warnings"], *notes]},
             started=started,
@@ -190,10 +195,10 @@ def _search(dataset: RetrievalDataset, similarity: Similarity, texts: Sequence[s
 
 
 def _classes(
-    name: Spec,
+    name: Spec | Versus,
     dataset: ClassificationDataset,
-    model: LocalModel,
-    pair: QuantizedPair,
+    model: Any,
+    pair: Pair,
     texts: Sequence[str] | None,
     *,
     contrast: bool,
@@ -202,6 +207,8 @@ def _classes(
     if isinstance(model, Classifier):
         head = Head(classes=told_apart(model.classes), record={"reading": "logits"})
         if contrast:
+            assert isinstance(name, Spec)  # two models are not contrasted
+            assert isinstance(pair, QuantizedPair)
             pair.encoder, head = before_head(name, model, pair)
 
     def inputs(part: Labelled) -> Inputs:
@@ -282,11 +289,8 @@ def _two_models(
     name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
 ) -> tuple[TwoModels, list[str]]:
     """Both models and what a run says of them; servers are asked before anything large is loaded."""
-    if name.reference == name.candidate and models == NONE:  # loaded ones may share a name
-        raise UnsupportedError(
-            f"both are {name.reference}; expected a reference and another model. Its own noise is measured in every "
-            "run (noise floor)"
-        )
+    if models == NONE:  # loaded ones may share a name
+        _refuse_same(name)
     local, loaded = models
     source = checkpoint = None
     if loaded is None and not is_endpoint(name.candidate):
@@ -317,6 +321,38 @@ def _two_models(
     reference: Model | None = reached.get(name.reference, local)
     assert reference is not None  # what is on no server was loaded
     assert candidate is not None
+    return TwoModels(reference, candidate, device=device), [*reference.notes, *candidate.notes]
+
+
+def _refuse_same(name: Versus) -> None:
+    if name.reference == name.candidate:
+        raise UnsupportedError(
+            f"both are {name.reference}; expected a reference and another model. Its own noise is measured in every "
+            "run (noise floor)"
+        )
+
+
+def _two_classifiers(
+    name: Versus, kind: Kind, device: torch.device, revision: str | None
+) -> tuple[TwoModels, list[str]]:
+    """Both classifiers, whose classes are the same in the same order, and what a run says of them."""
+    _refuse_same(name)
+    source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
+    refuse_missing(checkpoint)
+    for one in (source, candidate_source(checkpoint)):
+        check_kind(one, "classifier", revision if one is source else None)
+    reference = load_classifier(source, device=device, revision=revision)
+    refuse_quantized([reference.module], source.name)
+    candidate = load_stored_classifier(checkpoint, device=device)
+    for model in (reference, candidate):
+        if model.takes != kind:
+            raise UnsupportedError(f"{model.source.name} takes {model.takes}s, and the data are {kind}s")
+    ours, theirs = reference.classes, candidate.classes
+    if [one.casefold() for one in ours] != [one.casefold() for one in theirs]:
+        raise UnsupportedError(
+            f"the classes of {name.candidate} ({some(theirs)}) are not those of {name.reference} ({some(ours)}) in the "
+            "same order; expected one id2label in both config.json"
+        )
     return TwoModels(reference, candidate, device=device), [*reference.notes, *candidate.notes]
 
 

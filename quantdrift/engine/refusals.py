@@ -62,10 +62,11 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
     """Refuse a pair that cannot be measured on data of this kind."""
     classes = isinstance(dataset, ClassificationDataset)
     if isinstance(pair, Versus):
-        if classes:
+        if classes and (loaded or pair.on_server):
+            where = "in memory" if loaded else "on a server"
             raise UnsupportedError(
-                f'"{pair}" on classification data is not available; expected MODEL@SCHEME there, '
-                "or data in BEIR layout for two models"
+                f'"{pair}" on classification data takes two classifiers by name (folders, an ONNX file, the hub), not '
+                f"models {where}; expected these, MODEL@SCHEME, or data in BEIR layout"
             )
         if not loaded and not is_endpoint(pair.reference):
             resolve(pair.reference)

@@ -17,6 +17,7 @@ from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.classifier_config import model_json
 from quantdrift.models.named import ModelSource, first_line, resolve
+from quantdrift.models.onnx_graph import folder_of, graphs_in, holds_weights, only_graph
 from quantdrift.models.saved import is_candidate_folder, read_record
 
 if TYPE_CHECKING:
@@ -27,10 +28,12 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
     "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
     "gptq": (("gptqmodel", "optimum"), "optimum"),
+    "onnx": (("onnx", "onnxruntime"), "onnx"),
     "torchao": (("torchao",), "torchao"),
 }
 """Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
+_FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.(?:gguf|onnx))", re.IGNORECASE)
 _LISTED = 8
 """Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
 _NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
@@ -46,10 +49,11 @@ class Checkpoint:
         kind: how it is had: "embedded", "local" or "hub".
         folder: where it lies.
         body: folder below it that holds the transformer's config.json and weights.
-        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf"; "quantdrift" for what
-            `quantdrift quantize` wrote; or "none".
+        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf"; "onnx" for a graph that
+            somebody else wrote; "quantdrift" for what `quantdrift quantize` wrote; or "none".
         quantization: the quantization_config of its config.json, or what scheme.json says; empty if there is neither.
         gguf: name of the GGUF file in the folder, None for other formats.
+        onnx: path of the ONNX file in the folder, likewise.
         has_modules: whether it says how tokens become an embedding (modules.json).
     """
 
@@ -61,6 +65,7 @@ class Checkpoint:
     method: str
     quantization: Mapping[str, Any] = field(default_factory=dict)
     gguf: str | None = None
+    onnx: str | None = None
     has_modules: bool = False
 
     @property
@@ -76,6 +81,7 @@ class Checkpoint:
             "kind": self.kind,
             "revision": self.revision,
             "format": self.method,
+            **({} if self.onnx is None else {"file": self.onnx}),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -91,8 +97,9 @@ def find_checkpoint(name: str) -> Checkpoint:
     """Find the checkpoint that a name means; one on the hub is downloaded."""
     if name.lower().endswith(".gguf"):
         return _gguf(name)
-    source = resolve(name)
-    folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
+    source, folder, graph = _onnx_file(name) if name.lower().endswith(".onnx") else (resolve(name), None, None)
+    if folder is None:
+        folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
     here = replace(source, kind="local", location=str(folder))
     modules = model_json(here, "modules.json").get("", [])
     first = modules[0] if isinstance(modules, list) and modules else {}
@@ -107,6 +114,10 @@ def find_checkpoint(name: str) -> Checkpoint:
         record = read_record(folder)
         kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
         quantization = {"quant_method": "quantdrift", **kept}
+    elif graph is None and graphs_in(folder) and not holds_weights(folder / below):
+        graph = only_graph(folder, name)
+    if graph is not None:
+        quantization = {"quant_method": "onnx", "file": graph}
     return Checkpoint(
         name=name,
         canonical=source.canonical,
@@ -115,12 +126,31 @@ def find_checkpoint(name: str) -> Checkpoint:
         body=folder / below,
         method=method_of(quantization) if quantization else "none",
         quantization=quantization,
+        onnx=graph,
         has_modules=bool(modules),
     )
 
 
+def _onnx_file(name: str) -> tuple[ModelSource, Path, str]:
+    """Where the model of an ONNX file came from, its folder, and the file's path in it."""
+    if on_hub := _FILE_ON_HUB.fullmatch(name):
+        repo, file = on_hub.groups()
+        folder = _downloaded(repo, file, "*.json", "*.txt", "*.model", f"{file}_data*", f"{file}.data*")
+        return ModelSource(name=name, canonical=name, kind="hub", location=repo), folder, file
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UnsupportedError(
+            f"no file {path} (expected FOLDER/onnx/FILE.onnx, or ORG/REPO:onnx/FILE.onnx on the hub)"
+        )
+    path = path.parent.resolve() / path.name
+    folder = folder_of(path)
+    graph = path.relative_to(folder).as_posix()
+    canonical = f"{folder.name}/{graph}"
+    return ModelSource(name=name, canonical=canonical, kind="local", location=str(folder)), folder, graph
+
+
 def _gguf(name: str) -> Checkpoint:
-    if on_hub := re.fullmatch(r"([^/:\s]+/[^/:\s]+):(.+\.gguf)", name, re.IGNORECASE):
+    if on_hub := _FILE_ON_HUB.fullmatch(name):
         repo, file = on_hub.groups()
         folder, kind, canonical = _downloaded(repo, file), "hub", name
     else:
@@ -131,12 +161,12 @@ def _gguf(name: str) -> Checkpoint:
     return Checkpoint(name=name, canonical=canonical, kind=kind, folder=folder, body=folder, method="gguf", gguf=file)
 
 
-def _downloaded(repo: str, file: str | None = None) -> Path:
-    """The folder of a hub model, downloaded if need be: one file of it, or what torch loads."""
+def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
+    """The folder of a hub model, downloaded if need be: one file of it and what is needed, or what torch loads."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
 
     try:
-        only, ignored = (None, _NOT_READ) if file is None else ([file], None)
+        only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
         folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
     except (OSError, ValueError, RuntimeError) as error:
         message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
@@ -219,12 +249,16 @@ def full_precision(name: str) -> ModelSource:
     """
     if name.lower().endswith(".gguf"):
         raise _quantized(name, "a GGUF file")
+    if name.lower().endswith(".onnx"):
+        raise _graph(name)
     source = resolve(name)
     if source.kind != "local":
         return source
     folder = Path(source.location)
     if is_candidate_folder(folder):
         raise _quantized(name, "a candidate saved by quantdrift quantize")
+    if graphs_in(folder) and not next(folder.rglob("*.safetensors"), None) and not holds_weights(folder):
+        raise _graph(name)
     method = find_checkpoint(name).method
     if method != "none":
         raise _quantized(name, f"its config.json says {method}")
@@ -238,6 +272,13 @@ def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
         if said:
             content = said if isinstance(said, dict) else said.to_dict()
             raise _quantized(name, f"its config.json says {method_of(content)}")
+
+
+def _graph(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} is an ONNX graph, which can be the candidate only; expected a model with weights of torch there. To "
+        f'see which answers it changes: quantdrift run "REFERENCE vs {name}"'
+    )
 
 
 def _quantized(name: str, why: str) -> UnsupportedError:

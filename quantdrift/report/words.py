@@ -165,6 +165,11 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if "version" in made:
         grid = f", grid: {made['grid']}" if "grid" in made else ""
         yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
+    if graph := made.get("graph"):
+        method = graph["method"]
+        how = "no layer quantized" if method == "none" else ", ".join(f"{n} layers {one}" for one, n in method.items())
+        version, provider = made["libraries"]["onnxruntime"], made["provider"]
+        yield f"ONNX by onnxruntime {version}, {provider}: {how}, {made['dtype']} elsewhere"
     if allocation := made.get("allocation"):
         yield _widths(allocation)
     if left_out := data.get("inputs_left_out"):

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,17 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from quantdrift.engine.bits import BitsReport
-from quantdrift.engine.encoders.onnx import with_transformer
+from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.onnx import (
+    OnnxStates,
+    around,
+    graph_facts,
+    graph_kernels,
+    loaded_states,
+    signature,
+    use_as_it_is,
+    with_transformer,
+)
 from quantdrift.engine.encoders.sentence import (
     SentenceEncoder,
     differences,
@@ -32,11 +42,12 @@ from quantdrift.engine.encoders.sentence import (
 from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
 from quantdrift.engine.encoders.vetting import loading
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
-from quantdrift.engine.weights import add_tensor
+from quantdrift.engine.weights import add_tensor, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.extras import version_of
 from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
 from quantdrift.models.named import ModelSource
+from quantdrift.models.onnx_graph import OnnxGraph, graphs_in, read_graph
 from quantdrift.models.saved import check_weights, read_record
 
 _TAKEN = "pooling, normalization, prompts and length limit"
@@ -52,10 +63,12 @@ class StoredCandidate(SentenceEncoder):
     Attributes:
         checkpoint: where it came from.
         stored_bits: what it costs in bits per weight, counted in its files.
+        graph: of a candidate that somebody else exported to ONNX.
     """
 
     checkpoint: Checkpoint
     stored_bits: BitsReport
+    graph: OnnxGraph | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -89,19 +102,22 @@ class StoredCandidate(SentenceEncoder):
         return {
             **self.checkpoint.describe(),
             "dtype": str(floating_dtype(self)),
+            **({} if self._onnx is None else graph_facts(self._onnx, self.graph)),
             "kernels": self._kernels(),
             "libraries": self._libraries(),
             "notes": list(self.notes),
         }
 
     @property
-    def _onnx(self) -> Any:
+    def _onnx(self) -> OnnxStates | None:
         """The graph that onnxruntime runs for the candidate; None if torch computes it."""
-        is_graph = self.checkpoint.quantization.get("model_format") == "onnx"
-        return self.model[0].auto_model if is_graph else None
+        body = self.model[0].auto_model
+        return body if isinstance(body, OnnxStates) else None
 
     def _kernels(self) -> dict[str, int]:
         """The classes that stand for the packed layers, and how often."""
+        if self._onnx is not None and self.graph is not None:
+            return graph_kernels(self._onnx, self.graph)
         if self._onnx is not None:
             record = read_record(self.checkpoint.folder)
             packed = [one for one in record["layers"] if one["stored"].startswith("MatMulNBits")]
@@ -144,11 +160,14 @@ def load_checkpoint(
             f"{checkpoint.name} says nothing of {_TAKEN}, and a server cannot lend them; expected "
             "a folder with modules.json, as SentenceTransformer.save_pretrained writes it"
         )
-    source = ModelSource(
-        name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
-    )
+    source = candidate_source(checkpoint)
+    said: tuple[str, ...] = ()
     with loading(source, f"checkpoint (format {checkpoint.method})", unpacks="hqq"), _process_undisturbed(checkpoint):
-        if checkpoint.method == "quantdrift":
+        graph = None
+        if checkpoint.onnx is not None:
+            graph, model, said = _from_graph(checkpoint, reference, device)
+            stored = graph_layers(graph)
+        elif checkpoint.method == "quantdrift":
             model, stored = _own(checkpoint, source, device)
         elif checkpoint.gguf is not None:
             body = _gguf_body(checkpoint)
@@ -157,7 +176,10 @@ def load_checkpoint(
         else:
             model, stored = _from_folder(checkpoint, reference, device)
     encoder = encoder_of(model.eval(), source)
-    notes = [] if reference is None else [*_notes(checkpoint, reference), *differences(reference, encoder)]
+    apart = [] if reference is None else differences(reference, encoder)
+    if graph is not None and len(model) == 1:  # what the graph does behind its states cannot be seen
+        apart = [note for note in apart if "differ in pooling" not in note]
+    notes = [*said, *([] if reference is None else _notes(checkpoint, reference)), *apart]
     return StoredCandidate(
         model=model,
         source=source,
@@ -166,6 +188,14 @@ def load_checkpoint(
         layers=stored.packed,
         checkpoint=checkpoint,
         stored_bits=stored.bits,
+        graph=graph,
+    )
+
+
+def candidate_source(checkpoint: Checkpoint) -> ModelSource:
+    """Where it lies, as loaders take it: what was on a hub is here now."""
+    return ModelSource(
+        name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
 
 
@@ -194,6 +224,36 @@ def _own(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> t
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
     stored = StoredLayers(packed=names, plain=(), missing=(), bits=bits)
     return load_encoder(source, device=device).model, stored
+
+
+def _from_graph(
+    checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device
+) -> tuple[OnnxGraph, Any, tuple[str, ...]]:
+    """The model around a graph that somebody else wrote, and what a run says of it."""
+    graph = read_graph(checkpoint.folder / str(checkpoint.onnx))
+    how = signature(graph)
+
+    def states(config: Any) -> OnnxStates:
+        return loaded_states(graph, how.output, config, device)
+
+    if checkpoint.has_modules:
+        model: Any = around(states, checkpoint.folder, device)
+    else:
+        config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+        model = _dressed(checkpoint, reference, states(config), device)
+    if how.output[1] == "sentence_embedding":
+        use_as_it_is(model)
+    return graph, model, how.notes
+
+
+def graph_layers(graph: OnnxGraph) -> StoredLayers:
+    """The layers of a graph, by how it stores them."""
+    return StoredLayers(
+        packed=tuple(layer.name for layer in graph.packed),
+        plain=tuple(layer.name for layer in graph.layers if not layer.how),
+        missing=(),
+        bits=BitsReport(**graph.bits()),
+    )
 
 
 def _from_folder(
@@ -311,15 +371,85 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     return body
 
 
+# --- classifiers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredClassifier(Classifier):
+    """A classifier that somebody else made, as one side of a comparison."""
+
+    checkpoint: Checkpoint
+    stored_bits: BitsReport
+    graph: OnnxGraph | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides its logits: weights, settings, tokenizer, and what runs a graph."""
+        parts = [weights_fingerprint(self.modules), self.description, *self.classes]
+        if isinstance(self.module, OnnxStates):
+            parts += [self.module.version, self.module.provider]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def bits(self) -> BitsReport:
+        """Bits per weight, counted from what is stored."""
+        return self.stored_bits
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized, as JSON values."""
+        described = {**self.checkpoint.describe(), "notes": list(self.notes)}
+        if isinstance(self.module, OnnxStates) and self.graph is not None:
+            described |= graph_facts(self.module, self.graph)
+            described |= {
+                "kernels": graph_kernels(self.module, self.graph),
+                "libraries": {"onnxruntime": self.module.version},
+            }
+        return described
+
+
+def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
+    """Load a classifier as the candidate of another: an ONNX graph with logits, or one that is not quantized."""
+    source, graph = candidate_source(checkpoint), None
+    notes: tuple[str, ...] = ()
+    if checkpoint.onnx is not None:
+        graph = read_graph(checkpoint.folder / checkpoint.onnx)
+        how = signature(graph, classifies=True)
+        notes, packed = how.notes, graph_layers(graph)
+        found = load_classifier(
+            source, device=device, graph=lambda config: loaded_states(graph, how.output, config, device)
+        )
+    elif checkpoint.method == "none":
+        found = load_classifier(source, device=device)
+        packed = stored_layers(stored_tensors(checkpoint.body), found.module)
+    else:
+        raise UnsupportedError(
+            f"{checkpoint.name} is a classifier quantized by {checkpoint.method}; expected an ONNX model with logits, "
+            "or weights that are not quantized"
+        )
+    parts = {field.name: getattr(found, field.name) for field in fields(Classifier)}
+    return StoredClassifier(
+        **{**parts, "notes": notes, "layers": packed.packed},
+        checkpoint=checkpoint,
+        stored_bits=packed.bits,
+        graph=graph,
+    )
+
+
 # --- what a candidate takes from its reference, and in what else they differ ----------------------
 
 
-def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: nn.Module, device: torch.device) -> Any:
+def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any, device: torch.device) -> Any:
     """The reference's modules, which stay as they are, around another transformer."""
     assert reference is not None  # one that can lend nothing was refused
-    original = _body_of(reference.model)
+    original: Any = _body_of(reference.model)
     here, there = (
-        {"kind": type(one).__name__, **{key: getattr(one.config, key, None) for key in ("hidden_size", "vocab_size")}}
+        {
+            "kind": one.config.model_type if isinstance(body, OnnxStates) else type(one).__name__,
+            **{key: getattr(one.config, key, None) for key in ("hidden_size", "vocab_size")},
+        }
         for one in (original, body)
     )
     if here != there:
@@ -357,6 +487,13 @@ def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
         yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"
+    if checkpoint.onnx is None and checkpoint.gguf is None and checkpoint.method == "none":
+        graphs = graphs_in(checkpoint.folder)
+        if graphs:
+            yield (
+                f"{checkpoint.name} holds weights of torch, which were run, and ONNX models, which were not: "
+                f"to run one, name it, such as {checkpoint.name}/{graphs[0]}"
+            )
     if checkpoint.method == "quantdrift":
         base = read_record(checkpoint.folder).get("base_model", {}).get("canonical")
         if base not in {None, reference.source.canonical}:

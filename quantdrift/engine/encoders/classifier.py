@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.encoders.sentence import LoadedModel, reading_digest
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
@@ -26,7 +27,7 @@ _NO_LIMIT = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Classifier:
+class Classifier(LoadedModel):
     """A model that gives every input one logit per class.
 
     Attributes:
@@ -38,6 +39,9 @@ class Classifier:
         description: everything but the weights that decides logits: tokenizer, length limit, preprocessing.
         one_by_one: whether inputs cannot share a forward pass (texts without a padding token).
         before: path of the head and the head, of one linear layer, where what goes into it is put out, not the logits.
+        notes: what a run says of it, one sentence each.
+        layers: None, as which of its layers are quantized is not known.
+        similarity: None, as logits are not compared by one.
     """
 
     module: nn.Module
@@ -48,6 +52,9 @@ class Classifier:
     description: str
     one_by_one: bool = False
     before: tuple[str, nn.Linear] | None = None
+    notes: tuple[str, ...] = ()
+    layers: Sequence[str] | None = None
+    similarity: None = None
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """The logits of inputs, by the weights that the module has now, float32 [n, n_classes]; or [n, dim]."""
@@ -61,9 +68,9 @@ class Classifier:
         return np.concatenate(parts)
 
     def _of_batch(self, batch: list[Any], width: int) -> NDArray[np.float32]:
-        like = next(self.module.parameters())
+        like = next(chain(self.module.parameters(), self.module.buffers()))  # a graph has buffers alone
         given = {
-            name: value.to(device=like.device, dtype=like.dtype if value.is_floating_point() else value.dtype)
+            name: value.to(device=like.device, dtype=like.dtype if _both_float(value, like) else value.dtype)
             for name, value in self.prepare(batch).items()
         }
         seen: list[Tensor] = []
@@ -88,8 +95,18 @@ class Classifier:
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
 
 
-def load_classifier(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
-    """Load a classifier of transformers or timm."""
+def _both_float(one: Tensor, other: Tensor) -> bool:
+    return one.is_floating_point() and other.is_floating_point()
+
+
+def load_classifier(
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    graph: Callable[[Any], nn.Module] | None = None,
+) -> Classifier:
+    """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
     takes = classifier_kind(source, revision)
     with loading(source, "classifier", revision=revision):
         import transformers  # noqa: PLC0415 -- takes seconds to import
@@ -116,7 +133,11 @@ def load_classifier(source: ModelSource, *, device: torch.device, revision: str 
             )
         (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would be told twice
         auto: Any = getattr(transformers, f"AutoModelFor{kind}")
-        module, info = auto.from_pretrained(source.location, config=config, output_loading_info=True, **options)
+        module: Any
+        if graph is None:
+            module, info = auto.from_pretrained(source.location, config=config, output_loading_info=True, **options)
+        else:
+            module, info = graph(config), {"missing_keys": ()}
         reader: Any = reader_of.from_pretrained(source.location, **options)
     missing = sorted(name for name in info["missing_keys"] if name in dict(module.named_parameters()))
     if missing:  # transformers drew them at random, as the head of a base model

@@ -32,54 +32,18 @@ _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Of a model's settings: where it came from, not what it does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SentenceEncoder:
-    """A sentence-transformers model; prompts and pooling are left to it.
+class LoadedModel:
+    """What a run asks of a model of torch that is in memory: `module`, its `source` and `notes` are the model's own."""
 
-    Attributes:
-        model: the SentenceTransformer.
-        source: where it came from.
-        similarity: how its embeddings are compared.
-        notes: in what it differs from a reference, one sentence each.
-        layers: None, as which of its layers are quantized is not known.
-    """
-
-    model: Any
+    __slots__ = ()
+    module: Any
     source: ModelSource
-    similarity: Similarity
-    notes: tuple[str, ...] = ()
-    layers: Sequence[str] | None = None
-
-    @property
-    def module(self) -> nn.Module:
-        """The torch module (a SentenceTransformer is one)."""
-        module: nn.Module = self.model
-        return module
+    notes: Any
 
     @property
     def modules(self) -> list[nn.Module]:
         """The outermost torch modules."""
         return [self.module]
-
-    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
-        """Embed texts in the role they have, float32 [n, dim]."""
-        encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
-        return np.asarray(embeddings.float().cpu().numpy())
-
-    def key(self, role: str) -> dict[str, Any]:
-        """What decides an embedding beside weights, text and libraries."""
-        return {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
-
-    def settings(self, role: str) -> str:
-        """Prompt, length limit, pooling and what follows it."""
-        modules = [repr(module) for module in list(self.model.children())[1:]]
-        return "\n".join([self.prompt(role), str(self.model.max_seq_length), *modules])
-
-    def prompt(self, role: str) -> str:
-        """What the model puts before every text of a role."""
-        name = role if role in self.model.prompts else self.model.default_prompt_name
-        return str(self.model.prompts.get(name, ""))
 
     @property
     def fingerprint(self) -> str:
@@ -105,6 +69,51 @@ class SentenceEncoder:
     def describe(self) -> dict[str, Any]:
         """What a run records of how it is quantized, as JSON values: nothing is known."""
         return {"notes": list(self.notes)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SentenceEncoder(LoadedModel):
+    """A sentence-transformers model; prompts and pooling are left to it.
+
+    Attributes:
+        model: the SentenceTransformer.
+        source: where it came from.
+        similarity: how its embeddings are compared.
+        notes: in what it differs from a reference, one sentence each.
+        layers: None, as which of its layers are quantized is not known.
+    """
+
+    model: Any
+    source: ModelSource
+    similarity: Similarity
+    notes: tuple[str, ...] = ()
+    layers: Sequence[str] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The torch module (a SentenceTransformer is one)."""
+        module: nn.Module = self.model
+        return module
+
+    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
+        """Embed texts in the role they have, float32 [n, dim]."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        embeddings = encode(list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+        return np.asarray(embeddings.float().cpu().numpy())
+
+    def key(self, role: str) -> dict[str, Any]:
+        """What decides an embedding beside weights, text and libraries."""
+        return {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
+
+    def settings(self, role: str) -> str:
+        """Prompt, length limit, pooling and what follows it."""
+        modules = [repr(module) for module in list(self.model.children())[1:]]
+        return "\n".join([self.prompt(role), str(self.model.max_seq_length), *modules])
+
+    def prompt(self, role: str) -> str:
+        """What the model puts before every text of a role."""
+        name = role if role in self.model.prompts else self.model.default_prompt_name
+        return str(self.model.prompts.get(name, ""))
 
 
 def pick_device(wanted: str | None = None) -> torch.device:
