@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from support.candidate_samples import WORDS, tokenizer
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
 
 VOCABULARY, HIDDEN, INNER = len(WORDS) + 4, 32, 64
 METHODS = ("dynamic", "QDQ", "QOperator", "nbits", "float16")
@@ -19,45 +23,41 @@ def graph(
     *, output: str = "last_hidden_state", ids: int | None = None, extra: Sequence[str] = (), pooled: bool = False
 ) -> Any:
     """E[input_ids] W1, of which what is negative is cut, W2: states of tokens; their mean over positions if pooled."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     rng = np.random.default_rng(0)
     shapes = {"E": (VOCABULARY, HIDDEN), "W1": (HIDDEN, INNER), "W2": (INNER, HIDDEN)}
-    weights = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32) / 4, n) for n, s in shapes.items()]
+    weights = [onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32) / 4, n) for n, s in shapes.items()]
     last = "states" if pooled else output
     nodes = [
-        helper.make_node("Gather", ["E", "input_ids"], ["tokens"]),
-        helper.make_node("MatMul", ["tokens", "W1"], ["inner"]),
-        helper.make_node("Relu", ["inner"], ["cut"]),
-        helper.make_node("MatMul", ["cut", "W2"], [last]),
+        onnx.helper.make_node("Gather", ["E", "input_ids"], ["tokens"]),
+        onnx.helper.make_node("MatMul", ["tokens", "W1"], ["inner"]),
+        onnx.helper.make_node("Relu", ["inner"], ["cut"]),
+        onnx.helper.make_node("MatMul", ["cut", "W2"], [last]),
     ]
     if pooled:
-        nodes.append(helper.make_node("ReduceMean", [last], [output], axes=[1], keepdims=0))
+        nodes.append(onnx.helper.make_node("ReduceMean", [last], [output], axes=[1], keepdims=0))
     names = ("input_ids", "attention_mask", *extra)
-    kind = ids or TensorProto.INT64
-    made = helper.make_graph(
+    kind = ids or onnx.TensorProto.INT64
+    made = onnx.helper.make_graph(
         nodes,
         "by hand",
-        [helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name in names],
+        [onnx.helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name in names],
         [
-            helper.make_tensor_value_info(
-                output, TensorProto.FLOAT, ["batch", *([] if pooled else ["sequence"]), HIDDEN]
+            onnx.helper.make_tensor_value_info(
+                output, onnx.TensorProto.FLOAT, ["batch", *([] if pooled else ["sequence"]), HIDDEN]
             )
         ],
         weights,
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
     return model
 
 
 def quantized(plain: Path, method: str, path: Path) -> None:
     """A graph as onnxruntime quantizes it."""
-    import onnx
-    from onnxruntime import quantization
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime import quantization  # noqa: PLC0415 -- seconds to import
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415
 
     logging.disable(logging.WARNING)  # advice
     try:
@@ -97,8 +97,6 @@ class _Calibration:
 
 def folder(path: Path, **files: Any) -> Path:
     """A model's folder as optimum and the hub lay it: settings, a tokenizer and graphs in onnx/ by name."""
-    import onnx
-
     (path / "onnx").mkdir(parents=True, exist_ok=True)
     config = {"model_type": "bert", "hidden_size": HIDDEN, "vocab_size": VOCABULARY, "max_position_embeddings": 48}
     (path / "config.json").write_text(json.dumps(config))
@@ -110,16 +108,15 @@ def folder(path: Path, **files: Any) -> Path:
 
 def states(file: Path, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What onnxruntime gives of texts, by hand, and their masks."""
-    import onnxruntime
+    import onnxruntime  # noqa: PLC0415 -- seconds to import
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     given = tokenizer()(list(texts), padding=True, truncation=True, return_tensors="np")
     types = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    (found,) = session.run(
-        None, {value.name: given[value.name].astype(types[value.type]) for value in session.get_inputs()}
-    )
+    feed = {value.name: given[value.name].astype(types[value.type]) for value in session.get_inputs()}
+    (found,) = session.run(None, feed)
     return np.asarray(found, dtype=np.float64), given["attention_mask"].astype(np.float64)
 
 
@@ -132,15 +129,14 @@ def pooled(file: Path, texts: Sequence[str]) -> NDArray[np.float64]:
 
 def classifier(path: Path, labels: Sequence[str]) -> Path:
     """A folder with config.json, tokenizer and a graph that gives each text three logits."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     model = graph(output="before", pooled=True)
     head = np.random.default_rng(1).normal(size=(HIDDEN, len(labels))).astype(np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(head, "head"))
-    model.graph.node.append(helper.make_node("MatMul", ["before", "head"], ["logits"]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(head, "head"))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["before", "head"], ["logits"]))
     model.graph.output.pop()
-    model.graph.output.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", len(labels)]))
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", len(labels)])
+    )
     onnx.checker.check_model(model)
     folder(path, model=model)
     config = json.loads((path / "config.json").read_text())

@@ -225,8 +225,8 @@ def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
         notes.append(f"{graph.file.name} asks for positions: they are counted from 0, padding left out")
     if any(layer.how == "dynamic" for layer in graph.packed):
         notes.append(
-            f"{graph.file.name} quantizes its activations by the range of a whole batch: what else is in a batch changes "
-            "what a text gets. --batch-size 1 measures it text by text"
+            f"{graph.file.name} quantizes its activations by the range of a whole batch: what else is in a batch "
+            "changes what a text gets. --batch-size 1 measures it text by text"
         )
     if classifies:
         if "logits" not in graph.outputs:

@@ -16,8 +16,7 @@ from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, tokenizer
 from support.command_line import cli
 
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+onnx = samples.onnx
 LABELS = ("sport", "law", "art")
 
 

@@ -21,8 +21,7 @@ from quantdrift.models.onnx_graph import OnnxGraph, read_graph
 from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, tokenizer
 
-onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+onnx = samples.onnx
 CPU = torch.device("cpu")
 
 
