@@ -34,11 +34,15 @@ ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
 """Options that say how a criterion chooses widths."""
 STAGES: dict[str, tuple[str, ...]] = {
     "runtime": ("attention", "batch", "dtype", "padding", "threads"),
-    "embeddings": ("dim", "emb", "rescore"),
+    "embeddings": ("dim", "emb"),
     "index": ("index", "search"),
 }
 """What a deployment changes beside weights and activations, in the order in which it does, and the options of each."""
-DEPLOYMENT_KEYS = tuple(sorted(key for keys in STAGES.values() for key in keys))
+CODED = ("int8", "uint8", "binary", "ubinary")
+"""Precisions of stored embeddings whose numbers are codes; an index codes as well, and `+rescore=` mends either."""
+SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
+"""What only a search over embeddings has."""
+DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
 OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "backend", "calib", "grid", "head", "seed")))
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
@@ -297,6 +301,8 @@ class Scheme:
         if not kept:
             return None
         left_out = {key for stage, keys in STAGES.items() if stage not in kept for key in keys}
+        if "index" not in kept and not ("embeddings" in kept and self.option("emb") in CODED):
+            left_out.add("rescore")
         weights, activations = "weights" in kept, "activations" in kept
         if not weights:
             left_out |= {*ALLOCATION_KEYS, "backend", "grid"}

@@ -8,7 +8,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
-from quantdrift.spec import STAGES, Scheme, Spec, Versus, chooses, is_endpoint
+from quantdrift.spec import CODED, SEARCH_KEYS, STAGES, Scheme, Spec, Versus, chooses, is_endpoint
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -25,20 +25,18 @@ _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
 _OF_FILES = ("allocation", "widths")
 """Those that a stored allocation leaves open."""
-_CODED = ("int8", "uint8", "binary", "ubinary")
-"""Precisions of stored embeddings that are not numbers of their own."""
 _OF_MODELS = ("head",)
 """Settings of which layers there are, whatever quantizes them."""
 
 
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *STAGES["embeddings"], "index"}
+    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *STAGES["embeddings"], "index", "rescore"}
     if scheme.option("index") is not None:
         takes |= {"search", "seed"}
-    elif scheme.option("rescore") is not None and scheme.option("emb") not in _CODED:
+    elif scheme.option("rescore") is not None and scheme.option("emb") not in CODED:
         raise UnsupportedError(
-            f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(_CODED)}; "
+            f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(CODED)}; "
             f"got {scheme}"
         )
     if scheme.quantizer in CALIBRATED or scheme.activation_bits is not None:
@@ -102,7 +100,7 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:
     """Refuse stored embeddings and indexes where there are none."""
-    if wrong := [key for key, _ in scheme.options if key in {*STAGES["embeddings"], *STAGES["index"]}]:
+    if wrong := [key for key, _ in scheme.options if key in SEARCH_KEYS]:
         without = ", ".join(f"+{key}=" for key in wrong)
         raise UnsupportedError(f"{scheme}: {without} is of searches over embeddings, and {why}; leave it out")
 

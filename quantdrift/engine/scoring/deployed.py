@@ -21,7 +21,7 @@ from quantdrift.engine.scoring.precision import BITS, Stored, stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
-from quantdrift.spec import STAGES, Scheme
+from quantdrift.spec import SEARCH_KEYS, Scheme
 
 WANTED = 10
 """Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
@@ -54,7 +54,7 @@ class Deployment:
     @classmethod
     def of(cls, scheme: Scheme) -> Deployment | None:
         """That of a scheme; None if it has neither a precision nor an index."""
-        if not {key for key, _ in scheme.options} & {*STAGES["embeddings"], *STAGES["index"]}:
+        if not {key for key, _ in scheme.options} & {*SEARCH_KEYS}:
             return None
         numbers = {name: scheme.option(name) for name in ("dim", "rescore", "seed")}
         return cls(

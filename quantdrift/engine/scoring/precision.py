@@ -12,13 +12,12 @@ from torch import Tensor
 
 from quantdrift.engine.scoring.streamed import Similarity, prepare
 from quantdrift.errors import UnsupportedError
+from quantdrift.spec import CODED
 
 Vectors = NDArray[Any]
 
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-BYTES, BITS = ("int8", "uint8"), ("binary", "ubinary")
-CODED = (*BYTES, *BITS)
-"""Precisions whose scores are in units of their own."""
+BYTES, BITS = CODED[:2], CODED[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

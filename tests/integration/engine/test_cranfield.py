@@ -64,6 +64,7 @@ def test_figures(
     scheme: str,
     n_documents: int,
     figures: dict[str, tuple[float, float]],
+    *,
     data: RetrievalDataset,
     store: EmbeddingStore,
     tmp_path: Path,

@@ -72,7 +72,7 @@ def test_combinations():
         "W4-g128-gptq",
         "W16A8-g128-rtn",
         "fp+emb=int8+rescore=2",
-        "fp+index=IVF8,Flat+search=nprobe=2",
+        "fp+index=IVF8,Flat+rescore=2+search=nprobe=2",
     ]
     assert found[-1] == "W4A8-g128-gptq+emb=int8+index=IVF8,Flat+rescore=2+search=nprobe=2"
     with pytest.raises(StudyError, match="weights alone"):
