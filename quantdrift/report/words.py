@@ -169,7 +169,7 @@ def candidate_lines(record: Record) -> Iterator[str]:
         method = graph["method"]
         how = "no layer quantized" if method == "none" else ", ".join(f"{n} layers {one}" for one, n in method.items())
         version, provider = made["libraries"]["onnxruntime"], made["provider"]
-        yield f"ONNX by onnxruntime {version}, {provider}: {how}, {made['dtype']} elsewhere"
+        yield f"ONNX by onnxruntime {version}, {provider}: {how}, other numbers {made['dtype']}"
     if allocation := made.get("allocation"):
         yield _widths(allocation)
     if left_out := data.get("inputs_left_out"):

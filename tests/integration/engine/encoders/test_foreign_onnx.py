@@ -172,6 +172,46 @@ def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
     assert load(folder, reference).fingerprint != found.fingerprint
 
 
+class _States(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dynamic", "QDQ"])
+def test_a_bert_that_torch_exported_and_onnxruntime_quantized(
+    reference: SentenceEncoder, tmp_path: Path, method: str
+) -> None:
+    plain = tmp_path / "plain.onnx"
+    given = tokenizer()(TEXTS, padding=True, return_tensors="pt", truncation=True)
+    free = torch.export.Dim.DYNAMIC
+    torch.onnx.export(
+        _States(reference.model[0].auto_model).eval(),
+        (given["input_ids"], given["attention_mask"]),
+        str(plain),
+        input_names=["input_ids", "attention_mask"],
+        output_names=["last_hidden_state"],
+        dynamic_shapes=({0: free, 1: free}, {0: free, 1: free}),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    np.testing.assert_allclose(embed(reference), samples.pooled(plain, TEXTS), atol=1e-5)
+    folder = samples.folder(tmp_path / "some")
+    file = folder / "onnx" / "model_quantized.onnx"
+    samples.quantized(plain, method, file)
+    found = load(folder, reference)
+    np.testing.assert_allclose(embed(found), samples.pooled(file, TEXTS), atol=2e-6)
+    # four layers of attention and two behind it; the pooler gives no state
+    how = {"dynamic": "dynamic", "QDQ": "static QDQ"}[method]
+    assert found.describe()["graph"]["method"][how] == 6
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
