@@ -72,8 +72,8 @@ def command(options: RunOptions) -> Shown:
     fitted on its full-precision embeddings of the training part.
 
     To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a folder, a hub id, a
-    GGUF or an ONNX file. Either side can be a model on a server with OpenAI's embeddings API: openai:URL#MODEL, with the key
-    in QUANTDRIFT_OPENAI_KEY.
+    GGUF or an ONNX file. Either side can be a model on a server with OpenAI's embeddings API: openai:URL#MODEL, with
+    the key in QUANTDRIFT_OPENAI_KEY.
 
     A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
     documents.
