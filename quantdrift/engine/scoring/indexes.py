@@ -133,7 +133,7 @@ class Faiss:
         try:
             yield
         except (RuntimeError, AssertionError, ValueError) as error:
-            told = re.sub(r"^Error in .*? at \S+:\d+: ", "", " ".join(str(error).split()))
+            told = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
             raise UnsupportedError(f"faiss refuses {what}: {told}") from error
         finally:
             self._faiss.omp_set_num_threads(before)
