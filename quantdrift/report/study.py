@@ -88,7 +88,7 @@ def page_of(folder: StudyFolder) -> Page:
         list(dict.fromkeys(names))
         for names in ((one.model for one in folder.cells), (one.data.called for one in folder.cells))
     )
-    return Page(
+    page = Page(
         kind="study",
         title=f"{some(models)} on {some(data)}",
         about=f"{counted(len(seen), 'run')} of {len(folder.cells):,}, {counted(len(schemes), 'scheme')}",
@@ -100,7 +100,6 @@ def page_of(folder: StudyFolder) -> Page:
         numbers=list(_numbers(results, told)),
         steps=_steps(folder.path, missing),
         sections=[
-            *([waterfall.section_of(folder)] if folder.kind == "waterfall" and not missing else []),
             Section(
                 name="map",
                 title="Every run at a glance",
@@ -108,11 +107,12 @@ def page_of(folder: StudyFolder) -> Page:
                 figures=[heat_map(results, open_at)],
             ),
             Section(name="run", title="The run chosen", parts=[one.part for one in seen]),
-            *(() if folder.kind == "waterfall" else _charts(results, seen, links)),  # its schemes are parts of one
+            *(_charts(results, seen, links)),
             _table(results, links),
             *([_missing(folder, missing)] if missing else []),
         ],
     )
+    return waterfall.on_waterfall(page, folder) if folder.kind == "waterfall" and not missing else page
 
 
 def _texts(run: Run, known: dict[object, Texts]) -> Texts:

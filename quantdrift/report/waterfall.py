@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from quantdrift.report.figures import WIDE, Figure, spec_of, tooltip
-from quantdrift.report.page import Section
+from quantdrift.report.figures import WIDE, Figure, short, spec_of, tooltip
+from quantdrift.report.page import Page, Section
 from quantdrift.report.words import Grid
+from quantdrift.spec import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.waterfall import Waterfall, in_words, waterfalls_of
@@ -15,20 +17,30 @@ from quantdrift.study.waterfall import Waterfall, in_words, waterfalls_of
 _PARTS = {"alone": "by itself", "so_far": "with all before it", "share": "share of the whole"}
 
 
-def section_of(folder: StudyFolder) -> Section:
-    """The section of a page of a waterfall.
+def on_waterfall(page: Page, folder: StudyFolder) -> Page:
+    """The page of a waterfall's study, with what its combinations say first.
 
     Raises:
         StudyError: a combination is missing.
     """
     found = waterfalls_of(folder)
-    named = folder.cells[-1].spec.rpartition("@")[2]
-    return Section(
+    scheme = parse(folder.cells[-1].spec).scheme
+    verdict, *words = in_words(found, named=short(scheme))
+    largest = max(found[0].stages, key=lambda stage: stage.share.value or 0.0).name
+    section = Section(
         name="waterfall",
         title="Which part changes the answers",
-        about=in_words(found, named=named),
         figures=[chart(each) for each in found],
         grids=[grid_of(each) for each in found],
+    )
+    left_out = {"law", "rates", "bits"}  # its schemes are parts of one, so there is nothing to choose from
+    kept = [each for each in page.sections if each.name not in left_out]
+    return replace(
+        page,
+        word=f"mostly the {largest}" if found[0].total.value else "nothing changes",
+        verdict=verdict,
+        words=words,
+        sections=[section, *kept],
     )
 
 
