@@ -28,7 +28,7 @@ from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
-from quantdrift.engine.refusals import refuse_deployment
+from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.run import describe_run
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
@@ -62,6 +62,7 @@ def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
 def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
     """Refuse a pair that needs a search over embeddings where, as `why` says, there is none."""
     refuse_deployment(pair.scheme, why)
+    refuse_batches(pair.scheme, "here the harness makes the batches")
     if pair.query_only:
         raise UnsupportedError(f"+query keeps the index of a search at full precision, and {why}. Leave +query out")
     if pair.needs_widths:

@@ -26,7 +26,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.refusals import refuse_deployment
+from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
@@ -88,6 +88,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         """Load the model."""
         asked = read_spec(pretrained, scheme)
         refuse_deployment(asked.scheme, "a language model makes no embeddings")
+        refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
         with _loading(asked.model, options) if named else nullcontext():

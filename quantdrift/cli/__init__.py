@@ -30,6 +30,7 @@ GROUPS = {
         "corpus-size": "Do more documents change more answers?",
         "study": "Many models, schemes and corpora; goes on where it stopped.",
         "waterfall": "Weights, embeddings, index: which changes answers?",
+        "noise": "How much of a flip rate is the runtime itself?",
         "contrast": "The same embeddings as classes and as a search.",
         "mteb": "mteb's own command, without the hook.",
         "lm-eval": "lm-eval's own command, without the hook.",

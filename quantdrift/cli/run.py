@@ -139,7 +139,7 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: 
     from quantdrift.records import read_json
 
     models = (pair.reference, "vs", pair.candidate) if isinstance(pair, Versus) else (str(pair),)
-    name = "_".join(_slug(part) for part in (*models, "on", dataset.name))
+    name = "_".join(slug(part) for part in (*models, "on", dataset.name))
     place = root / f"{name}{ending}"
     for record in (place / "run.json", *place.glob("*/run.json")):
         try:
@@ -154,7 +154,7 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: 
     return place
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """The text as a file name that every file system takes; ./model gives that of model."""
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
 

@@ -195,7 +195,7 @@ class Flow:
             weights = pair.candidate_fingerprint()
             candidate = [
                 reference[number]
-                if (number and pair.query_only) or weights == fingerprint
+                if (number and pair.query_only) or (weights == fingerprint and isinstance(pair, QuantizedPair))
                 else self.vectors(side, "candidate", weights, first.shown(side))
                 for number, side in enumerate(first.sides)
             ]
@@ -267,9 +267,11 @@ class Flow:
 
     def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Vectors:
         """What the arm that is in place makes of one side; `weights` is its digest."""
-        name = f"{arm}: {what}"
+        name, size = f"{arm}: {what}", self.settings.batch_size
+        if arm == "candidate" and self.pair.run_as is not None:
+            size = self.pair.run_as.batch or size
         with self.stage(name, name, len(side.ids)) as tell:
-            vectors = self.encoded(side, side.order(), weights, self.settings.batch_size, tell)
+            vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
         if what.endswith("embeddings") and len(vectors) >= FEW and (share := same_share(vectors)) >= MANY:
             self.notes.append(

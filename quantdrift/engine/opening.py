@@ -96,7 +96,7 @@ def open_pair(
             pair, notes = _two_models(
                 name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
             )
-            reading, data = _search(dataset, pair.similarity, None), describe_data(dataset)
+            reading, data = search_of(dataset, pair.similarity, None), describe_data(dataset)
         return Opened(
             name=name,
             pair=pair,
@@ -167,7 +167,7 @@ def open_loaded(
         reading = _classes(name, dataset, model, pair, texts, contrast=contrast)
     else:
         assert isinstance(model, SentenceEncoder)  # classifiers are refused
-        reading = _search(dataset, model.similarity, texts)
+        reading = search_of(dataset, model.similarity, texts)
     source = model.source
     assert source is not None  # it was loaded from there
     return Opened(
@@ -182,7 +182,8 @@ def open_loaded(
     )
 
 
-def _search(dataset: RetrievalDataset, similarity: Similarity, texts: Sequence[str] | None) -> Search:
+def search_of(dataset: RetrievalDataset, similarity: Similarity, texts: Sequence[str] | None = None) -> Search:
+    """The reading of a search: queries, and documents to calibrate on unless there are texts for that."""
     documents = text_inputs(dataset.documents, ids=dataset.document_ids)
     return Search(
         queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),

@@ -29,6 +29,7 @@ from quantdrift.engine.inputs import Inputs, Model
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
+from quantdrift.engine.runtime import Runtime
 from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
@@ -58,6 +59,7 @@ class QuantizedPair:
         allocation: what gave the layers their widths, where a criterion chose them.
         deployment: what lies between the candidate's embeddings and what a search returns, where that is not exact
             search of float32.
+        run_as: how the candidate is run, where that is not as the reference.
         encoder: what runs the model, for `measure`; whoever measures may set another.
     """
 
@@ -99,6 +101,7 @@ class QuantizedPair:
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True
         self.deployment = Deployment.of(scheme)
+        self.run_as = Runtime.of(scheme)
         self._made: MadeLayers | None = None
         self._reached: set[str] = set()
         self._active = False
@@ -163,14 +166,15 @@ class QuantizedPair:
         return weights_fingerprint(self.modules)
 
     def candidate_fingerprint(self) -> str:
-        """Digest of the candidate's weights and input ranges; only inside `candidate()`."""
+        """Digest of the candidate's weights and input ranges, and of how it is run; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
-        weights = weights_fingerprint(self.modules)
-        if self.scheme.activation_bits is None:
-            return weights
-        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._ranges().items())}"
-        return hashlib.blake2b(ranges.encode(), digest_size=16).hexdigest()
+        parts = [weights_fingerprint(self.modules)]
+        if self.scheme.activation_bits is not None:
+            parts.append(f"{self.scheme.activation_bits} {sorted(self._ranges().items())}")
+        if self.run_as is not None:
+            parts.append(str(sorted(self.run_as.told().items())))
+        return parts[0] if len(parts) == 1 else hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
     def device(self) -> torch.device:
@@ -246,6 +250,8 @@ class QuantizedPair:
                     put_in_place(layer, made.quantized)
             if (bits := self.scheme.activation_bits) is not None:
                 stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+            if self.run_as is not None:
+                stack.enter_context(self.run_as.applied(self.modules, self.encoder))
             self._active = True
             stack.callback(setattr, self, "_active", False)
             yield
@@ -304,6 +310,8 @@ class QuantizedPair:
             described |= quantizer.describe()
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)
+        if self.run_as is not None:
+            described["runtime"] = dict(self.run_as.told())
         described["layers_left_out"] = dict(self.left_out)
         return described if self._made is None else described | self._made.describe(self.scheme)
 
@@ -317,6 +325,7 @@ class TwoModels:
     query_only = needs_widths = needs_calibration = False
     allocation: Allocation | None = None
     deployment: Deployment | None = None
+    run_as: Runtime | None = None
 
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
         """Pair them; both keep their weights."""

@@ -8,7 +8,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
-from quantdrift.spec import CODED, SEARCH_KEYS, STAGES, Scheme, Spec, Versus, chooses, is_endpoint
+from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, Versus, chooses, is_endpoint
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -31,7 +31,7 @@ _OF_MODELS = ("head",)
 
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *STAGES["embeddings"], "index", "rescore"}
+    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *DEPLOYMENT_KEYS} - {"search"}
     if scheme.option("index") is not None:
         takes |= {"search", "seed"}
     elif scheme.option("rescore") is not None and scheme.option("emb") not in CODED:
@@ -96,6 +96,12 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
             f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "
             "calibrate on images of the train part, or give their number"
         )
+
+
+def refuse_batches(scheme: Scheme, why: str) -> None:
+    """Refuse what says how texts are put together, where somebody else does that."""
+    if wrong := [key for key, _ in scheme.options if key in {"batch", "padding"}]:
+        raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:

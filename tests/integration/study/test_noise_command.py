@@ -1,0 +1,42 @@
+"""`quantdrift noise` on a tiny model, and on a server whose answers depend on the company of a text."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from support.embedding_server import of_letters, of_odd_letters, serving
+from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
+
+__all__ = ["corpora", "one_thread", "place", "quantdrift"]
+
+
+def test_every_way_is_a_run_and_is_held_against_one(place: Path, quantdrift: Run) -> None:
+    quantdrift("run", "TINY@W2", "--data", "ROOT/a", "-k", "20", "--out", "w2")
+    asked = ("noise", "TINY", "--data", "ROOT/a", "-k", "20")
+    told = json.loads(quantdrift(*asked, "--json"))
+    ways = {one["way"]: one["metrics"] for one in told["ways"]}
+    assert list(ways)[:5] == ["batch=1", "batch=8", "batch=128", "dtype=fp16", "dtype=bf16"]
+    for way in ("batch=1", "dtype=bf16"):
+        quantdrift("run", f"TINY@fp+{way}", "--data", "ROOT/a", "-k", "20", "--out", "plain", "--no-cache")
+        run = json.loads(Path("plain/run.json").read_text())["metrics"]
+        assert ways[way]["flip@1"]["value"] == run["flip@1"]["value"]
+        assert ways[way]["epsilon"]["value"] == run["epsilon"]["value"]
+    assert ways["dtype=bf16"]["epsilon"]["value"] > 100 * ways["batch=1"]["epsilon"]["value"]
+    assert "more than any" in " ".join(quantdrift(*asked, "--against", "w2").split())
+    quantdrift("noise", "TINY", "--data", "ROOT/b", "--against", "w2", code=2)
+
+
+def test_a_server_that_answers_by_the_size_of_a_batch(quantdrift: Run) -> None:
+    """Batches of one are embedded by another model: all that changes is of the way with one text a request."""
+
+    def embed(texts):
+        return of_letters(texts) if len(texts) > 1 else of_odd_letters(texts)
+
+    with serving(m=embed) as server:
+        told = json.loads(quantdrift("noise", server.name("m"), "--data", "ROOT/a", "-k", "20", "--json"))
+    flips = {one["way"]: one["metrics"]["flip@1"]["value"] for one in told["ways"]}
+    assert flips.pop("4 requests of 1") > 0
+    assert set(flips.values()) == {0}
