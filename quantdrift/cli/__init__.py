@@ -65,6 +65,7 @@ GROUPS = {
     "Look around": {
         "list": "Metrics, models, quantizers or tasks there are.",
         "doctor": "What is installed, and what is missing?",
+        "diagnose": "Why do two runtimes of a model differ?",
         "cache": "What is kept from run to run: where, how much; --clear.",
     },
 }

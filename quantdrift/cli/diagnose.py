@@ -1,0 +1,105 @@
+"""`quantdrift diagnose`: why do two runtimes of one model give different embeddings?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, option, prints
+from quantdrift.cli.output import Shown
+from quantdrift.errors import QuantDriftError
+from quantdrift.report.words import Grid, counted
+from quantdrift.spec import Versus, parse_pair
+
+if TYPE_CHECKING:
+    from quantdrift.engine.diagnosis import Diagnosis
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions(OnModel):
+    """The options of `quantdrift diagnose`."""
+
+    pair: str = argument('PAIR: "A vs B": models, folders, checkpoints, ONNX folders, or openai:URL#MODEL')
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    inputs: int = option("-n --inputs N: About how many texts to encode.", default=36, min=8, max=500)
+
+
+@prints("json", "markdown")
+def command(options: DiagnoseOptions) -> Shown:
+    """Why do two runtimes of what should be one model give different embeddings? Before anyone blames bits.
+
+    A few texts are encoded by both. Then the side that is a model in memory is changed in one way at a time (prompt,
+    pooling, special tokens, token limit, case) and encodes again; vectors are compared in length and order of
+    dimensions. What makes the difference go away explains it; what is left is quantization, number type or kernels.
+
+    A server gets the texts as they are, without prompts, as a client that knows of none would send them.
+
+    For example: quantdrift diagnose "minilm vs openai:http://localhost:8080/v1#minilm" --data ./cranfield
+    """
+    pair = parse_pair(options.pair)
+    if not isinstance(pair, Versus):
+        raise QuantDriftError(
+            f'{options.pair} is a model and its own quantization; expected two, such as "minilm vs ./minilm-onnx"'
+        )
+    dataset = corpus(options.data, options.task, options.split)
+    from quantdrift.engine.diagnosis import diagnose
+    from quantdrift.engine.encoders.server import EndpointEncoder
+    from quantdrift.engine.opening import open_pair
+    from quantdrift.engine.pair import TwoModels
+
+    with options.stoppable("nothing was written"):
+        opened = open_pair(pair, dataset, device=options.device, revision=options.revision)
+        assert isinstance(opened.pair, TwoModels)  # that is what two models are
+        sides = opened.pair.reference, opened.pair.candidate_model
+        for side in sides:
+            if isinstance(side, EndpointEncoder):
+                side.learn({}, {})
+        found = diagnose(*sides, dataset, n=options.inputs, batch_size=options.batch_size, progress=options.progress)
+    return Shown(
+        data={"pair": str(pair), **asdict(found)},
+        title=f"{pair}: {counted(found.n, 'text')} of {dataset.name}",
+        grids=[_grid(found)],
+        lines=list(_words(found)),
+    )
+
+
+def _words(found: Diagnosis) -> Iterator[str]:
+    from quantdrift.engine.diagnosis import ROUNDING
+
+    flips = f"{found.first[0]:,} of {found.n_queries:,} queries have another first answer among these texts"
+    if found.before <= ROUNDING and not found.found:
+        yield f"Both give the same embeddings (1 - cosine {found.before:.1e}): there is nothing to explain."
+        return
+    yield f"They differ by {found.before:.1e} (mean 1 - cosine; worst {found.worst:.1e}); {flips}."
+    for one in found.found:
+        yield f"{one.name}: {one.told}. What to do: {one.advice}."
+    if not found.found:
+        yield "No hypothesis explains it: it is quantization, the number type, kernels, or other weights."
+        return
+    if found.left > ROUNDING:
+        share = 100 * (1 - found.left / found.before) if found.before else 0.0
+        yield (
+            f"That explains {share:.1f} % of the difference; what is left, {found.left:.1e}, is quantization, "
+            f"number type or kernels, and changes {found.first[1]:,} of the {found.n_queries:,} first answers."
+        )
+    else:
+        yield "That explains all of it."
+
+
+def _grid(found: Diagnosis) -> Grid:
+    rows = [
+        [
+            one.name,
+            one.told if not one.why_not else f"cannot be tried: {one.why_not}",
+            "-" if one.why_not else f"{one.after:.1e}",
+            "-" if one.why_not else one.verdict,
+        ]
+        for one in found.tried
+    ]
+    return Grid(
+        head=["hypothesis", "nearest", "1 - cosine then", "by itself"], rows=rows, words={"nearest", "by itself"}
+    )
