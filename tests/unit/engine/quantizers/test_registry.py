@@ -76,7 +76,7 @@ def test_a_missing_library_names_its_extra(
     [
         ("W4+widths=3,4", r"add a criterion \(\+gap\)"),
         ("W4+calib=64", r"\+calib= has no effect on W4"),
-        ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes head"),
+        ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes attention, batch, .*head, "),
         ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
         ("W4-gptq+backend=optimum", r"\+grid=library"),
         (f"W5-gptq{BY_OPTIMUM}", "2, 3, 4, 8 bits, not to 5"),
