@@ -13,7 +13,7 @@ from quantdrift.errors import MissingExtraError
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (
-            *("torch", "transformers", "sentence_transformers", "safetensors"),
+            *("torch", "transformers", "tokenizers", "sentence_transformers", "safetensors"),
             *("huggingface_hub", "filelock", "sklearn"),
         ),
         "mteb": ("mteb", "datasets"),

@@ -16,6 +16,9 @@ from quantdrift.spec import Versus, parse_pair
 if TYPE_CHECKING:
     from quantdrift.engine.diagnosis import Diagnosis
 
+_NOTHING = 1e-12
+"""1 - cosine that is printed as 0."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions(OnModel):
@@ -72,9 +75,10 @@ def _words(found: Diagnosis) -> Iterator[str]:
 
     flips = f"{found.first[0]:,} of {found.n_queries:,} queries have another first answer among these texts"
     if found.before <= ROUNDING and not found.found:
-        yield f"Both give the same embeddings (1 - cosine {found.before:.1e}): there is nothing to explain."
+        yield f"Both give the same embeddings (1 - cosine {_distance(found.before)}): there is nothing to explain."
         return
-    yield f"They differ by {found.before:.1e} (mean 1 - cosine; worst {found.worst:.1e}); {flips}."
+    distance = f"mean 1 - cosine {_distance(found.before)}, worst {_distance(found.worst)}"
+    yield f"{'They point the same way' if found.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
     for one in found.found:
         yield f"{one.name}: {one.told}. What to do: {one.advice}."
     if not found.found:
@@ -83,7 +87,7 @@ def _words(found: Diagnosis) -> Iterator[str]:
     if found.left > ROUNDING:
         share = 100 * (1 - found.left / found.before) if found.before else 0.0
         yield (
-            f"That explains {share:.1f} % of the difference; what is left, {found.left:.1e}, is quantization, "
+            f"That explains {share:.1f} % of the difference; what is left, {_distance(found.left)}, is quantization, "
             f"number type or kernels, and changes {found.first[1]:,} of the {found.n_queries:,} first answers."
         )
     else:
@@ -91,15 +95,22 @@ def _words(found: Diagnosis) -> Iterator[str]:
 
 
 def _grid(found: Diagnosis) -> Grid:
-    rows = [
-        [
-            one.name,
-            one.told if not one.why_not else f"cannot be tried: {one.why_not}",
-            "-" if one.why_not else f"{one.after:.1e}",
-            "-" if one.why_not else one.verdict,
-        ]
-        for one in found.tried
-    ]
+    rows = []
+    for one in found.tried:
+        told = one.told
+        if one.why_not:
+            told = f"cannot be tried: {one.why_not}"
+        elif one.ways and one.verdict == "does not":
+            told = f"none of {counted(one.ways, 'way')} that were tried" if one.ways > 1 else f"not so: {one.told}"
+        after, verdict = ("-", "-") if one.why_not else (_distance(one.after), one.verdict)
+        rows.append([one.name, told, after, verdict])
     return Grid(
-        head=["hypothesis", "nearest", "1 - cosine then", "by itself"], rows=rows, words={"nearest", "by itself"}
+        head=["hypothesis", "what was found", "1 - cosine then", "by itself"],
+        rows=rows,
+        words={"what was found", "by itself"},
     )
+
+
+def _distance(value: float) -> str:
+    """1 - cosine; what is below the rounding of float64 is 0."""
+    return "0" if value < _NOTHING else f"{value:.1e}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +69,7 @@ class Tried:
         after: mean 1 - cosine with it.
         worst: largest 1 - cosine of a text with it.
         verdict: how much of the difference it explains.
+        ways: variants of it that were tried; 0 if it is read off the vectors.
         why_not: why it could not be tried, else empty.
     """
 
@@ -79,6 +80,7 @@ class Tried:
     after: float = 0.0
     worst: float = 0.0
     verdict: Verdict = "does not"
+    ways: int = 0
     why_not: str = ""
 
 
@@ -343,6 +345,7 @@ def diagnose(
     """
     texts = chosen_texts(dataset, n)
     mine, theirs, changed = _sides(reference, candidate)
+    called, other = ("candidate", "reference") if changed == "candidate" else ("reference", "candidate")
     at = _Comparison(texts, mine, batch_size)
     with progress.stage("encoding with both", 2) as tell:
         at.theirs = at.encoded(theirs)
@@ -351,13 +354,14 @@ def diagnose(
         tell(1)
     angles, n_queries = _angles(plain, at.theirs), len(texts.queries)
     before = float(angles.mean())
-    norms = [np.linalg.norm(part, axis=1) for part in (plain, at.theirs)]
+    both = min(plain.shape[1], at.theirs.shape[1])
+    norms = [np.linalg.norm(part[:, :both], axis=1) for part in (plain, at.theirs)]
     lengths = float(np.mean(np.abs(norms[0] - norms[1]) / np.maximum(norms[1], 1e-30)))
-    tried = [_on_lengths(before, lengths, norms), _on_dimensions(plain, at.theirs, before)]
+    tried = [_on_lengths(before, lengths, norms, (called, other)), _on_dimensions(plain, at.theirs, before)]
     found: list[Tried] = []
     best = plain
     if mine is not None and before > ROUNDING:
-        own, found, best = _searched(at, mine, before, progress)
+        own, found, best = _searched(at, mine, before, progress, other)
         tried += own
     elif mine is None:
         why = "neither side is a model that can be changed here"
@@ -365,7 +369,7 @@ def diagnose(
     for one in tried[:2]:
         if one.verdict == "explains it" or (one.verdict == "part of it" and not found):
             found.append(one)
-    ours, other, again = (_first(part, n_queries) for part in (plain, at.theirs, best))
+    ours, there, again = (_first(part, n_queries) for part in (plain, at.theirs, best))
     by_vectors = [one for one in found if one.name == "dimensions"]
     left = by_vectors[0].after if by_vectors else float(_angles(best, at.theirs).mean())
     return Diagnosis(
@@ -374,7 +378,7 @@ def diagnose(
         before=before,
         worst=float(angles.max()),
         lengths=lengths,
-        first=(int((ours != other).sum()), int((again != other).sum())),
+        first=(int((ours != there).sum()), int((again != there).sum())),
         n_queries=n_queries,
         tried=tuple(tried),
         found=tuple(found),
@@ -391,14 +395,14 @@ def _sides(reference: Model, candidate: Model) -> tuple[SentenceEncoder | None, 
 
 
 def _searched(
-    at: _Comparison, mine: SentenceEncoder, before: float, progress: Progress
+    at: _Comparison, mine: SentenceEncoder, before: float, progress: Progress, other: str
 ) -> tuple[list[Tried], list[Tried], Vectors]:
     """Every hypothesis by itself; what explains most, and what explains most of the rest together with it."""
     variants: dict[str, list[Variant]] = {}
     tried: dict[str, Tried] = {}
     for name, make in HYPOTHESES.items():
         try:
-            variants[name] = list(make(mine.model))
+            variants[name] = [_named(way, f"the {other}") for way in make(mine.model)]
         except UnsupportedError as error:
             tried[name] = Tried(name=name, why_not=str(error))
     together: list[Variant] = []
@@ -418,7 +422,7 @@ def _searched(
                 nearest = min(results, key=lambda one: one[0].after)
                 candidates.append(nearest)
                 if step == 0:
-                    tried[name] = nearest[0]
+                    tried[name] = replace(nearest[0], ways=len(own))
         if not candidates:
             break
         one, variant, vectors = min(candidates, key=lambda each: each[0].after)
@@ -432,16 +436,29 @@ def _searched(
     return [tried[name] for name in HYPOTHESES if name in tried], found, best
 
 
-def _on_lengths(before: float, lengths: float, norms: Sequence[NDArray[Any]]) -> Tried:
+def _named(variant: Variant, other: str) -> Variant:
+    """The variant, with the other side called by its name."""
+    told, advice = (text.replace("the other side", other) for text in (variant.told, variant.advice))
+    return replace(variant, told=told, advice=advice)
+
+
+def _on_lengths(before: float, lengths: float, norms: Sequence[NDArray[Any]], names: Sequence[str]) -> Tried:
     """Whether vectors differ in length alone."""
     if lengths <= _SAME_LENGTH:
         return Tried(name="length", told="vectors are equally long", before=before, after=before)
+    told = f"vectors differ in length by {100 * lengths:.1f} %"
     unit = [bool(np.allclose(part, 1, atol=1e-2)) for part in norms]
-    which = "the candidate" if unit[0] and not unit[1] else "the reference" if unit[1] and not unit[0] else "one side"
-    verdict: Verdict = "explains it" if before <= ROUNDING else "part of it"
-    told = f"vectors differ in length by {100 * lengths:.1f} %; {which} does not normalize"
-    advice = "normalize on both sides, or compare by cosine, for which lengths do not count"
-    return Tried(name="length", told=told, advice=advice, before=before, after=before, verdict=verdict)
+    if before > ROUNDING and unit[0] == unit[1]:  # other directions come with other lengths
+        return Tried(name="length", told=told, before=before, after=before)
+    which = "one side" if unit[0] == unit[1] else f"the {names[1 if unit[0] else 0]}"
+    return Tried(
+        name="length",
+        told=f"{told}; {which} does not normalize",
+        advice="normalize on both sides, or compare by cosine, for which lengths do not count",
+        before=before,
+        after=before,
+        verdict="explains it" if before <= ROUNDING else "part of it",
+    )
 
 
 def _on_dimensions(plain: Vectors, theirs: Vectors, before: float) -> Tried:
@@ -461,5 +478,11 @@ def _on_dimensions(plain: Vectors, theirs: Vectors, before: float) -> Tried:
     order = linear_sum_assignment(cdist(left[half].T, right[half].T))[1]
     again = np.empty_like(plain)
     again[:, order] = plain
-    advice = "put the dimensions of one side in the order of the other"
-    return _judged("dimensions", "in another order", advice, before, _angles(again[~half], theirs[~half]))
+    judged = _judged(
+        "dimensions",
+        "in another order",
+        "put the dimensions of one side in the order of the other",
+        float(_angles(plain[~half], theirs[~half]).mean()),
+        _angles(again[~half], theirs[~half]),
+    )
+    return judged if judged.verdict != "does not" else replace(judged, told="no other order comes nearer")

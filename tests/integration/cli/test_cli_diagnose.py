@@ -1,0 +1,44 @@
+"""`quantdrift diagnose`: against a folder, against a server, as JSON, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+
+from support.embedding_server import serving
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+
+@pytest.fixture(scope="module")
+def pooled(place):
+    model = SentenceTransformer(str(place / "tiny"), device="cpu")
+    model[1].pooling_mode = "cls"
+    model.save(str(place / "pooled"))
+    return model
+
+
+def test_a_folder_that_pools_in_another_way(quantdrift: Run, pooled):
+    told = quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12")
+    assert "the candidate pools by cls" in told
+    assert "set the candidate's pooling to mean" in told
+    assert "That explains all of it." in told
+    found = json.loads(quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12", "--json"))
+    assert [one["name"] for one in found["found"]] == ["pooling"]
+    assert found["left"] < 1e-6 < found["before"]
+
+
+def test_a_server_that_rounds(quantdrift: Run, place):
+    model = SentenceTransformer(str(place / "tiny"), device="cpu")
+    with serving(rounding=lambda texts: np.round(model.encode(list(texts)), 1)) as server:
+        told = quantdrift("diagnose", f"TINY vs {server.name('rounding')}", "--data", "ROOT/data", "-n", "12")
+    assert "No hypothesis explains it" in told
+
+
+def test_one_model_is_refused(quantdrift: Run):
+    told = quantdrift("diagnose", "TINY@W4", "--data", "ROOT/data", code=2)
+    assert 'expected two, such as "minilm vs ./minilm-onnx"' in told

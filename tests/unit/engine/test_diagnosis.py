@@ -1,0 +1,169 @@
+"""What differs between two runtimes of one model is found, named, and undone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from tokenizers.processors import TemplateProcessing
+
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.diagnosis import ROUNDING, chosen_texts, diagnose
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.named import resolve
+from quantdrift.progress import Silent
+from support.candidate_samples import HIDDEN, WORDS, save_backbone
+
+RNG = np.random.default_rng(0)
+
+
+def words(n):
+    return " ".join(RNG.choice(WORDS, n))
+
+
+DATA = RetrievalDataset(
+    name="some",
+    query_ids=tuple(f"q{i}" for i in range(6)),
+    queries=tuple(words(2 + i) for i in range(6)),
+    document_ids=tuple(f"d{i}" for i in range(16)),
+    documents=tuple(words(3 + 3 * i) for i in range(16)),
+    qrels={},
+    split="test",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model with prompts, a limit of 32 tokens and a Dense module."""
+    place = tmp_path_factory.mktemp("diagnosis")
+    save_backbone(place / "backbone")
+    body = Transformer(str(place / "backbone"), max_seq_length=32)
+    parts = [body, Pooling(HIDDEN, "mean"), Dense(HIDDEN, HIDDEN)]
+    made = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "wing flow ", "document": ""})
+    made.save(str(place / "model"))
+    return place / "model"
+
+
+@pytest.fixture(scope="module")
+def mine(folder):
+    return load_encoder(resolve(str(folder)), device=torch.device("cpu"))
+
+
+class Elsewhere:
+    """The same model in another runtime, which does one thing in its own way."""
+
+    def __init__(self, folder, change=None, after=None, prompts=True, text=None):
+        self.model, self.after, self.prompts = SentenceTransformer(str(folder), device="cpu"), after, prompts
+        self.text = text
+        if change is not None:
+            change(self.model)
+
+    def encode(self, texts, role, batch_size, progress=None):
+        prompt = self.model.prompts.get(role, "") if self.prompts else ""
+        told = [prompt + text for text in texts]
+        found = self.model.encode([self.text(each) for each in told] if self.text else told, prompt="")
+        return found if self.after is None else self.after(found)
+
+
+def cls(model):
+    model[1].pooling_mode = "cls"
+
+
+def bare(model):
+    model.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+
+
+def second_end(model):
+    backend, ids = model.tokenizer.backend_tokenizer, model.tokenizer.convert_tokens_to_ids
+    names = ["[CLS]", "[SEP]"]
+    backend.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP] [SEP]", pair="$A $B", special_tokens=list(zip(names, ids(names), strict=True))
+    )
+
+
+def short(model):
+    model.max_seq_length = 31
+
+
+def no_dense(model):
+    del model._modules["2"]
+
+
+ORDER = RNG.permutation(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("other", "name", "words"),
+    [
+        ({"change": cls}, "pooling", "pools by cls"),
+        ({"prompts": False}, "prompt", "has no prompts"),
+        ({"change": bare}, "special tokens", "lacks [CLS] and [SEP]"),
+        ({"change": second_end}, "special tokens", "another [SEP] behind"),
+        ({"change": short}, "truncation", "cuts texts at 31 tokens, this one at 32"),
+        ({"change": no_dense}, "modules", "no Dense"),
+        ({"after": lambda found: found[:, ORDER]}, "dimensions", "another order"),
+        ({"after": lambda found: 2 * found}, "length", "differ in length by 50.0 %"),
+        ({"after": lambda found: found[:, :24]}, "dimensions", f"24 and {HIDDEN} dimensions"),
+    ],
+)
+def test_one_cause_is_named_alone(folder, mine, other, name, words):
+    found = diagnose(mine, Elsewhere(folder, **other), DATA, n=12, batch_size=8, progress=Silent())
+    assert [one.name for one in found.found] == [name]
+    assert words in found.found[0].told
+    assert found.found[0].verdict == "explains it"
+    assert found.left <= ROUNDING
+    assert found.first[1] == 0 or name == "dimensions"  # other vectors are compared as they came
+
+
+def test_two_causes_are_put_together(folder, mine):
+    other = Elsewhere(folder, change=cls, prompts=False)
+    found = diagnose(mine, other, DATA, n=12, batch_size=8, progress=Silent())
+    assert {one.name for one in found.found} == {"pooling", "prompt"}
+    assert found.left <= ROUNDING < found.found[0].after
+
+
+def test_noise_is_explained_by_nothing(folder, mine):
+    def noisy(vectors):
+        return vectors + np.random.default_rng(1).normal(0, 0.3 * vectors.std(), vectors.shape).astype(np.float32)
+
+    found = diagnose(mine, Elsewhere(folder, after=noisy), DATA, n=12, batch_size=8, progress=Silent())
+    assert found.found == ()
+    assert found.left == pytest.approx(found.before)
+    assert found.before > 0.01
+
+
+def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine):
+    texts = chosen_texts(DATA, 24)
+    before = mine.encode(texts.documents, "document", 8)
+    diagnose(mine, Elsewhere(folder, change=cls, prompts=False), DATA, n=12, batch_size=8, progress=Silent())
+    assert np.array_equal(mine.encode(texts.documents, "document", 8), before)
+    found = diagnose(mine, Elsewhere(folder), DATA, n=12, batch_size=8, progress=Silent())
+    assert (found.found, found.first) == ((), (0, 0))
+    assert found.before < ROUNDING
+
+
+def test_the_candidate_is_changed_where_the_reference_cannot_be(folder, mine):
+    found = diagnose(Elsewhere(folder, change=cls), mine, DATA, n=12, batch_size=8, progress=Silent())
+    assert (found.changed, found.found[0].name) == ("candidate", "pooling")
+
+
+def test_of_two_that_cannot_be_changed_vectors_are_compared(folder):
+    other = Elsewhere(folder, after=lambda found: found[:, ORDER])
+    found = diagnose(Elsewhere(folder), other, DATA, n=12, batch_size=8, progress=Silent())
+    assert [one.name for one in found.found] == ["dimensions"]
+    assert all(one.why_not for one in found.tried[2:])
+
+
+def test_texts_are_short_long_and_in_capitals():
+    texts = chosen_texts(DATA, 12)
+    lengths = [len(text) for text in texts.documents]
+    assert set(texts.queries) <= set(DATA.queries)
+    assert min(lengths) == min(map(len, DATA.documents))
+    assert max(lengths) > 2 * max(map(len, DATA.documents))
+    assert any(text.isupper() for text in texts.documents)
+    empty = replace(DATA, queries=(" ",) * 6)
+    with pytest.raises(UnsupportedError, match="has no text"):
+        chosen_texts(empty, 12)
