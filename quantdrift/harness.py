@@ -30,6 +30,7 @@ from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.run import describe_run
+from quantdrift.engine.scoring.deployed import DeployedState, as_ranked
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
 from quantdrift.errors import DataError, UnsupportedError
@@ -234,8 +235,9 @@ def search_embedded(
 
     def results(arm: Arm) -> Results:
         state = measured.state
-        top = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
-        ranks = zip(queries.inputs.ids, *(part[:, :top_k].tolist() for part in top), strict=True)
+        places, values = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
+        top = places[:, :top_k], as_ranked(values[:, :top_k]) if isinstance(state, DeployedState) else values[:, :top_k]
+        ranks = zip(queries.inputs.ids, *(part.tolist() for part in top), strict=True)
         found: Results = {}
         for query, positions, scores in ranks:
             own = found[query] = {}

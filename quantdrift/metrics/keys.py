@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import default_metrics, parse_metric
+from quantdrift.metrics import default_metrics, parse_metric, staged_metrics
 from quantdrift.metrics.base import Metric, MetricError, cutoff_text
 from quantdrift.statistics.estimates import undefined
 
@@ -24,12 +24,14 @@ def key_of(metric: Metric) -> str:
 
     >>> key_of(parse_metric("separation")), key_of(parse_metric("change.ndcg@10"))
     ('drift_separation_median', 'drift_change_ndcg_at_10')
+    >>> key_of(parse_metric("index.flip@1"))
+    'drift_index_flip_at_1'
     >>> key_of(parse_metric("harm:separation=0.05..0.1"))
     'drift_harm_where_separation_0.05_to_0.1'
     >>> key_of(parse_metric("coverage@0.1"))
     'drift_coverage_at_0.10'
     """
-    arm = "" if metric.arm == "candidate" else f"{metric.arm}_"
+    arm = (f"{metric.stage}_" if metric.stage else "") + ("" if metric.arm == "candidate" else f"{metric.arm}_")
     cutoff = f"_at_{cutoff_text(metric.cutoff)}" if metric.cutoff else ""
     median = metric.uncertainty == "order statistics" and metric.family.cutoff_is == "rank"
     key = f"drift_{arm}{metric.family.name}{cutoff}" + ("_median" if median else "")
@@ -56,9 +58,10 @@ def harness_metrics() -> list[Metric]:
 
 
 def drift_keys(evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Values of metrics by key, as JSON has them."""
+    """Values of metrics by key, as JSON has them; of an index also what its codes and its search change alone."""
     keys: dict[str, Any] = {}
-    for metric in metrics:
+    stages = staged_metrics() if evidence.exhaustive_top is not None else []
+    for metric in dict.fromkeys([*metrics, *stages]):
         try:
             estimate = metric(evidence)
         except MetricError as error:

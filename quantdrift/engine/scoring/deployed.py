@@ -247,6 +247,20 @@ class _Scorer:
         return torch.cat([head.gather(1, keys.argsort(dim=1, descending=True)), positions[:, first:]], dim=1)
 
 
+def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:
+    """Scores [n, k] of lists, lowered where one is not below the score before it.
+
+    A harness sorts by scores, and equal ones by names. What a deployment returns is a list: it must come out as it went
+    in, also where codes tie, or where its first places alone were scored again.
+    """
+    lowered = np.array(scores, dtype=np.float32)
+    for place in range(1, lowered.shape[1]):
+        before = lowered[:, place - 1]
+        above = lowered[:, place] >= before
+        lowered[above, place] = np.nextafter(before[above], np.float32(-np.inf))
+    return lowered
+
+
 def _scored(full: Tensor, low: Tensor, k: int, skip: Tensor | None) -> ScoreState:
     """The state of scores [n, n_docs] of both arms."""
     pairs = None

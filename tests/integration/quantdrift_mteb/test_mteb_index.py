@@ -1,0 +1,61 @@
+"""Stored embeddings and indexes inside mteb: as a pair, and as a search backend of a model alone."""
+
+from pathlib import Path
+from typing import Any
+
+import mteb
+import pytest
+from mteb.models import SearchEncoderWrapper
+from mteb.models.model_meta import ScoringFunction
+from mteb.models.search_encoder_index import FaissSearchIndex
+
+from quantdrift.errors import UnsupportedError
+from quantdrift.metrics import measure
+from quantdrift.runs import read_run
+from quantdrift_mteb.index import DeployedIndex
+from support.mteb_samples import Model, retrieval_task, scores, split_data, stock
+
+faiss = pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def task() -> Any:
+    return retrieval_task("TinyIndex", {"default": {"test": split_data(30, 200)}})
+
+
+def figures(model: Any, **kwargs: Any) -> dict[str, Any]:
+    return scores(model, task(), **kwargs)["test"][0]
+
+
+@pytest.mark.parametrize("deployment", ["index=HNSW4", "emb=ubinary+rescore=1", "emb=int8+rescore=2+index=IVF16,Flat"])
+def test_a_pair_is_scored_by_what_its_index_returns(deployment: str, folder: Path, tmp_path: Path) -> None:
+    pair = mteb.get_model(f"quantdrift:{folder}@fp+{deployment}")
+    found = figures(pair, cache=mteb.ResultCache(tmp_path / "out"))
+    (place,) = (tmp_path / "out").rglob("evidence.parquet")
+    own = measure(read_run(place.parent).evidence(), ["ndcg@10", "flip@1"])
+    assert found["main_score"] == pytest.approx(own["ndcg@10"].value, abs=6e-6)
+    assert found["drift_flip_at_1"] == pytest.approx(own["flip@1"].value, abs=1e-6)
+    assert ("drift_index_flip_at_1" in found) == ("index=" in deployment)
+    plain = stock(folder)
+    assert found["drift_reference_main_score"] == figures(plain)["main_score"]
+    alone = figures(SearchEncoderWrapper(plain, index_backend=DeployedIndex(deployment)))
+    assert alone["main_score"] == found["main_score"]
+    assert alone["recall_at_10"] == found["recall_at_10"]
+
+
+def test_a_flat_index_is_what_mteb_s_own_backend_finds(folder: Path) -> None:
+    model = stock(folder)
+    ours = figures(SearchEncoderWrapper(model, index_backend=DeployedIndex("index=Flat")))
+    model.mteb_model_meta.similarity_fn_name = ScoringFunction.COSINE  # a model that is not saved to the hub has none
+    theirs = figures(SearchEncoderWrapper(model, index_backend=FaissSearchIndex(model)))
+    assert ours["main_score"] == theirs["main_score"]
+
+
+def test_what_is_no_index_is_refused(models: dict[str, Model]) -> None:
+    with pytest.raises(UnsupportedError, match="expected for example emb=int8"):
+        DeployedIndex("dtype=bf16")
+    with pytest.raises(UnsupportedError, match="looks again at what codes"):
+        DeployedIndex("rescore=4")
+    with pytest.raises(UnsupportedError, match="reranks a shortlist"):
+        DeployedIndex("index=Flat").search([[1.0]], 1, models["encoder"].stock.similarity, top_ranked={"q": ["d"]})
