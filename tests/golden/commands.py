@@ -5,7 +5,7 @@ COMMANDS: dict[str, str] = {
     "run W4-rtn": "run minilm@W4-rtn --data docs -k 20 --out runs/w4 --json",
     "run W3-channel": "run minilm@W3-channel --data docs -k 20 --out runs/w3 --json",
     "run W8-g64": "run minilm@W8-g64 --data docs -k 20 --out runs/w8 --json",
-    "run W4A8": "run minilm@W4A8-g64 --data docs -k 20 --out runs/w4a8 --json",
+    "run W4A8": "run minilm@W4A8-g64 --data docs -k 20 --out activations/w4a8 --json",
     "run query side": "run minilm@W3-rtn+query --data docs -k 20 --out runs/query --json",
     "run gptq": "run tiny@W4-gptq --data docs -k 20 --out tinies/gptq --json",
     "run gptq_ao": "run tiny@W4-gptq_ao-channel --data docs -k 20 --out tinies/ao --json",
