@@ -63,7 +63,7 @@ GROUPS = {
         "canary": "Is the model still the one of the index?",
     },
     "Look around": {
-        "list": "Metrics, models, quantizers or tasks there are.",
+        "list": "Metrics, models, quantizers, tasks or suites there are.",
         "doctor": "What is installed, and what is missing?",
         "diagnose": "Why do two runtimes of a model differ?",
         "cache": "What is kept from run to run: where, how much; --clear.",

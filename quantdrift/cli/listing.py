@@ -14,6 +14,8 @@ from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.named import ALIASES, EMBEDDED
 from quantdrift.report.words import Grid
+from quantdrift.study.plan import cells_of
+from quantdrift.study.suites import load_suite, suite_names
 
 _ONLY_IN_JSON = {"section", "range", "interval"}
 """Columns that a table has no room for."""
@@ -27,14 +29,18 @@ _MORE = {
         "harm:contenders=5.. over those with 5 or more.",
         "Every value comes with a 95 % interval. Range and kind of interval of each: quantdrift list metrics --json",
     ),
+    "suites": (
+        "Cells of the suite as it is, and of its offline variant: quantdrift study run --suite NAME [--offline].",
+        "Tables and figures of the paper come from: quantdrift report quantdrift-runs/NAME --tex FOLDER.",
+    ),
     "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
 }
 
 
 @prints("json")
-def command(*, what: str = argument("WHAT: metrics, models, quantizers or tasks.")) -> Shown:
-    """List the metrics, model short names, quantizers or tasks there are."""
-    lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks}
+def command(*, what: str = argument("WHAT: metrics, models, quantizers, tasks or suites.")) -> Shown:
+    """List the metrics, model short names, quantizers, tasks or suites there are."""
+    lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks, "suites": _suites}
     if what not in lists:
         raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
     found = lists[what]()
@@ -106,3 +112,20 @@ def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _tasks() -> list[dict[str, Any]]:
     return [{"task": name} for name in task_names()]
+
+
+def _suites() -> list[dict[str, Any]]:
+    found = []
+    for name in suite_names():
+        suite = load_suite(name)
+        offline = None if suite.offline is None else len(cells_of(suite.study(offline=True)))
+        found.append(
+            {
+                "suite": name,
+                "cells": len(cells_of(suite.study())),
+                "offline": "-" if offline is None else offline,
+                "about": suite.about,
+                "shows": ", ".join(suite.shows),
+            }
+        )
+    return found

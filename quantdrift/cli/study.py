@@ -32,6 +32,7 @@ from quantdrift.study.folder import (
 )
 from quantdrift.study.plan import Cell, Study, cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
+from quantdrift.study.suites import load_suite
 
 if TYPE_CHECKING:
     from quantdrift.compare.pooled import Pooled
@@ -46,9 +47,16 @@ FOLDER = "STUDY: The folder of a study, or its study.yaml."
 class Running:
     """The options of `quantdrift study run`."""
 
-    file: Path = argument(FILE)
+    file: Path | None = argument(FILE, default=None)
+    suite: str | None = option(
+        "NAME: In place of a study.yaml, a study that has a name, such as those of the paper: quantdrift list suites."
+    )
+    offline: bool = flag("Of a suite: its small variant of what is at hand, without a hub.")
+    models: list[str] | None = option("--models NAME: Of a suite: your model in place of its own; may be repeated.")
+    data: list[str] | None = option("--data DATA: Of a suite: your folder or task in its place; may be repeated.")
     out: Path | None = option(
-        "FOLDER: Where the study lies; by default quantdrift-runs/NAME of NAME.yaml. The same command goes on in it."
+        "FOLDER: Where the study lies; by default quantdrift-runs/NAME, after file or suite. The same command goes on "
+        "in it."
     )
     plan: bool = flag("Print what there is to do, and stop.")
     probe: bool = option("Load each model to tell how long it will take.", default=True)
@@ -73,6 +81,10 @@ def run(options: Running) -> Shown:
         seeds: [0, 1]                       # for schemes that draw calibration data
         settings: {k: 200, batch_size: 32}
         exclude: [{model: my-model, scheme: "W8*"}]
+
+    \b
+    Without a file:
+        quantdrift study run --suite text --models minilm --data ./cranfield
     """
     return _measured(options, again=False)
 
@@ -212,8 +224,22 @@ def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:
 
 
 def _measured(options: Running, *, again: bool) -> Shown:
-    out = options.out or RUNS / options.file.stem
-    return measured(read_study(options.file), out, options, again=again, plan=options.plan, probe=options.probe)
+    study, name = _asked_for(options)
+    return measured(study, options.out or RUNS / name, options, again=again, plan=options.plan, probe=options.probe)
+
+
+def _asked_for(options: Running) -> tuple[Study, str]:
+    """The study that was asked for, and what its folder is called."""
+    if (options.file is None) == (options.suite is None):
+        raise StudyError("expected a study.yaml or --suite NAME, one of the two; quantdrift list suites shows all")
+    if options.suite is not None:
+        suite = load_suite(options.suite)
+        study = suite.study(offline=options.offline, models=options.models or (), data=options.data or ())
+        return study, f"{suite.name}-offline" if options.offline else suite.name
+    if options.offline or options.models or options.data:
+        raise StudyError("--offline, --models and --data are of a suite; a study.yaml says itself what it measures")
+    assert options.file is not None  # one of the two is there
+    return read_study(options.file), options.file.stem
 
 
 class Means(Protocol):

@@ -133,6 +133,16 @@ def read_study(path: Path) -> Study:
     Raises:
         StudyError: it cannot be read, or holds something else; names the line.
     """
+    node, value = loaded_yaml(path)
+    return study_of(value, path, folder=path.absolute().parent, node=node)
+
+
+def loaded_yaml(path: Path) -> tuple[yaml.Node | None, Any]:
+    """The tree of a YAML file of ours, and what it says.
+
+    Raises:
+        StudyError: it cannot be read, or is no YAML, or too large.
+    """
     try:
         with open_file(path) as file:
             content = file.read(_LARGEST + 1)
@@ -143,16 +153,24 @@ def read_study(path: Path) -> Study:
         raise StudyError(f"{path}: {error}; expected a study.yaml, in UTF-8") from error
     if len(content) > _LARGEST:
         raise StudyError(f"{path} is larger than {_LARGEST:,} bytes; expected a study.yaml")
-    node, value = _loaded(text, path)
+    return _loaded(text, path)
+
+
+def study_of(value: Any, path: Path, *, folder: Path, node: yaml.Node | None = None) -> Study:
+    """The study that a YAML value says, checked; an error names the line of `path` where the tree is given.
+
+    Raises:
+        StudyError: it holds something else.
+    """
     try:
         found = Study.model_validate(value)
         _check_schemes(found)
     except _AtPlaceError as error:
-        raise StudyError(f"{path}, line {_line(node, error.place)}: {error}") from error.__cause__
+        raise StudyError(f"{path}{_at(node, error.place)}: {error}") from error.__cause__
     except ValidationError as error:
         first = error.errors()[0]
-        raise StudyError(f"{path}, line {_line(node, first['loc'])}: {_problem(first)}") from error
-    return _from(found, path.absolute().parent)
+        raise StudyError(f"{path}{_at(node, first['loc'])}: {_problem(first)}") from error
+    return _from(found, folder)
 
 
 class _AtPlaceError(Exception):
@@ -204,6 +222,10 @@ def _refuse_twice(node: yaml.Node | None, path: Path) -> None:
     for part in node.value if isinstance(node, yaml.CollectionNode) else ():
         for each in part if isinstance(part, tuple) else (part,):
             _refuse_twice(each, path)
+
+
+def _at(node: yaml.Node | None, place: Sequence[str | int]) -> str:
+    return "" if node is None else f", line {_line(node, place)}"
 
 
 def _line(node: yaml.Node | None, place: Sequence[str | int]) -> int:

@@ -1,0 +1,93 @@
+"""Suites: studies with a name, such as those of the paper; each may have an offline variant of what is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from quantdrift.errors import StudyError, UnknownNameError
+from quantdrift.study.plan import Study, loaded_yaml, study_of
+
+GROUP = "quantdrift.suites"
+"""Entry points of packages that have a folder of suites."""
+_KEYS = {"about", "shows", "study", "offline"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A study with a name.
+
+    Attributes:
+        name: of it.
+        about: what it measures, in a line.
+        shows: tables and figures of the paper that it is for, by their names in `quantdrift report --tex`.
+        content: its study, as study.yaml has it.
+        offline: what the offline variant has in place of that; None if there is none.
+        file: where it is written.
+    """
+
+    name: str
+    about: str
+    shows: tuple[str, ...]
+    content: dict[str, Any]
+    offline: dict[str, Any] | None
+    file: Path
+
+    def study(self, *, offline: bool = False, models: Sequence[str] = (), data: Sequence[str] = ()) -> Study:
+        """The study, as it is or offline; models and data that are given take the place of its own.
+
+        Raises:
+            StudyError: it has no offline variant, or something in it is wrong.
+        """
+        content = self.content
+        if offline:
+            if self.offline is None:
+                raise StudyError(
+                    f"the suite {self.name} has no offline variant; expected models and data of yours: "
+                    "--models NAME --data FOLDER"
+                )
+            content = {**content, **self.offline}
+        content = {**content, **({"models": [*models]} if models else {}), **({"data": [*data]} if data else {})}
+        return study_of(content, self.file, folder=Path.cwd())
+
+
+def suite_names() -> list[str]:
+    """The suites there are."""
+    return sorted(_files())
+
+
+def load_suite(name: str) -> Suite:
+    """A suite by its name.
+
+    Raises:
+        UnknownNameError: there is none.
+        StudyError: its file is damaged.
+    """
+    files = _files()
+    if name not in files:
+        raise UnknownNameError("suite", name, files, hint="(quantdrift list suites shows all)")
+    file = files[name]
+    _, content = loaded_yaml(file)
+    if not isinstance(content, dict) or not {"about", "study"} <= {*content} <= _KEYS:
+        raise StudyError(f"{file} is no suite; expected {', '.join(sorted(_KEYS))}")
+    return Suite(
+        name=name,
+        about=str(content["about"]),
+        shows=tuple(content.get("shows") or ()),
+        content=dict(content["study"]),
+        offline=None if content.get("offline") is None else dict(content["offline"]),
+        file=file,
+    )
+
+
+def _files() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for point in entry_points(group=GROUP):
+        spec = find_spec(point.value)  # a folder is not imported
+        for folder in () if spec is None else spec.submodule_search_locations or ():
+            found |= {file.stem: file for file in Path(folder).glob("*.yaml")}
+    return found
