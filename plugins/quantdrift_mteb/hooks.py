@@ -1,4 +1,4 @@
-"""What is changed in mteb when it is imported: three names, each wrapped.
+"""What is changed in mteb when it is imported: a few names, each wrapped.
 
 Stock models and stock tasks go through untouched. Every function here raises TypeError if mteb does not look as
 expected; the caller turns that into one warning and leaves mteb alone.
@@ -38,6 +38,21 @@ def on_tasks_imported(module: ModuleType) -> None:
 
     for name in ("get_task", "get_tasks"):
         wrap(module, name, (), after_adding)
+
+
+def on_benchmarks_imported(module: ModuleType) -> None:
+    """Let mteb find our benchmarks by name; its list stays as it is."""
+    wrap(module, "get_benchmark", ("benchmark_name",), _benchmark)
+
+
+def _benchmark(original: Any, *args: Any, **kwargs: Any) -> Any:
+    name = arguments_of(original, *args, **kwargs)["benchmark_name"]
+    if not (isinstance(name, str) and name.startswith("QuantDrift(")):
+        return original(*args, **kwargs)
+    found = importlib.import_module("quantdrift_tasks.mteb_tasks").benchmarks()
+    if name not in found:
+        raise KeyError(f"'{name}' not found; expected one of {', '.join(found)}")
+    return found[name]
 
 
 def _model_meta(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import mteb
 from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.benchmarks import Benchmark
 from mteb.timing import TimingStack
 
+from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 
 
@@ -69,6 +73,28 @@ class PythonDocsRetrieval(AbsTaskRetrieval):
 
 TASKS: tuple[type[AbsTaskRetrieval], ...] = (PythonDocsRetrieval,)
 """Every task of this package."""
+_SUITES = ("text", "classes")
+"""Suites whose data are tasks of mteb; the others have the same."""
+
+
+@cache
+def benchmarks() -> dict[str, Benchmark]:
+    """Benchmarks of mteb by name: the tasks of the paper's suites, and what there is offline."""
+    found = {"offline": [{"mteb": python_docs.NAME}], **{name: load_suite(name).content["data"] for name in _SUITES}}
+    about = {"offline": "what needs no network", **{name: load_suite(name).about for name in _SUITES}}
+    return {
+        f"QuantDrift({name})": Benchmark(
+            name=f"QuantDrift({name})",
+            tasks=[
+                mteb.get_task(
+                    one["mteb"], eval_splits=["test"], hf_subsets=[one["subset"]] if "subset" in one else None
+                )
+                for one in data
+            ],
+            description=f"Which answers quantization changes: {about[name]}. For pairs, quantdrift:MODEL@SCHEME.",
+        )
+        for name, data in found.items()
+    }
 
 
 def _as_dataset(ids: tuple[str, ...], texts: tuple[str, ...]) -> Dataset:

@@ -35,6 +35,19 @@ def test_a_task_of_ours_is_there_by_name_and_in_no_list() -> None:
     assert name not in found
 
 
+@pytest.mark.slow
+def test_benchmarks_of_ours_are_there_by_name_and_in_no_list() -> None:
+    (found,) = mteb.get_benchmarks(["QuantDrift(text)"])
+    assert [one.metadata.name for one in found.tasks] == ["NFCorpus", "SciFact", "SCIDOCS", "FiQA2018"]
+    classes = mteb.get_benchmark("QuantDrift(classes)")
+    assert len(classes.tasks) == 11
+    assert {split for one in classes.tasks for split in one.eval_splits} == {"test"}
+    assert all(len(one.hf_subsets) == 1 for one in classes.tasks)
+    assert not any(one.name.startswith("QuantDrift") for one in mteb.get_benchmarks())
+    with pytest.raises(KeyError, match="expected one of"):
+        mteb.get_benchmark("QuantDrift(images)")
+
+
 def test_a_pair_inside_a_wrapper_of_mtebs_is_told_to_measure_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +71,7 @@ def made(name: str, **attributes: Any) -> ModuleType:
         (hooks.on_models_imported, made("a", get_model_meta=lambda model_name: None)),
         (hooks.on_evaluate_imported, made("a", _evaluate_task=lambda model, task: None)),
         (hooks.on_tasks_imported, made("a", _TASKS_REGISTRY=[])),
+        (hooks.on_benchmarks_imported, made("a", get_benchmark=lambda: None)),
     ],
 )
 def test_an_mteb_that_looks_otherwise_is_left_alone(change: Any, module: ModuleType) -> None:

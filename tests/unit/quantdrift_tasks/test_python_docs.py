@@ -108,3 +108,10 @@ def test_the_pairs_of_this_python_keep_the_rules_and_have_the_form_that_mteb_eva
     assert split["corpus"].to_dict() == {"id": list(data.document_ids), "text": list(data.documents)}
     assert split["queries"].to_dict() == {"id": list(data.query_ids), "text": list(data.queries)}
     assert (split["relevant_docs"], split["top_ranked"]) == (data.qrels, None)
+
+
+def test_the_small_task_is_a_quarter_of_the_whole() -> None:
+    whole, small = python_docs.load(), python_docs.load_small()
+    assert small.query_ids == whole.query_ids[::4]
+    assert small.documents == whole.documents[::4]
+    assert {name for grades in small.qrels.values() for name in grades} == {*small.document_ids}

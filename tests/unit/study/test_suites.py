@@ -1,0 +1,57 @@
+"""Suites: every one that is there can be planned, as it is, offline, and with other models and data."""
+
+from pathlib import Path
+
+import pytest
+
+from quantdrift.errors import StudyError, UnknownNameError
+from quantdrift.report.paper import _CONTENT
+from quantdrift.study.plan import cells_of
+from quantdrift.study.suites import load_suite, suite_names
+
+FIGURES = {"law", "sephist", "criteria"}
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_suite_can_be_planned(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.about
+    cells = cells_of(suite.study())
+    assert all(cell.data.mteb for cell in cells)
+    assert {*suite.shows} <= {*_CONTENT, *FIGURES}
+    if suite.offline is not None:
+        offline = cells_of(suite.study(offline=True))
+        assert {cell.called for cell in offline} == {"minilm"}
+        assert {cell.data.task for cell in offline} == {"PythonDocsSmall"}
+        assert {str(cell.spec.scheme) for cell in offline} <= {str(cell.spec.scheme) for cell in cells} | {
+            str(cell.spec.scheme).partition("+seed")[0] for cell in cells
+        } | {"W16A8-g128-rtn"}
+
+
+def test_the_paper_s_text_grid_is_whole() -> None:
+    cells = cells_of(load_suite("text").study())
+    assert len(cells) == 6 * 4 * 2 * 6
+    assert {cell.data.mteb for cell in cells} == {"NFCorpus", "SciFact", "SCIDOCS", "FiQA2018"}
+    assert {cell.spec.scheme.quantizer for cell in cells} == {"rtn", "hqq", "gptq", "gptq_ao", "awq", "adaround"}
+
+
+def test_models_and_data_of_yours_take_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    cells = cells_of(load_suite("query").study(models=["minilm"], data=["./corpus"]))
+    assert {cell.data.folder for cell in cells} == {str(tmp_path / "corpus")}
+    assert {str(cell.spec.scheme) for cell in cells} == {
+        "W4-g128-rtn",
+        "W4-g128-rtn+query",
+        "W3-g128-rtn",
+        "W3-g128-rtn+query",
+    }
+
+
+def test_what_is_not_there_is_told() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean text"):
+        load_suite("txt")
+    with pytest.raises(StudyError, match="no offline variant"):
+        load_suite("classes").study(offline=True)
+    with pytest.raises(StudyError, match=r"text\.yaml: two data entries are called a"):
+        load_suite("text").study(data=["a", "a"])
