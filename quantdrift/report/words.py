@@ -303,7 +303,8 @@ def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
         resting = round((flip - least) * metrics["flip@1"]["n"])
         yield (
             f"Exact ties: over all ways to break them {percent(least)} to {percent(most)} of the inputs flip, "
-            f"{percent(expected)} expected" + (f"; {resting:,} of the flips rest on a tie." if resting else ".")
+            f"{percent(expected)} expected"
+            + (f"; {resting:,} of the flips {'rests' if resting == 1 else 'rest'} on a tie." if resting else ".")
         )
     near = metrics.get("interchangeable", {})
     if near.get("value"):

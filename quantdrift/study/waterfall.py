@@ -199,9 +199,12 @@ def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
     value, low, high = (
         100 * (end or 0) for end in (first.interaction.value, first.interaction.low, first.interaction.high)
     )
+    meant = "none is shown"
+    if low > 0 or high < 0:
+        meant = "they change the same inputs" if high < 0 else "together they change more"
     alone = " + ".join(f"{100 * (stage.alone.value or 0):.1f}" for stage in first.stages)
     told.append(
         f"Each by itself: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} to "
-        f"{high:+.1f}): " + ("they change the same inputs." if value < 0 else "together they change more.")
+        f"{high:+.1f}): {meant}."
     )
     return told
