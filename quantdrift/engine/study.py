@@ -17,11 +17,14 @@ from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
+from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of
-from quantdrift.errors import DiskError, QuantDriftError
+from quantdrift.errors import DiskError, QuantDriftError, UnsupportedError
+from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Progress
 from quantdrift.runs import now
+from quantdrift.spec import parse
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
 from quantdrift.study.plan import Cell, CellSettings
 from quantdrift.study.sources import Data
@@ -90,11 +93,24 @@ def survey(
             first = group[0][0]
             try:
                 model = models.of(first, data)
-                found.append(_work(group, model, data, forecast=forecast, store=store, progress=progress))
+                found.append(
+                    _told_nothing(group, data)
+                    if first.data.retriever is not None
+                    else _work(group, model, data, forecast=forecast, store=store, progress=progress)
+                )
             except QuantDriftError as error:
                 found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
             tell(len(group))
     return found
+
+
+def _told_nothing(group: Sequence[Open], data: Data) -> Work:
+    """Of rerankers only how many pairs there are is told: what they rerank is found when it is needed."""
+    first = group[0][0]
+    dataset = data.of(first.data)
+    assert isinstance(dataset, RetrievalDataset)  # a retriever was loaded for it
+    pairs = len(dataset.queries) * min(first.data.top, len(dataset.documents))
+    return Work(model=first.called, data=first.data.called, cells=len(group), inputs=pairs, passes=len(group) + 1.0)
 
 
 def _work(
@@ -157,7 +173,7 @@ class _Models:
     _model: LocalModel | QuantDriftError | None = None
 
     def of(self, cell: Cell, data: Data) -> LocalModel:
-        key = (cell.spec.model, cell.settings.device, _kind(data.of(cell.data)))
+        key = (cell.spec.model, cell.settings.device, _kind(data.of(cell.data)), cell.data.retriever is not None)
         if key != self._key:
             self._key, self._model = key, None  # the earlier one is let go before the next is loaded
             try:
@@ -168,6 +184,47 @@ class _Models:
             raise self._model
         assert self._model is not None  # it was loaded
         return self._model
+
+
+@dataclass(slots=True)
+class _Shortlists:
+    """What cross-encoders rerank: the first documents that a retriever finds at full precision, found once."""
+
+    store: EmbeddingStore
+    progress: Progress
+    device: str | None
+    _found: dict[str, Shortlist] = field(default_factory=dict)
+
+    def of(self, cell: Cell, data: Data) -> Shortlist | None:
+        """The shortlists of a cell's data; None where models search themselves."""
+        entry, dataset = cell.data, data.of(cell.data)
+        if entry.retriever is None:
+            return None
+        if not isinstance(dataset, RetrievalDataset):
+            raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
+        key = entry.model_dump_json()
+        if key not in self._found:
+            model = load_model(entry.retriever, None, device=cell.settings.device or self.device)
+            assert isinstance(model, SentenceEncoder)  # no kind of classes was asked for
+            data.refuse_prompts(entry, model.model.prompts, entry.retriever)
+            opened = open_loaded(parse(f"{entry.retriever}@W8"), dataset, model, texts=None, started=now())
+            settings = replace(settings_of(cell.settings), k=entry.top)
+            flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
+            queries, documents = flow.reference(opened.reading.ready(flow))
+            state = score_embeddings(
+                queries, queries, documents, documents, similarity=model.similarity, k=min(entry.top, len(documents))
+            )
+            rows = zip(dataset.query_ids, state.reference_top()[0].tolist(), strict=True)
+            self._found[key] = Shortlist(
+                documents={query: tuple(dataset.document_ids[row] for row in own if row >= 0) for query, own in rows},
+                top=entry.top,
+                record={
+                    "from": "retriever",
+                    "retriever": entry.retriever,
+                    "retriever_fingerprint": opened.pair.fingerprint,
+                },
+            )
+        return self._found[key]
 
 
 def run_cells(
@@ -190,11 +247,13 @@ def run_cells(
         DiskError: no cell can be written or kept any more.
     """
     models, busy = _Models(device), []
+    shortlists = _Shortlists(store, progress, device)
 
     def attempt(cell: Cell, planned: PlannedCell) -> None:
         announce(cell)
         try:
-            opened, settings = _opened(cell, models.of(cell, data), data), settings_of(cell.settings)
+            lists, settings = shortlists.of(cell, data), settings_of(cell.settings)
+            opened = _opened(cell, models.of(cell, data), data, lists)
             out, key = folder.place(cell.name), planned.fingerprint
             measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=key)
             folder.forget_failure(planned)
@@ -217,12 +276,13 @@ def run_cells(
             time.sleep(_WAIT)
 
 
-def _opened(cell: Cell, model: LocalModel, data: Data) -> Opened:
+def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:
     dataset = data.of(cell.data)
-    check_pair(cell.spec, dataset)
+    check_pair(cell.spec, dataset, reranks=lists is not None)
     if isinstance(model, SentenceEncoder):
         data.refuse_prompts(cell.data, model.model.prompts, cell.called)
-    opened = open_loaded(cell.spec, dataset, model, texts=calibration_texts(cell.spec.scheme), started=now())
+    texts = calibration_texts(cell.spec.scheme)
+    opened = open_loaded(cell.spec, dataset, model, texts=texts, shortlist=lists, started=now())
     asked = cell.settings.held_out
     if asked is None or not isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
         return opened
@@ -234,7 +294,8 @@ def _opened(cell: Cell, model: LocalModel, data: Data) -> Opened:
 
 
 def _load(cell: Cell, data: Data, device: str | None) -> LocalModel:
-    return load_model(cell.spec.model, _kind(data.of(cell.data)), device=cell.settings.device or device)
+    kind, reranks = _kind(data.of(cell.data)), cell.data.retriever is not None
+    return load_model(cell.spec.model, kind, reranks=reranks, device=cell.settings.device or device)
 
 
 def _kind(dataset: Dataset) -> Kind | None:

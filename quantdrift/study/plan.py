@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quantdrift.display import clean
 from quantdrift.errors import SpecError, StudyError, nearest
+from quantdrift.finished.shortlist import FIRST
 from quantdrift.records import MAX_DEPTH, bytes_digest, open_file
 from quantdrift.spec import Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut
@@ -62,13 +63,18 @@ class ModelEntry(_Part):
 
 
 class DataEntry(_Part):
-    """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task."""
+    """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task.
+
+    With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
+    """
 
     folder: str | None = None
     task: str | None = None
     mteb: str | None = None
     split: str = "test"
     subset: str | None = None
+    retriever: str | None = None
+    top: int = Field(default=FIRST, ge=1)
     name: str = ""
     settings: CellSettings = CellSettings()
 
@@ -315,6 +321,12 @@ def _from(study: Study, folder: Path) -> Study:
         for one in study.models
     ]
     data = [one.model_copy(update={"folder": whole(one.folder)}) if one.folder else one for one in study.data]
+    data = [
+        one.model_copy(update={"retriever": whole(one.retriever)})
+        if one.retriever and (one.retriever.startswith((".", "~")) or (folder / one.retriever).is_dir())
+        else one
+        for one in data
+    ]
     if study.capture is None:
         return study.model_copy(update={"models": models, "data": data})
     capture = study.capture.model_copy(update={"seeds": study.capture.seeds or study.seeds})

@@ -67,7 +67,10 @@ def _of_harness(name: str) -> Any:
 def fingerprint_of(cell: Cell, data: Data) -> str | None:
     """The fingerprint that the cell's run must have; None where model or data are not to be had."""
     try:
-        return cell.fingerprint(data=data.of(cell.data).fingerprint, model=stamp_of(cell.spec.model))
+        digest = data.of(cell.data).fingerprint
+        if cell.data.retriever is not None:
+            digest = f"{digest} {stamp_of(cell.data.retriever)} {cell.data.top}"
+        return cell.fingerprint(data=digest, model=stamp_of(cell.spec.model))
     except QuantDriftError:
         return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.errors import StudyError, UnknownNameError
-from quantdrift.study.plan import Study, loaded_yaml, study_of
+from quantdrift.study.plan import DataEntry, Study, loaded_yaml, study_of
 
 GROUP = "quantdrift.suites"
 """Entry points of packages that have a folder of suites."""
@@ -51,7 +51,13 @@ class Suite:
                     "--models NAME --data FOLDER"
                 )
             content = {**content, **self.offline}
-        content = {**content, **({"models": [*models]} if models else {}), **({"data": [*data]} if data else {})}
+        if models:
+            content = {**content, "models": [*models]}
+        if data:
+            first = content["data"][0]
+            kept = {key: first[key] for key in ("retriever", "top") if isinstance(first, dict) and key in first}
+            given = [DataEntry.model_validate(one).model_dump(exclude_none=True) for one in data]
+            content = {**content, "data": [{**one, **kept} for one in given]}
         return study_of(content, self.file, folder=Path.cwd())
 
 
