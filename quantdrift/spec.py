@@ -43,7 +43,7 @@ CODED = ("int8", "uint8", "binary", "ubinary")
 SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
 """What only a search over embeddings has."""
 DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
-OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "backend", "calib", "grid", "head", "seed")))
+OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed")))
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 
@@ -54,6 +54,7 @@ _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _FULL = "fp"
 _NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 _VALUES = {
+    "act": ("tensor|token", "tensor (one scale, from calibration) or token (a scale for each token, as it runs)"),
     "attention": ("eager|sdpa", "eager or sdpa"),
     "backend": ("gptqmodel|auto-gptq|optimum", "gptqmodel, auto-gptq or optimum"),
     "batch": ("[1-9][0-9]{0,4}", "a whole number, 1 or more"),
@@ -174,6 +175,10 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
     if written == _FULL:
         _check_full(text, start, end, values)
         return {"weight_bits": float(FULL_BITS), "activation_bits": None, "options": _options_of(values)}
+    if "act" in values and bits[2] is None:
+        option = start + text[start:end].index("+act=") + 1
+        expected = f"activation bits, 4 to 8, before it: W{bits[1]}A8+act={values['act']}; or leave it out"
+        raise error_at(text, option, option + len(f"act={values['act']}"), "no activations for", expected)
     if not float(bits[1]).is_integer() and "criterion" not in values:
         low, width = int(float(bits[1])), f"W{bits[1]}"
         expected = f"a criterion that says which layers get {low} and which {low + 1} bits, e.g. {width}+gap"
@@ -190,7 +195,8 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
 
 
 def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, values[key]) for key in OPTION_KEYS if key in values)
+    default = ("act", "tensor")
+    return tuple((key, values[key]) for key in OPTION_KEYS if key in values and (key, values[key]) != default)
 
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
@@ -237,7 +243,7 @@ class Scheme:
         quantizer: one of QUANTIZERS.
         query_only: whether only the query side is quantized and the index stays at the reference.
         criterion: one of CRITERIA, which chooses the layers that get more bits, or None.
-        options: (key, value) sorted by key; a mapping, or pairs in another order, become this.
+        options: (key, value) sorted by key, act=tensor left out; a mapping, or pairs in another order, become this.
 
     Raises:
         SpecError: the values make no scheme; `text` is what they would be written as.
@@ -256,7 +262,9 @@ class Scheme:
         pairs = self.options.items() if isinstance(self.options, Mapping) else self.options
         object.__setattr__(self, "options", tuple(sorted(pairs)))
         text = str(self)
-        for name, value in _read_scheme(text, 0, len(text)).items():
+        read = _read_scheme(text, 0, len(text))
+        object.__setattr__(self, "options", _options_of(dict(self.options)))
+        for name, value in read.items():
             if (given := getattr(self, name)) != value:
                 problem, expected = f"{name} given as {given!r} in", f"{value!r}, as this reads"
                 raise error_at(text, 0, len(text), problem, expected)
@@ -278,6 +286,11 @@ class Scheme:
     def full_precision(self) -> bool:
         """Whether weights and activations are left alone."""
         return self.weight_bits == FULL_BITS and self.activation_bits is None
+
+    @property
+    def per_token(self) -> bool:
+        """Whether every token's activations get a scale of their own, as the model runs."""
+        return self.option("act") == "token"
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -306,11 +319,11 @@ class Scheme:
         weights, activations = "weights" in kept, "activations" in kept
         if not weights:
             left_out |= {*ALLOCATION_KEYS, "backend", "grid"}
+        if not activations:
+            left_out.add("act")
         if not weights and not activations:
-            left_out |= {"calib", "head"}
-        if not {"weights", "activations", "index"} & {*kept}:
-            left_out.add("seed")
-        return replace(
+            left_out.add("head")
+        found = replace(
             self,
             weight_bits=self.weight_bits if weights else float(FULL_BITS),
             activation_bits=self.activation_bits if activations else None,
@@ -318,8 +331,13 @@ class Scheme:
             quantizer=self.quantizer if weights else DEFAULT_QUANTIZER,
             query_only=self.query_only and (weights or activations),
             criterion=self.criterion if weights else None,
-            options=tuple(option for option in self.options if option[0] not in left_out),
+            options=tuple(option for option in self.options if option[0] not in {*left_out, "calib", "seed"}),
         )
+        drawn = {"calib"} if calibrates(found) else set()
+        if drawn or "index" in kept or found.criterion is not None:
+            drawn.add("seed")
+        samples = [option for option in self.options if option[0] in drawn]
+        return replace(found, options=(*found.options, *samples))
 
     @property
     def granularity(self) -> str:
@@ -583,7 +601,8 @@ def needs_inputs(criterion: str | None) -> bool:
 
 def calibrates(scheme: Scheme) -> bool:
     """Whether the candidate is made on calibration documents."""
-    return scheme.quantizer in _CALIBRATED or scheme.activation_bits is not None
+    by_quantizer = scheme.quantizer in _CALIBRATED and scheme.weight_bits != FULL_BITS
+    return by_quantizer or (scheme.activation_bits is not None and not scheme.per_token)
 
 
 def draws(scheme: Scheme) -> bool:

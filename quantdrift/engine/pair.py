@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from quantdrift.allocation.record import Allocation
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
-from quantdrift.engine.calibration.inputs import quantized_inputs
+from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, quantized_inputs
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
@@ -104,6 +104,7 @@ class QuantizedPair:
         self.run_as = Runtime.of(scheme)
         self._made: MadeLayers | None = None
         self._reached: set[str] = set()
+        self._called: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
             widths = widths_for(stored, self.layers, scheme, self.fingerprint)
@@ -117,7 +118,8 @@ class QuantizedPair:
     @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        return any(one.needs_moments for one in self._quantizers()) or self.scheme.activation_bits is not None
+        fixed = self.scheme.activation_bits is not None and not self.scheme.per_token
+        return fixed or any(one.needs_moments for one in self._quantizers())
 
     @property
     def needs_widths(self) -> bool:
@@ -193,8 +195,13 @@ class QuantizedPair:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Note which layers the forward passes inside use."""
-        with WeightUse(self.layers) as use:
+        """Note which layers the forward passes inside use, and of quantized activations which they call."""
+        with ExitStack() as stack:
+            if self.scheme.activation_bits is not None:
+                stack.enter_context(plain_products([]))
+                called = hooked_inputs(self.modules, self.layers, lambda n, *_: self._called.add(self.layers[n].name))
+                stack.enter_context(called)
+            use = stack.enter_context(WeightUse(self.layers))
             yield
         self._reached |= use.used
 
@@ -249,7 +256,8 @@ class QuantizedPair:
                 if made.quantized is not None:
                     put_in_place(layer, made.quantized)
             if (bits := self.scheme.activation_bits) is not None:
-                stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+                called = stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+                stack.callback(lambda: self._called.update(called))
             if self.run_as is not None:
                 stack.enter_context(self.run_as.applied(self.modules, self.encoder))
             self._active = True
@@ -271,7 +279,7 @@ class QuantizedPair:
         if self.needs_calibration:
             raise UnsupportedError(
                 f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
-                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
+                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq, without A8 or with +act=token)"
             )
         for layer, bits in zip(self.layers, widths, strict=True):
             method = self._methods[bits]
@@ -282,7 +290,10 @@ class QuantizedPair:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
-    def _ranges(self) -> dict[str, float]:
+    def _ranges(self) -> Mapping[str, float | None]:
+        """Layer name to the end of its inputs' grid, None for one of each token."""
+        if self.scheme.per_token:
+            return dict.fromkeys(layer.name for layer in self.layers if layer.modules)
         return {} if self._made is None else self._made.ranges()
 
     def _quantizers(self) -> list[LayerQuantizer]:
@@ -313,7 +324,19 @@ class QuantizedPair:
         if self.run_as is not None:
             described["runtime"] = dict(self.run_as.told())
         described["layers_left_out"] = dict(self.left_out)
-        return described if self._made is None else described | self._made.describe(self.scheme)
+        if self._made is not None:
+            described |= self._made.describe()
+        if self.scheme.activation_bits is not None:
+            # a layer with a fixed range was called in calibration; of the others, what ran tells
+            covered = self._ranges().keys() & self._called if self.scheme.per_token else self._ranges().keys()
+            described["activations"] = {
+                "bits": self.scheme.activation_bits,
+                "scale": "token" if self.scheme.per_token else "tensor",
+                "layers_covered": len(covered),
+                "layers": len(self.layers),
+                "not_covered": [layer.name for layer in self.layers if layer.name not in covered],
+            }
+        return described
 
 
 class TwoModels:

@@ -227,7 +227,7 @@ class Classes(Reading):
             raise DataError(
                 "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
                 f"{self.dataset} has no train part; add one (train.jsonl, train/CLASS/, x_train), name a file of texts "
-                "(+calib=FILE.txt), or use a data-free scheme (rtn or hqq without A8)"
+                "(+calib=FILE.txt), or use a data-free scheme (rtn or hqq, without A8 or with +act=token)"
             )
         head = self.head or self._probe(flow)
         labels, notes = self.labels, head.notes

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
-from quantdrift.doctor import CALIBRATED
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
-from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, Versus, chooses, is_endpoint
+from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -39,7 +38,9 @@ def refuse_settings(scheme: Scheme) -> None:
             f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(CODED)}; "
             f"got {scheme}"
         )
-    if scheme.quantizer in CALIBRATED or scheme.activation_bits is not None:
+    if scheme.activation_bits is not None:
+        takes.add("act")
+    if calibrates(scheme):
         takes |= {"calib", "seed"}
     stored = scheme.option("allocation")
     if scheme.criterion is not None:

@@ -159,6 +159,7 @@ def plain_cells(
         and (kind is None or one.kind == kind)
         and (model is None or one.model == model)
         and one.scheme.activation_bits == activation
+        and not one.scheme.per_token
         and one.scheme.criterion == criterion
         and not one.scheme.query_only
     ]

@@ -179,8 +179,10 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if activations := made.get("activations"):
         covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
         missing = activations["not_covered"]
-        only = f"; not of {some(missing)}, so activations are quantized only in part" if missing else ""
-        yield f"inputs of {covered} at {activations['bits']} bits{only}"
+        scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
+        why = "which nothing calls (torch's own attention and experts read the weights alone)"
+        only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
+        yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"

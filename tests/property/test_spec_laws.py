@@ -57,7 +57,7 @@ def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
     group_size = draw(st.none() | st.just(128) | st.integers(1, 999_999_999))
     quantizer = draw(st.sampled_from(QUANTIZERS))
     query_only = draw(st.booleans())
-    pairs = draw(OPTIONS)
+    pairs = draw(OPTIONS) | draw(st.sampled_from([{}, {"act": "token"}] if activation_bits else [{}]))
 
     scheme = Scheme(
         weight_bits=weight_bits,

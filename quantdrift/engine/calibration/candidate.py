@@ -109,9 +109,9 @@ class MadeLayers:
         """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
         return {made.name: made.absmax for made in self.layers if made.called and made.n_tokens}
 
-    def describe(self, scheme: Scheme) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What a run records, as JSON values."""
-        described: dict[str, Any] = {
+        return {
             "calibration": dict(self.sample.record),
             "seconds": round(self.seconds, 3),
             "seconds_in_method": round(sum(made.seconds for made in self.layers), 3),
@@ -129,15 +129,6 @@ class MadeLayers:
                 for made in self.layers
             ],
         }
-        if scheme.activation_bits is not None:
-            ranges = self.ranges()
-            described["activations"] = {
-                "bits": scheme.activation_bits,
-                "layers_covered": len(ranges),
-                "layers": len(self.layers),
-                "not_covered": [made.name for made in self.layers if made.name not in ranges],
-            }
-        return described
 
 
 def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
@@ -148,7 +139,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
             "runs in another thread or process, or in one compiled piece; use rtn or hqq"
         )
     endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
-    if endless and scheme.activation_bits is not None:
+    if endless and scheme.activation_bits is not None and not scheme.per_token:
         raise DataError(
             f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
             f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"

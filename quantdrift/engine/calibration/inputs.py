@@ -129,29 +129,44 @@ def output_error(weight: Tensor, low: Tensor, second: Tensor) -> float | None:
     return max(0.0, float(((error @ second) * error).sum()) / power) if power > 0 else None
 
 
-# --- quantized: one fixed range per tensor, at the input of every linear layer --------------------
+# --- quantized: at the input of every linear layer, on a fixed range or on one for each token -----
 
 
-def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
+def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
     """Round a tensor to a symmetric grid and clip what lies beyond (paper, appendix on A8).
 
-    scale = absmax / (2^(bits-1) - 1), value = clamp(round(x / scale)) * scale, halves to even.
+    scale = absmax / (2^(bits-1) - 1), value = clamp(round(x / scale)) * scale, halves to even. Without an absmax, every
+    row of the last dimension (a token) has that of its own.
     """
     levels = 2 ** (bits - 1) - 1
     if absmax == 0:
         return torch.zeros_like(x)
-    scale = absmax / levels
-    codes = torch.round(x.to(torch.float32) / scale).clamp_(-levels, levels)
+    exact = x.to(torch.float32)
+    if absmax is None:  # of a row of zeros any scale will do, but 0
+        scale = (exact.abs().amax(dim=-1, keepdim=True) / levels).clamp_min(torch.finfo(torch.float32).tiny)
+    else:
+        scale = absmax / levels
+    codes = torch.round(exact / scale).clamp_(-levels, levels)
     quantized: Tensor = (codes * scale).to(x.dtype)
     return quantized
 
 
 @contextmanager
-def quantized_inputs(layers: Sequence[LinearLayer], ranges: Mapping[str, float], bits: int) -> Iterator[None]:
-    """Inside, the layers' modules get inputs of so many bits."""
+def quantized_inputs(
+    layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], bits: int
+) -> Iterator[set[str]]:
+    """Inside, the layers' modules get inputs of so many bits; gives the names of those that were called.
 
-    def quantize(absmax: float) -> Callable[..., tuple[Any, Any]]:
+    Args:
+        layers: of the model.
+        ranges: layer name to the end of its grid, None for one of each token; a layer without is left alone.
+        bits: of an input.
+    """
+    called: set[str] = set()
+
+    def quantize(name: str, absmax: float | None) -> Callable[..., tuple[Any, Any]]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            called.add(name)
             if args and isinstance(args[0], Tensor):
                 args = (fake_quantize(args[0], absmax=absmax, bits=bits), *args[1:])
             elif isinstance(x := kwargs.get("input"), Tensor):
@@ -160,9 +175,9 @@ def quantized_inputs(layers: Sequence[LinearLayer], ranges: Mapping[str, float],
 
         return hook
 
-    with ExitStack() as stack:
+    with plain_products([]), ExitStack() as stack:  # torch's encoder would hand over nested tensors
         for layer in layers:
             for module in layer.modules if layer.name in ranges else ():
-                hook = quantize(ranges[layer.name])
+                hook = quantize(layer.name, ranges[layer.name])
                 stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        yield
+        yield called

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import SpecError
+from quantdrift.engine.refusals import refuse_settings
+from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.spec import (
     CRITERIA,
     QUANTIZERS,
     Scheme,
     Spec,
     Versus,
+    calibrates,
+    draws,
     is_endpoint,
     parse,
     parse_pair,
@@ -48,6 +51,8 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
         ("W8-hqq-g1", "W8-g1-hqq"),
         ("W4-g999999999", "W4-g999999999-rtn"),
         ("W16.0A8-channel", "W16A8-channel-rtn"),
+        ("W4A8+seed=1+act=token", "W4A8-g128-rtn+act=token+seed=1"),
+        ("W16A8+act=tensor", "W16A8-g128-rtn"),  # the default
         ("W4+gap+query", "W4-g128-rtn+query+gap"),  # a criterion for a whole width decides nothing, yet is none
         ("W4+calib=docs/a-b.c=d.jsonl", "W4-g128-rtn+calib=docs/a-b.c=d.jsonl"),
         ("W4+head==", "W4-g128-rtn+head=="),
@@ -117,6 +122,10 @@ BAD_SPECS = [
     *((f"m@W3+gap+{key}=[{value}]", f"unusable value of {key}") for key, value in
       (("queries", "0"), ("calib", "x.csv"), ("grid", "mse"), ("seed", "x"),
        ("solver", "best"), ("units", "qkv"), ("widths", "1,4"))),
+    *((f"m@{bits}+gap+[act={act}]", f"no activations for 'act={act}' .*: W4A8\\+act={act}; or leave it out$")
+      for bits in ("W4", "W4-gptq") for act in ("token", "tensor")),
+    ("m@[fp+emb=int8+act=token]", "act in .* nothing that quantizes beside fp"),
+    ("m@W4A8+act=[row]", "unusable value of act .* tensor .* or token"),
     # two models
     (" []vs ./x", "missing reference .* expected MODEL vs MODEL"),
     ("minilm vs[]", "missing candidate"),
@@ -208,3 +217,41 @@ def test_the_pages_for_users_tell_the_truth() -> None:
         shown = re.findall(r'quantdrift run "([^"]+)"', (DOCS / name).read_text(encoding="utf-8"))
         assert len(shown) >= 3
         assert all(isinstance(parse_pair(text), Versus) for text in shown)
+
+
+# --- what a scheme needs, and its parts -----------------------------------------------------------
+
+
+def test_a_scale_for_each_token_needs_no_inputs_but_a_quantizer_does() -> None:
+    needs = {
+        text: (calibrates(parse_scheme(text)), draws(parse_scheme(text)))
+        for text in ("W4A8", "W16A8-gptq", "W4A8+act=token", "W16A8-gptq+act=token", "W4A8-gptq+act=token")
+    }
+    assert [*needs.values()] == [(True, True)] * 2 + [(False, False)] * 2 + [(True, True)]
+    assert draws(parse_scheme("W3.5A8+gap+act=token"))  # queries are drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "only"),
+    [
+        ("W4A8+act=token+emb=int8", {"weights", "embeddings"}, "W4-g128-rtn+emb=int8"),
+        ("W4A8+act=token+emb=int8", {"activations"}, "W16A8-g128-rtn+act=token"),
+        ("W4A8-gptq+act=token+calib=8+seed=1", {"activations"}, "W16A8-g128-rtn+act=token"),
+        ("W4A8-gptq+act=token+calib=8+seed=1", {"weights"}, "W4-g128-gptq+calib=8+seed=1"),
+        ("W4A8+calib=8+seed=1+index=HNSW8", {"weights"}, "W4-g128-rtn"),
+        ("W4A8+calib=8+seed=1+index=HNSW8", {"weights", "index"}, "W4-g128-rtn+index=HNSW8+seed=1"),
+        ("W4A8+calib=8+seed=1+index=HNSW8", {"activations"}, "W16A8-g128-rtn+calib=8+seed=1"),
+        ("W3.5A8+depth+act=token+seed=1", {"weights", "activations"}, "W3.5A8-g128-rtn+depth+act=token+seed=1"),
+    ],
+)
+def test_stages_alone_keep_the_options_that_they_take(text: str, kept: set[str], only: str) -> None:
+    scheme = parse_scheme(text).only(kept)
+    assert str(scheme) == only
+    assert scheme is not None
+    refuse_settings(scheme)
+
+
+def test_settings_of_a_calibration_are_refused_where_there_is_none() -> None:
+    refuse_settings(parse_scheme("W4A8-gptq+act=token+calib=8+seed=1"))
+    with pytest.raises(UnsupportedError, match=r"\+calib= has no effect on W4A8-g128-rtn\+act=token"):
+        refuse_settings(parse_scheme("W4A8+act=token+calib=8"))

@@ -92,6 +92,8 @@ def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     assert (calibration["source"], calibration["of"]) == ("the train part", N_TRAIN)
     with pytest.raises(DataError, match="never on those it is evaluated on"):
         one.measure(classes(world("W2A8"), train=False))
+    without = world("W2A8+act=token")
+    assert without.measure(classes(without, train=False))[0].evidence.n_items.tolist() == [len(CLASSES)] * N_TEST
 
 
 def test_every_input_searches_the_others_and_never_itself() -> None:

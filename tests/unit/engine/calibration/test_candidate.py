@@ -17,6 +17,7 @@ from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.progress import Silent
+from quantdrift.report.words import candidate_lines
 
 SCHEME = "W3-g8-adaround"
 
@@ -168,3 +169,67 @@ def test_an_endless_input_has_no_range(tmp_path: Path) -> None:
     for _ in range(2):  # also where the layers are kept
         with pytest.raises(DataError, match="is not finite on the calibration data"):
             world.pair(tmp_path, "W16A8")
+
+
+# --- a scale for each token -----------------------------------------------------------------------
+
+
+def test_a_scale_for_each_token_needs_no_calibration(world: World) -> None:
+    pair, x = QuantizedPair(world.model, "W16A8+act=token"), 5 * torch.randn(20, 12)
+    assert not pair.needs_calibration
+    exact, rounded = world.model(x), x
+    for module in world.model:
+        step = rounded.abs().amax(1, keepdim=True) / 127
+        rounded = module((rounded / step).round() * step if isinstance(module, nn.Linear) else rounded)
+    with pair.candidate():
+        found, digest = world.model(x), pair.candidate_fingerprint()
+    torch.testing.assert_close(found, rounded)
+    assert not torch.equal(found, exact)
+    assert torch.equal(world.model(x), exact)  # nothing stays behind
+    assert digest not in {world.before, world.candidate(world.pair(None, "W16A8"))}  # they key embeddings
+
+
+class Tower(nn.Module):
+    """As CLIP's: torch's attention reads the weight of its output projection and does not call it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.attention, self.unused = nn.Linear(4, 8), nn.MultiheadAttention(8, 2), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.into(x)
+        return self.attention(hidden, hidden, hidden)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("act", ["token", "tensor"])
+@pytest.mark.parametrize("seen", ["probe", "candidate"])  # embeddings may be kept, and then the candidate does not run
+def test_layers_that_are_never_called_are_named(act: str, seen: str) -> None:
+    world = World(Tower(), torch.randn(6, 4))
+    pair = QuantizedPair(world.model, f"W4A8-g4+act={act}")
+    pair.prepare(world.sample(), root=None, progress=Silent())
+    with pair.observed() if seen == "probe" else pair.candidate():
+        world.run(torch.randn(6, 4))
+    made = {"activations": pair.describe()["activations"]}
+    missing = ["attention.in_proj_weight", "attention.out_proj", "unused"]
+    figures = {"bits": 8, "scale": act, "layers_covered": 1, "layers": 4, "not_covered": missing}
+    assert made["activations"] == figures
+    (line,) = (line for line in candidate_lines({"quantization": made}) if line.startswith("inputs of"))
+    assert all(name in line for name in ("1 of 4 linear layers", act.replace("tensor", "per layer"), *missing))
+
+
+@pytest.mark.parametrize("scheme", ["W16A8", "W16A8+act=token"])
+def test_texts_of_unequal_length_in_torchs_own_encoder(scheme: str) -> None:
+    """Without quantization it packs them into a nested tensor, which cannot be rounded."""
+    block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    model, x = nn.TransformerEncoder(block, 2).eval(), torch.randn(2, 3, 8)
+    padding = torch.tensor([[False, False, False], [False, True, True]])
+    pair = QuantizedPair(model, scheme)
+    run = torch.no_grad()(lambda: model(x, src_key_padding_mask=padding)[0])
+    pair.prepare(Sample(batches=[run], key=None, record={}), root=None, progress=Silent())
+    exact = run()
+    with pair.observed():
+        run()
+    with pair.candidate():
+        found = run()
+    assert 0 < (found - exact).abs().max() < 0.2
+    assert pair.describe()["activations"]["layers_covered"] == 4

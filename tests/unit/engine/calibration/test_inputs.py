@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from quantdrift.engine.calibration.inputs import fake_quantize, gram, moments_of, output_error
 
@@ -48,3 +51,32 @@ def test_the_grid_of_activations_by_hand() -> None:
     assert found.tolist() == pytest.approx([0, 0.3, -0.3, 12.7, 12.7, -12.7])
     assert fake_quantize(torch.ones(3), absmax=0.0, bits=8).tolist() == [0, 0, 0]
     assert fake_quantize(x.half(), absmax=12.7, bits=4).dtype == torch.float16
+
+
+def test_every_token_has_a_grid_of_its_own_by_hand() -> None:
+    """7 levels up to 0.7 and up to 70: steps of 0.1 and 10; a token of zeros stays one."""
+    x = torch.tensor([[[0.7, 0.26, -0.04], [70, -26, 4], [0, 0, 0]]])
+    found = fake_quantize(x, absmax=None, bits=4)
+    assert found.flatten().tolist() == pytest.approx([0.7, 0.3, 0, 70, -30, 0, 0, 0, 0])
+    assert fake_quantize(x.bfloat16(), absmax=None, bits=8).dtype == torch.bfloat16
+    assert fake_quantize(x[:, :0], absmax=None, bits=8).shape == (1, 0, 3)  # an expert without tokens
+    endless = fake_quantize(torch.tensor([[1.0, float("inf")], [1.0, 0.5]]), absmax=None, bits=8)
+    assert endless.isfinite().tolist() == [[False, False], [True, True]]
+
+
+@given(arrays.arrays("float32", (3, 4, 5), elements=st.floats(-1e4, 1e4, width=32)), st.integers(4, 8))
+def test_what_else_is_in_a_batch_changes_no_token(x: object, bits: int) -> None:
+    rows = torch.as_tensor(x)
+    found = fake_quantize(rows, absmax=None, bits=bits)
+    assert torch.equal(found[1, 2], fake_quantize(rows[1, 2], absmax=None, bits=bits))
+    half_a_step = rows.abs().amax(-1, keepdim=True) / (2**bits - 2)
+    assert ((found - rows).abs() <= 1.001 * half_a_step + 1e-30).all()
+
+
+@pytest.mark.slow
+def test_tokens_are_rounded_as_torchao_rounds_them() -> None:
+    utils = pytest.importorskip("torchao.quantization.utils")
+    x = torch.randn(4, 50, 64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 50)[:, None]
+    codes, scale = utils._quantize_activation_per_token_absmax(x)
+    wanted = codes.float() * scale.reshape(4, 50, 1)
+    torch.testing.assert_close(fake_quantize(x, absmax=None, bits=8), wanted, rtol=1e-6, atol=0)
