@@ -254,20 +254,37 @@ def run_contrast(
 def _contrasted(
     opened: Opened, settings: Settings, store: EmbeddingStore, progress: Progress, places: tuple[Path, Path]
 ) -> tuple[Run, Run]:
+    among = neighbours_of(opened)
+    (classes, neighbours), settings = _in_batches_that_fit(
+        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(
+            [opened.reading, among.reading]
+        ),
+        settings,
+    )
+    return (
+        _written(opened, classes, places[0], settings),
+        _written(opened, neighbours, places[1], settings, data=among.data),
+    )
+
+
+def neighbours_of(opened: Opened) -> Opened:
+    """Of labelled data opened for a contrast: every input as a search among the others, by cosine.
+
+    Raises:
+        DataError: there are fewer than LEAST inputs.
+    """
     (inputs,), data = opened.reading.sides, opened.data
+    if len(inputs.ids) < LEAST:
+        raise DataError(f"{data['name']} has {len(inputs.ids)} inputs to search among; expected at least {LEAST}")
     search = Search(
         queries=inputs,
         documents=None,
         similarity=Similarity.COSINE,
         excluded=np.arange(len(inputs.ids)),
+        calibration=opened.reading.calibration,
+        source=opened.reading.source,
         record={"reading": "self-retrieval"},
         dataset=opened.reading.dataset,
-    )
-    (classes, neighbours), settings = _in_batches_that_fit(
-        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(
-            [opened.reading, search]
-        ),
-        settings,
     )
     described = {
         **{key: data[key] for key in ("inputs", "split", "fingerprint", "path")},
@@ -277,10 +294,7 @@ def _contrasted(
         "n_documents": data["n_inputs"],
         "warnings": [f"every input searches the others of {data['name']}, itself left out"],
     }
-    return (
-        _written(opened, classes, places[0], settings),
-        _written(opened, neighbours, places[1], settings, data=described),
-    )
+    return replace(opened, reading=search, data=described)
 
 
 def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list[str] | None:

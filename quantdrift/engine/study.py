@@ -16,7 +16,7 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
 from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.run import measured_run
+from quantdrift.engine.run import measured_run, neighbours_of
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of
@@ -24,7 +24,7 @@ from quantdrift.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Progress
 from quantdrift.runs import now
-from quantdrift.spec import parse
+from quantdrift.spec import chooses, parse
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
 from quantdrift.study.plan import Cell, CellSettings
 from quantdrift.study.sources import Data
@@ -282,7 +282,17 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     if isinstance(model, SentenceEncoder):
         data.refuse_prompts(cell.data, model.model.prompts, cell.called)
     texts = calibration_texts(cell.spec.scheme)
-    opened = open_loaded(cell.spec, dataset, model, texts=texts, shortlist=lists, started=now())
+    among = cell.data.neighbours
+    if among and not isinstance(dataset, ClassificationDataset):
+        raise UnsupportedError(f"{cell.data.called} is a search; neighbours are of labelled data. Leave neighbours out")
+    if among and chooses(cell.spec.scheme):
+        raise UnsupportedError(
+            f"{cell.spec}: {cell.spec.scheme.criterion} chooses widths by the gaps of classes or of a search in "
+            "documents, not of neighbours; name a stored allocation, or one width"
+        )
+    opened = open_loaded(cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), contrast=among)
+    if among:
+        opened = neighbours_of(opened)
     asked = cell.settings.held_out
     if asked is None or not isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
         return opened

@@ -66,6 +66,7 @@ class DataEntry(_Part):
     """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task.
 
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
+    With `neighbours`, every input of labelled data searches all others, as `quantdrift contrast` has it.
     """
 
     folder: str | None = None
@@ -75,6 +76,7 @@ class DataEntry(_Part):
     subset: str | None = None
     retriever: str | None = None
     top: int = Field(default=FIRST, ge=1)
+    neighbours: bool = False
     name: str = ""
     settings: CellSettings = CellSettings()
 
@@ -91,13 +93,16 @@ class DataEntry(_Part):
             raise ValueError("expected one of folder, task and mteb")
         if self.subset is not None and self.mteb is None:
             raise ValueError("a subset is of a task of mteb")
+        if self.neighbours and self.retriever is not None:
+            raise ValueError("neighbours are of labelled data, a retriever of a search; expected one of the two")
         return self
 
     @property
     def called(self) -> str:
         """What the cells call it."""
         plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
-        return self.name or (plain if self.subset is None else f"{plain}-{self.subset}")
+        plain = plain if self.subset is None else f"{plain}-{self.subset}"
+        return self.name or (f"{plain}-self" if self.neighbours else plain)
 
 
 class Row(_Part):

@@ -70,6 +70,8 @@ def fingerprint_of(cell: Cell, data: Data) -> str | None:
         digest = data.of(cell.data).fingerprint
         if cell.data.retriever is not None:
             digest = f"{digest} {stamp_of(cell.data.retriever)} {cell.data.top}"
+        if cell.data.neighbours:
+            digest = f"{digest} neighbours"
         return cell.fingerprint(data=digest, model=stamp_of(cell.spec.model))
     except QuantDriftError:
         return None

@@ -17,7 +17,7 @@ def test_every_suite_can_be_planned(name: str) -> None:
     suite = load_suite(name)
     assert suite.about
     cells = cells_of(suite.study())
-    assert all(cell.data.mteb for cell in cells)
+    assert all(cell.data.mteb for cell in cells)  # the paper's
     assert {*suite.shows} <= {*_CONTENT, *FIGURES}
     if suite.offline is not None:
         offline = cells_of(suite.study(offline=True))

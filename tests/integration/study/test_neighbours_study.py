@@ -1,0 +1,53 @@
+"""A study that reads labelled data both ways: its cells are the two runs of `quantdrift contrast`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+pytest.importorskip("sklearn", reason="the extra 'classify' is not installed")
+
+from quantdrift.runs import read_run
+from support.tiny_command_line import Run, one_thread, place, quantdrift, text
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+
+@pytest.fixture(scope="module")
+def labelled(place: Path) -> Path:
+    folder = place / "labelled"
+    folder.mkdir()
+    for part, start, n in (("train", 0, 40), ("test", 500, 30)):
+        rows = [{"text": text(start + i, 6), "label": "ab"[i % 2]} for i in range(n)]
+        (folder / f"{part}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def study(place: Path, *schemes: str) -> None:
+    folder = str(place / "labelled")
+    data = [{"folder": folder}, {"folder": folder, "neighbours": True}]
+    content = {"models": [{"model": str(place / "tiny"), "name": "tiny"}], "schemes": [*schemes], "data": data}
+    Path("study.yaml").write_text(yaml.safe_dump(content))
+
+
+def test_both_readings_are_those_of_a_contrast(place: Path, labelled: Path, quantdrift: Run) -> None:
+    study(place, "W3")
+    quantdrift("study", "run", "study.yaml", "--out", "out")
+    quantdrift("contrast", "TINY@W3", "--data", str(labelled), "--out", "contrasted")
+    for here, there in (("labelled", "probe"), ("labelled-self", "self")):
+        own = read_run(Path("out") / "cells" / f"tiny@W3-g128-rtn_on_{here}")
+        (other,) = (read_run(one) for one in Path("contrasted").iterdir() if one.name.endswith(there))
+        assert own.record["files"] == other.record["files"]  # bit for bit
+        assert own.record["data"]["name"] == other.record["data"]["name"]
+    assert own.record["data"]["kind"] == "self-retrieval"
+
+
+def test_what_has_no_neighbours_fails_alone(place: Path, labelled: Path, quantdrift: Run) -> None:
+    study(place, "W4", "W3.5+gap")
+    quantdrift("study", "run", "study.yaml", "--out", "out", code=1)
+    told = json.loads(quantdrift("study", "status", "out", "--json", quiet=False))
+    failed = [cell for cell in told["cells"] if cell["state"] == "failed"]
+    assert [cell["name"] for cell in failed] == ["tiny@W3.5-g128-rtn+gap_on_labelled-self"]
+    assert "not of neighbours" in failed[0]["reason"]
