@@ -15,7 +15,7 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.records import write_text
 from quantdrift.report import paper_tables as tables
 from quantdrift.report.figures import Figure, separation_histogram, write_pictures
-from quantdrift.report.paper_capture import capture_tables
+from quantdrift.report.paper_capture import capture_tables, criteria_figure
 from quantdrift.report.paper_tables import NO_W4, Cells, Table, escaped, plain_cells, run_cells
 from quantdrift.report.study_figures import change_rates, law_chart
 from quantdrift.study.folder import StudyFolder
@@ -84,8 +84,12 @@ def tables_of(folder: StudyFolder) -> tuple[dict[str, Table], dict[str, str]]:
 def figures_of(folder: StudyFolder) -> tuple[list[Figure], dict[str, str]]:
     """The paper's figures that a study supports, and why the others are not."""
     cells = [one for one in run_cells(folder) if one.evidence.exact]
-    left_out = {"teaser": "it is a drawing", "criteria": _CAPTURE}
-    found = []
+    left_out, found = {"teaser": "it is a drawing"}, []
+    criteria = _CAPTURE if folder.capture is None else criteria_figure(folder)
+    if isinstance(criteria, Figure):
+        found.append(criteria)
+    else:
+        left_out["criteria"] = criteria
     if len(cells) < LEAST_RUNS:
         left_out["law"] = f"it takes {LEAST_RUNS} runs or more"
     else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quantdrift.metrics import parse_metric
+from quantdrift.report.figures import Figure
 from quantdrift.report.paper_tables import NAMES, Table, escaped
+from quantdrift.report.study_figures import capture_chart
 from quantdrift.study.capture import METRICS, Capture, Captured, read_capture
 from quantdrift.study.folder import StudyFolder
 
@@ -37,6 +39,19 @@ def capture_tables(folder: StudyFolder) -> dict[str, Table | str]:
         "alloc_calib": _by_size(capture),
         "clip_alloc_main": _by_quantizer(capture),
     }
+
+
+def criteria_figure(folder: StudyFolder) -> Figure | str:
+    """The paper's figure of all criteria at one budget, or why there is none."""
+    capture = read_capture(folder, [parse_metric("flip@1")])
+    own = [
+        one
+        for one in _found(capture, ("quantizer", "budget"))
+        if (one.of["quantizer"], one.of["budget"]) == ("rtn", _BUDGET)
+    ]
+    if not own:
+        return f"no allocation of {_BUDGET} bits by round to nearest with both uniform widths"
+    return capture_chart(own, CRITERIA, _BUDGET)
 
 
 def _found(capture: Capture, by: Sequence[str], metric: str = "flip@1") -> list[Captured]:

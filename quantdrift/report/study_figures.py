@@ -28,6 +28,7 @@ from quantdrift.report.figures import (
     widths_first,
 )
 from quantdrift.spec import FULL_BITS, Scheme
+from quantdrift.study.capture import Captured
 from quantdrift.study.results import Result
 
 _MAP = 860
@@ -400,4 +401,41 @@ def pareto(results: Sequence[Result]) -> Figure:
         f"{', mean over the corpora' if any(one.n > 1 for one in rates) else ''}. Left and low is best. The line joins "
         "the schemes that no other one beats in both; the others are pale.",
         spec=by_model(models, {"width": WIDE, "height": 300, "layer": layer}, values),
+    )
+
+
+def capture_chart(found: Sequence[Captured], names: Mapping[str, str], bits: float) -> Figure:
+    """What share of a wider width's benefit each criterion keeps, with intervals."""
+    values = [
+        {
+            "criterion": names.get(one.criterion, one.criterion),
+            "capture": one.ratio.value,
+            "low": one.ratio.low,
+            "high": one.ratio.high,
+            "n": one.ratio.n,
+        }
+        for one in sorted(found, key=lambda one: -(one.ratio.value or 0.0))
+        if one.ratio.value is not None
+    ]
+    y = {"field": "criterion", "type": "nominal", "sort": None, "title": None}
+    shared = {
+        "y": y,
+        "tooltip": tooltip(criterion="criterion", capture="captured:.0%", low="from:.0%", high="to:.0%", n="points:d"),
+    }
+    x = {"field": "capture", "type": "quantitative", "title": "captured benefit", "axis": PERCENT}
+    layer: list[dict[str, Any]] = [
+        {
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {**shared, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
+        },
+        {"mark": {"type": "point", "filled": True, "size": 60, "opacity": 1}, "encoding": {**shared, "x": x}},
+    ]
+    return Figure(
+        name="criteria",
+        title="Captured benefit by criterion",
+        caption=(
+            f"Allocations of {bits:g} bits on average, round to nearest: the share of the answers that the next width "
+            "repairs, with 95 % intervals over queries."
+        ),
+        spec=spec_of(values, width=WIDE, height=30 * len(values), layer=layer),
     )
