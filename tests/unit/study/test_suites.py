@@ -47,6 +47,21 @@ def test_models_and_data_of_yours_take_their_place(tmp_path: Path, monkeypatch: 
     }
 
 
+def test_data_of_yours_are_reranked_behind_the_same_retriever() -> None:
+    cells = cells_of(load_suite("reranking").study(models=["./mine"], data=["PythonDocsSmall"]))
+    assert {(cell.data.task, cell.data.retriever, cell.data.top) for cell in cells} == {
+        ("PythonDocsSmall", "minilm", 100)
+    }
+
+
+def test_labelled_data_are_read_both_ways() -> None:
+    cells = cells_of(load_suite("contrast").study())
+    called = {cell.data.called: cell.data.neighbours for cell in cells}
+    assert len(called) == 6
+    assert called["Banking77Classification-self"]
+    assert not called["Banking77Classification"]
+
+
 def test_what_is_not_there_is_told() -> None:
     with pytest.raises(UnknownNameError, match="did you mean text"):
         load_suite("txt")
