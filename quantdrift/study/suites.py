@@ -78,7 +78,8 @@ def load_suite(name: str) -> Suite:
         raise UnknownNameError("suite", name, files, hint="(quantdrift list suites shows all)")
     file = files[name]
     _, content = loaded_yaml(file)
-    if not isinstance(content, dict) or not {"about", "study"} <= {*content} <= _KEYS:
+    known = isinstance(content, dict) and {"about", "study"} <= {*content} <= _KEYS
+    if not known or not all(isinstance(content.get(part, {}), dict) for part in ("study", "offline")):
         raise StudyError(f"{file} is no suite; expected {', '.join(sorted(_KEYS))}")
     return Suite(
         name=name,

@@ -61,13 +61,21 @@ def test_each_arms_results_are_those_of_a_stock_search(function: str, top_k: int
     assert all(type(score) is float for one in found.values() for score in one.values())
 
 
-@pytest.mark.parametrize("scheme", ["W4-rtn", "W4A8-g64+calib=20", "W3.5+sqnr", "W4+query"])
+INDEXED = "W4+emb=ubinary+rescore=1+index=HNSW4"
+
+
+@pytest.mark.parametrize("scheme", ["W4-rtn", "W4A8-g64+calib=20", "W3.5+sqnr", "W4+query", INDEXED])
 def test_evidence_is_that_of_quantdrift_run_bit_for_bit(scheme: str, folder: str, tmp_path: Path) -> None:
     pair = QuantizedPair(model(folder, prompt_names=ASKED), scheme)
     evaluator = EvaluateRetrieval(exact(pair), score_function="cos_sim")
     found = evaluator.retrieve(CORPUS, QUERIES)
     own = own_run(folder, scheme, tmp_path / "run")
     assert_same_evidence(with_qrels(found.evidence, qrels_of(QUERIES)), own.evidence())
+    if scheme == INDEXED:  # beir sorts by score, and gets the list as the index returned it
+        for row, query in enumerate(found.evidence.input_ids):
+            listed = [found.evidence.item_ids[item] for item in found.evidence.candidate_top.items[row] if item >= 0]
+            best = sorted(found[query], key=found[query].__getitem__, reverse=True)
+            assert best[:10] == [name for name in listed if name in found[query]][:10]
     if scheme == "W4-rtn":  # their run folders can be compared, too
         saved = found.save(tmp_path / "saved", qrels=qrels_of(QUERIES), data="tiny")
         assert saved.record.keys() == own.record.keys()
