@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 import torch
+from transformers import ViTForImageClassification
 
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.models.named import resolve
@@ -167,3 +168,24 @@ def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run) 
     (classes,) = (run for run in runs if run.record["settings"]["reading"] == "logits")
     assert len(runs) == 2
     assert classes.record["metrics"]["flip@1"] == measured["metrics"]["flip@1"]
+
+
+def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift: Run, place: Path) -> None:
+    """As transformers gives it: the normed first token, which is what the head sees."""
+    contrast = ("contrast", "ROOT/vit@W3-channel", "--data", "ROOT/images.npz", "--out", "both", "--json")
+    (found,) = json.loads(quantdrift(*contrast))["contrasts"]
+    plain = json.loads(quantdrift("run", "ROOT/vit@W3-channel", "--data", "ROOT/images.npz", "--json"))
+    classes, searched = (read_run(Path(found[how]["path"])) for how in ("classification", "retrieval"))
+    for name in ("flip@1", "accuracy"):
+        assert classes.record["metrics"][name] == plain["metrics"][name]
+    with np.load(place / "images.npz") as arrays:
+        batch = classifier_samples.processor()(list(arrays["x_test"]), return_tensors="pt")
+    with torch.no_grad():
+        model = ViTForImageClassification.from_pretrained(place / "vit").eval()
+        vectors = torch.nn.functional.normalize(model.vit(**batch).last_hidden_state[:, 0]).double()
+    cosine = (vectors @ vectors.T).fill_diagonal_(-1).numpy()
+    evidence = searched.evidence()
+    assert [evidence.item_ids[item] for item in evidence.reference_top.items[:, 0]] == [
+        evidence.input_ids[best] for best in cosine.argmax(axis=1)
+    ]
+    np.testing.assert_allclose(evidence.reference_top.reference_scores[:, 0], cosine.max(axis=1), atol=1e-5)

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.opening import before_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import resolve
-from quantdrift.spec import parse_scheme
+from quantdrift.spec import Spec, parse_scheme
 from support.classifier_samples import CPU, close, images
 
 
@@ -69,3 +70,18 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
     assert tuple(pair.left_out) == tuple(f"timm_model.{head}" for head in TIMM_MODELS[name][1])
     with pair.candidate():
         assert not close(classifier.encode(images(), "input", 3), wanted)
+
+
+def test_what_a_contrast_searches_by_is_timms_own_pooled_representation(timm: Any, tmp_path: Path) -> None:
+    timm_folder(timm, tmp_path, "vit_tiny_patch16_224")
+    classifier = load_classifier(resolve(str(tmp_path)), device=CPU)
+    spec = Spec(model="vit", scheme=parse_scheme("W3"))
+    before, head = before_head(spec, classifier, QuantizedPair([classifier.module], spec.scheme))
+    inner: Any = classifier.module.get_submodule("timm_model")
+    with torch.no_grad():
+        wanted = inner.forward_head(
+            inner.forward_features(classifier.prepare(images())["pixel_values"]), pre_logits=True
+        )
+    vectors = before.encode(images(), "input", 3)
+    assert close(vectors, wanted)
+    assert close(head.logits(vectors), classifier.encode(images(), "input", 3))
