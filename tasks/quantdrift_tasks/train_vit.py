@@ -1,0 +1,195 @@
+"""Trains a small ViT on labelled images, in minutes on two cores: a classifier that was trained end to end.
+
+    python -m quantdrift_tasks.train_vit --data cifar10.npz --out ./vit
+    quantdrift contrast ./vit@W4 --data cifar10.npz
+
+The data are those of `quantdrift run`: a .npz file or folders of images, all of one size, with a labelled train part.
+The folder is a model that transformers loads. It is a plain ViT: patches, blocks, a linear head on the first token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+
+from quantdrift.datasets.labelled import Labelled, read_classification_folder
+from quantdrift.display import complain, say
+from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.progress import Terminal
+
+PATCH, WIDTH, DEPTH, HEADS = 4, 128, 6, 4
+EPOCHS, BATCH, RATE, SMOOTHING, SHIFT = 45, 64, 1e-3, 0.1, 4
+_TESTED = 250
+"""Images that are classified at once."""
+
+
+def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
+    """A ViT fitted to labelled images, by AdamW with warm-up and cosine decay.
+
+    Args:
+        part: images of one size, whole patches wide and high, and their labels.
+        epochs: passes over the images, each flipped and shifted by chance.
+        seed: of weights, order and augmentation.
+
+    Raises:
+        DataError: there are no labels of two classes, or the images do not fit.
+    """
+    names = sorted(set(part.labels or ()), key=lambda name: (len(name), name))  # numbers in their order
+    if len(names) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
+        raise DataError(f"expected train images with labels of two classes or more, got {len(names)}")
+    pixels = _pixels(part)
+    targets = torch.tensor([names.index(label) for label in part.labels or ()])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config: Any = ViTConfig(
+            image_size=pixels.shape[-1],
+            patch_size=PATCH,
+            hidden_size=WIDTH,
+            num_hidden_layers=DEPTH,
+            num_attention_heads=HEADS,
+            intermediate_size=2 * WIDTH,
+            id2label=dict(enumerate(names)),
+            label2id={name: number for number, name in enumerate(names)},
+        )
+        model: Any = ViTForImageClassification(config)
+        _start(model, pixels.shape[-1] // PATCH)
+        _fit(model.train(), pixels, targets, epochs)
+    return model.eval()
+
+
+def _fit(model: Any, pixels: Tensor, targets: Tensor, epochs: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
+    steps = epochs * -(-len(pixels) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
+    loss_of = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
+    with Terminal().stage("training", steps) as tell:
+        for rows in _batches(len(pixels), epochs):
+            loss = loss_of(model(pixel_values=_augmented(pixels[rows])).logits, targets[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            tell(1)
+
+
+def _batches(n: int, epochs: int) -> Iterator[Tensor]:
+    for _ in range(epochs):
+        yield from torch.split(torch.randperm(n), BATCH)
+
+
+def _pixels(part: Labelled) -> Tensor:
+    """The images as the processor of the model gives them, from -1 to 1 [n, 3, side, side]."""
+    shapes = sorted({np.shape(image) for image in part.inputs})
+    if len(shapes) != 1 or shapes[0][0] != shapes[0][1] or shapes[0][0] % PATCH:
+        told = ", ".join("x".join(map(str, shape[:2])) for shape in shapes[:3])
+        raise DataError(f"expected square images of one size, a multiple of {PATCH} pixels; got {told}")
+    return torch.from_numpy(np.stack(list(part.inputs))).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def _augmented(batch: Tensor) -> Tensor:
+    """Each image mirrored or not, and a crop of it shifted by up to four pixels."""
+    n, side = len(batch), batch.shape[-1]
+    batch = torch.where(torch.rand(n, 1, 1, 1) < 0.5, batch.flip(3), batch)  # noqa: PLR2004 -- one of two
+    padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="reflect")
+    (down, right), along = torch.randint(0, 2 * SHIFT + 1, (2, n, 1)), torch.arange(side)
+    images = torch.arange(n)[:, None, None]
+    return padded[images, :, (down + along)[:, :, None], (right + along)[:, None, :]].permute(0, 3, 1, 2)
+
+
+# --- Where training starts: with few images, a ViT that begins at random attends to anything ------
+
+
+@torch.no_grad()
+def _start(model: Any, across: int) -> None:
+    """Weights as trained ViTs have them: a token attends to those like it, and positions are waves.
+
+    Query times key begins near the identity, value times output near minus it (Trockman and Kolter, 2023).
+    """
+    embeddings = model.vit.embeddings
+    embeddings.patch_embeddings.projection.weight.mul_(4)
+    embeddings.position_embeddings[0, 1:] = 0.1 * _waves(across)
+    own = WIDTH // HEADS
+    for layer in model.vit.layers:
+        attention = layer.attention
+        for start in range(0, WIDTH, own):
+            left, sizes, right = torch.linalg.svd(_near_identity(0.7, 0.7))
+            root = sizes[:own].sqrt()
+            attention.q_proj.weight[start : start + own] = (left[:, :own] * root).T
+            attention.k_proj.weight[start : start + own] = root[:, None] * right[:own]
+        left, sizes, right = torch.linalg.svd(_near_identity(0.4, -0.4))
+        attention.v_proj.weight.copy_(sizes.sqrt()[:, None] * right)
+        attention.o_proj.weight.copy_(left * sizes.sqrt())
+
+
+def _near_identity(noise: float, identity: float) -> Tensor:
+    return torch.randn(WIDTH, WIDTH) * (noise / math.sqrt(WIDTH)) + identity * torch.eye(WIDTH)
+
+
+def _waves(across: int) -> Tensor:
+    """Sines and cosines of row and column [across * across, WIDTH]."""
+    quarter = WIDTH // 4
+    angles = torch.arange(across)[:, None] * 10_000 ** (-torch.arange(quarter) / quarter)
+    one = torch.cat([angles.sin(), angles.cos()], dim=1)
+    shape = (across, across, 2 * quarter)
+    return torch.cat([one[:, None].expand(shape), one[None].expand(shape)], dim=-1).reshape(-1, WIDTH)
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def accuracy(model: Any, part: Labelled) -> float:
+    """Share of images whose class is right."""
+    with torch.no_grad():
+        found = torch.cat([model(pixel_values=batch).logits.argmax(1) for batch in torch.split(_pixels(part), _TESTED)])
+    names = [model.config.id2label[number] for number in found.tolist()]
+    return float(np.mean([name == label for name, label in zip(names, part.labels or (), strict=True)]))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, keep the model, say how good it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m quantdrift_tasks.train_vit", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--data", type=Path, required=True, help=".npz file or folder of images, with a train part")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the train images, {EPOCHS} by default")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation")
+    options = parser.parse_args(arguments)
+    try:
+        if options.epochs < 1:
+            raise DataError(f"--epochs: expected 1 or more, got {options.epochs}")
+        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
+            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
+        data = read_classification_folder(options.data)
+        if data.train is None or data.kind != "image":
+            raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
+        model = trained(data.train, epochs=options.epochs, seed=options.seed)
+        side = model.config.image_size
+        reader: Any = ViTImageProcessorPil
+        reader(size={"height": side, "width": side}).save_pretrained(options.out)
+        model.save_pretrained(options.out)
+        told = (
+            f"; {accuracy(model, data.test):.1%} of {len(data.test.ids):,} test images right"
+            if data.test.labels
+            else ""
+        )
+        say(f"{options.out}{told}")
+    except QuantDriftError as error:
+        complain(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        complain("stopped; nothing was written")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
