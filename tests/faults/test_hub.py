@@ -42,7 +42,7 @@ def test_a_hub_that_is_down(tmp_path: Path, root: Path, server: Hub, online: For
     for mode in ("dropped", "500", "hang", "cut") if FULL else ("dropped", "cut"):
         server.mode = mode
         code, told = online.run(*(RUN if mode == "dropped" else RETRY), cwd=tmp_path, **cache)
-        assert code == 1, told
+        assert code == 1, (told, mode, server.asked, sorted((tmp_path / "hf").rglob("*.safetensors")))
         assert "Traceback" not in told
         reason = json.loads((tmp_path / "out" / "failed" / f"{away}.json").read_text())["reason"]
         assert (tmp_path / "out" / "cells" / "tiny@W8-g128-rtn_on_a" / "run.json").is_file()

@@ -26,6 +26,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, folder: Path, name: str, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.folder, self.name = folder, name
+        self.asked: list[tuple[str, ...]] = []  # mode, method, path and range of every request
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -44,6 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, *, body: bool) -> None:
         mode, name, path = self.server.mode, self.server.name, self.path.partition("?")[0].strip("/")
         self.close_connection = mode != "up"
+        self.server.asked.append((mode, self.command, path, self.headers.get("Range") or ""))
         if mode == "dropped":
             return
         if mode == "hang":
