@@ -22,6 +22,7 @@ def server(root: Path) -> Iterator[Hub]:
 @pytest.fixture
 def online(server: Hub, tmp_path: Path) -> Iterator[Forks]:
     there = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf")}
+    there["HF_HUB_CACHE"] = str(tmp_path / "hf" / "hub")  # a library may have set another for this whole process
     with forks(
         tmp_path,
         HF_HUB_OFFLINE="0",
