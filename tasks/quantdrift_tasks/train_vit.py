@@ -10,7 +10,6 @@ The folder is a model that transformers loads. It is a plain ViT: patches, block
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +60,6 @@ def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
             label2id={name: number for number, name in enumerate(names)},
         )
         model: Any = ViTForImageClassification(config)
-        _start(model, pixels.shape[-1] // PATCH)
         _fit(model.train(), pixels, targets, epochs)
     return model.eval()
 
@@ -103,44 +101,6 @@ def _augmented(batch: Tensor) -> Tensor:
     (down, right), along = torch.randint(0, 2 * SHIFT + 1, (2, n, 1)), torch.arange(side)
     images = torch.arange(n)[:, None, None]
     return padded[images, :, (down + along)[:, :, None], (right + along)[:, None, :]].permute(0, 3, 1, 2)
-
-
-# --- Where training starts: with few images, a ViT that begins at random attends to anything ------
-
-
-@torch.no_grad()
-def _start(model: Any, across: int) -> None:
-    """Weights as trained ViTs have them: a token attends to those like it, and positions are waves.
-
-    Query times key begins near the identity, value times output near minus it (Trockman and Kolter, 2023).
-    """
-    embeddings = model.vit.embeddings
-    embeddings.patch_embeddings.projection.weight.mul_(4)
-    embeddings.position_embeddings[0, 1:] = 0.1 * _waves(across)
-    own = WIDTH // HEADS
-    for layer in model.vit.layers:
-        attention = layer.attention
-        for start in range(0, WIDTH, own):
-            left, sizes, right = torch.linalg.svd(_near_identity(0.7, 0.7))
-            root = sizes[:own].sqrt()
-            attention.q_proj.weight[start : start + own] = (left[:, :own] * root).T
-            attention.k_proj.weight[start : start + own] = root[:, None] * right[:own]
-        left, sizes, right = torch.linalg.svd(_near_identity(0.4, -0.4))
-        attention.v_proj.weight.copy_(sizes.sqrt()[:, None] * right)
-        attention.o_proj.weight.copy_(left * sizes.sqrt())
-
-
-def _near_identity(noise: float, identity: float) -> Tensor:
-    return torch.randn(WIDTH, WIDTH) * (noise / math.sqrt(WIDTH)) + identity * torch.eye(WIDTH)
-
-
-def _waves(across: int) -> Tensor:
-    """Sines and cosines of row and column [across * across, WIDTH]."""
-    quarter = WIDTH // 4
-    angles = torch.arange(across)[:, None] * 10_000 ** (-torch.arange(quarter) / quarter)
-    one = torch.cat([angles.sin(), angles.cos()], dim=1)
-    shape = (across, across, 2 * quarter)
-    return torch.cat([one[:, None].expand(shape), one[None].expand(shape)], dim=-1).reshape(-1, WIDTH)
 
 
 # --- The command ----------------------------------------------------------------------------------
