@@ -262,6 +262,12 @@ def classifies(record: Mapping[str, Any]) -> bool:
     return bool((record.get("data") or {}).get("kind") == "classification")
 
 
+def is_part(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of a part of a corpus, which is no further corpus."""
+    size = (record.get("data") or {}).get("corpus_size")
+    return bool(size and size["n"] < size["of"])
+
+
 def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], probe: LinearProbe | None = None) -> Run:
     """Write a run folder, replacing an earlier run at that place.
 

@@ -18,7 +18,7 @@ from quantdrift.cli.run import RUNS
 from quantdrift.display import clean, duration, note
 from quantdrift.errors import DiskError, StudyError
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.report.words import Grid, counted
+from quantdrift.report.words import Grid, counted, percent
 from quantdrift.study.folder import (
     STUDY,
     FailedCell,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from quantdrift.compare.pooled import Pooled
     from quantdrift.engine.study import Work
     from quantdrift.metrics import Metric
+    from quantdrift.study.results import Sized
 
 FILE = "STUDY: The study.yaml."
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
@@ -139,7 +140,7 @@ def results(
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import show
     from quantdrift.study.results import pooled as pooled_of
-    from quantdrift.study.results import results_of, write_table
+    from quantdrift.study.results import results_of, sized_of, write_table
 
     folder = _opened(study)
     found, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
@@ -158,6 +159,8 @@ def results(
     ]
     head = ["model", "scheme", "data", *map(str, metrics)]
     grids = [Grid(head=head, rows=rows, words={"scheme", "data"})]
+    sized = sized_of((result.cell, result.run) for result in found)
+    grids += [_sizes_grid(sized)] if sized else []
     compared = [] if pooled is None else pooled_of(found, parse_metric(pooled))
     if pooled is not None:
         grids.append(_pooled_grid(parse_metric(pooled), compared))
@@ -168,6 +171,10 @@ def results(
             "path": str(folder.path),
             "cells": [each.row() for each in found],
             "pooled": [each.to_json() for each in compared],
+            "corpus_sizes": [
+                {"model": one.model, "scheme": one.scheme, "corpus": one.corpus, **one.effect.to_json()}
+                for one in sized
+            ],
         },
         title=f"{folder.path}: {counted(len(rows), 'run')}",
         grids=grids,
@@ -182,6 +189,30 @@ def results(
     grids = [*of_capture.grids, *grids[1:]]  # the cells are in the table, hundreds of them
     data = {**shown.data, "capture": of_capture.data}
     return replace(of_capture, data=data, grids=grids, lines=[*lines, *of_capture.lines])
+
+
+def _sizes_grid(sized: Sequence[Sized]) -> Grid:
+    from quantdrift.metrics.numbers import show_p
+
+    def ratio(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    rows = [
+        [
+            f"{one.model} {one.scheme}",
+            one.corpus,
+            f"{effect.small:,} to {effect.large:,}",
+            " to ".join(percent(flips / effect.n, 1) for flips in (effect.flip_small, effect.flip_large)),
+            show_p(effect.p_flip),
+            f"{ratio(effect.separation_small)} to {ratio(effect.separation_large)}",
+            show_p(effect.p_separation),
+        ]
+        for one in sized
+        for effect in (one.effect,)
+    ]
+    head = ["scheme", "corpus", "documents", "flip@1", "p (McNemar)", "separation", "p (sign)"]
+    lines = ["the same queries on the smallest and the largest part of a corpus; the parts nest"]
+    return Grid(title="What the size of the corpus does", head=head, rows=rows, words={"corpus"}, lines=lines)
 
 
 def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:

@@ -118,7 +118,7 @@ def cost_of(record: Mapping[str, Any]) -> Cost | None:
     encoding = times.get("candidate: document embeddings")
     if not (made.get("seconds") and encoding and sample.get("n_inputs") and data.get("n_documents")):
         return None
-    if made.get("layers_kept_from_before") or sample.get("source") != "corpus":
+    if data.get("corpus_size") or made.get("layers_kept_from_before") or sample.get("source") != "corpus":
         return None
     passes = made["seconds"] - made["seconds_in_method"]
     return Cost(

@@ -75,7 +75,11 @@ class Search(Reading):
         """Every query against every document that counts."""
         first: Any = reference[-1]
         second: Any = candidate[-1]
+        excluded = self.excluded
         if self.rows is not None:
+            if excluded is not None:  # by its place among the rows, -1 where it is not one of them
+                place = np.searchsorted(self.rows, excluded).clip(max=len(self.rows) - 1)
+                excluded = np.where(self.rows[place] == excluded, place, -1)
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
@@ -104,7 +108,7 @@ class Search(Reading):
                 second,
                 similarity=self.similarity,
                 k=flow.settings.k,
-                excluded=self.excluded,
+                excluded=excluded,
                 device=device if device.type == "cuda" else "cpu",
                 progress=tell,
             )

@@ -25,7 +25,7 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sizes import folder_of, nested_subsets, parts_added
+from quantdrift.engine.sizes import ALL, folder_of, nested_subset, nested_subsets, parts_added
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.extras import version_of
@@ -175,6 +175,22 @@ def run_sizes(
     ]
 
 
+def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0) -> Opened:
+    """A search that is opened, in one part of the corpus: that of `run_sizes`, scored in one pass.
+
+    Raises:
+        DataError: the corpus is smaller.
+    """
+    if not isinstance(opened.reading, Search):
+        raise UnsupportedError(
+            f"{dataset.name} is no search, so no corpus has sizes; leave sizes out, or say neighbours"
+        )
+    n_documents = len(opened.reading.sides[-1].ids)
+    subset = nested_subset(n_documents, n_documents if size == ALL else int(size), seed=seed)
+    data = _describe_part(opened.data, dataset, subset, seed)
+    return replace(opened, reading=replace(opened.reading, rows=subset), data=data)
+
+
 def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
     """Number of queries that have "all", "some" and "none" of their relevant documents in a part of the corpus.
 
@@ -190,7 +206,7 @@ def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
     return counts
 
 
-def _describe_part(data: Mapping[str, Any], dataset: RetrievalDataset, subset: Rows, seed: int) -> dict[str, Any]:
+def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed: int) -> dict[str, Any]:
     """What run.json says of a part of a corpus; parts differ in fingerprint as corpora do."""
     n, of = len(subset), data["n_documents"]
     size = {
@@ -199,11 +215,13 @@ def _describe_part(data: Mapping[str, Any], dataset: RetrievalDataset, subset: R
         "of": of,
         "corpus": data["name"],
         "corpus_fingerprint": data["fingerprint"],
-        "relevant_inside": relevant_inside(dataset, subset) if dataset.qrels else None,
+        "relevant_inside": relevant_inside(dataset, subset)
+        if isinstance(dataset, RetrievalDataset) and dataset.qrels
+        else None,
     }
     said = {**data, "corpus_size": size, "n_documents": n}
     if n < of:
-        said["name"] = f"{dataset.name}, {n} documents"
+        said["name"] = f"{data['name']}, {n} documents"
         # which documents, not how they were drawn: the same seed may draw others elsewhere
         said["fingerprint"] = key_of(corpus=data["fingerprint"], documents=digest_of(subset))
     return said

@@ -68,8 +68,19 @@ def nested_subsets(n_documents: int, sizes: Sequence[int], *, seed: int) -> tupl
     [[2, 4], [0, 1, 2, 3, 4]]
     """
     check_sizes(sizes, n_documents)
+    return tuple(nested_subset(n_documents, size, seed=seed) for size in sizes)
+
+
+def nested_subset(n_documents: int, size: int, *, seed: int) -> NDArray[np.int64]:
+    """That of one size, whatever the others are.
+
+    >>> nested_subset(5, 2, seed=0).tolist()
+    [2, 4]
+    """
+    if not 1 <= size <= n_documents:
+        raise DataError(f"expected a size from 1 up to the {n_documents:,} documents of the corpus; got {size:,}")
     order = np.random.default_rng(seed).permutation(n_documents).astype(np.int64)
-    return tuple(np.sort(order[:size]) for size in sizes)
+    return np.sort(order[:size])
 
 
 def parts_added(subsets: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], ...]:

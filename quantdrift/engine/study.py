@@ -16,7 +16,7 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
 from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.run import measured_run, neighbours_of
+from quantdrift.engine.run import measured_run, neighbours_of, part_of
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of
@@ -24,18 +24,19 @@ from quantdrift.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Progress
 from quantdrift.runs import now
-from quantdrift.spec import chooses, parse
+from quantdrift.spec import Spec, chooses, parse
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
-from quantdrift.study.plan import Cell, CellSettings
+from quantdrift.study.plan import Cell
 from quantdrift.study.sources import Data
 
 _WAIT = 2.0
 """Seconds between two looks at a cell that another process is at."""
 
 
-def settings_of(said: CellSettings) -> Settings:
-    """How a cell is measured, with what `quantdrift run` does where nothing is said."""
-    return Settings(**{"k": 200, **said.model_dump(exclude={"device", "held_out"}, exclude_none=True)})
+def settings_of(cell: Cell) -> Settings:
+    """How a cell is measured, with what `quantdrift run` or `corpus-size` does where nothing is said."""
+    said = cell.settings.model_dump(exclude={"device", "held_out"}, exclude_none=True)
+    return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
 
 # --- what there is to do --------------------------------------------------------------------------
@@ -124,14 +125,17 @@ def _work(
 ) -> Work:
     first = group[0][0]
     opened = _opened(first, model, data)
-    flow = Flow(pair=opened.pair, settings=settings_of(first.settings), store=store, progress=progress)
+    flow = Flow(pair=opened.pair, settings=settings_of(first), store=store, progress=progress)
     sides, weights = opened.reading.sides, opened.pair.fingerprint
     kept = [store.has(flow.key(side, side.order(), weights, flow.settings.batch_size)) for side in sides]
     pace, dim = flow.pace(sides[-1])
     sizes = [float(side.work().sum()) for side in sides]
     missing = sum(size for size, there in zip(sizes, kept, strict=True) if not there)
     wanted, calibrating, of_cells = missing, 0.0, dict[str, float]()
-    for cell, _ in group:
+    one_of_each: dict[Spec, Cell] = {}
+    for cell, _ in group:  # what is encoded for one size of a corpus is kept for all
+        one_of_each.setdefault(cell.spec, cell)
+    for cell in one_of_each.values():
         own, candidate = _opened(cell, model, data), sizes[0] if cell.spec.scheme.query_only else sum(sizes)
         made = forecast.calibration(own, flow, pace) + forecast.choice(own, flow)
         of_cells[cell.name] = made + pace * (candidate if of_cells else candidate + missing)
@@ -139,7 +143,7 @@ def _work(
     inputs = sum(len(side.ids) for side in sides)
     return Work(
         model=first.called,
-        data=first.data.called,
+        data=first.data.corpus,
         cells=len(group),
         inputs=inputs,
         passes=wanted / sum(sizes),
@@ -156,7 +160,7 @@ def _groups(cells: Sequence[Open]) -> Iterator[list[Open]]:
     keyed: dict[str, dict[str, list[Open]]] = {}
     for cell, planned in cells:
         of_model = keyed.setdefault(cell.spec.model, {})
-        of_model.setdefault(cell.data.model_dump_json(), []).append((cell, planned))
+        of_model.setdefault(cell.data.whole.model_dump_json(), []).append((cell, planned))
     for of_model in keyed.values():
         yield from of_model.values()
 
@@ -208,7 +212,7 @@ class _Shortlists:
             assert isinstance(model, SentenceEncoder)  # no kind of classes was asked for
             data.refuse_prompts(entry, model.model.prompts, entry.retriever)
             opened = open_loaded(parse(f"{entry.retriever}@W8"), dataset, model, texts=None, started=now())
-            settings = replace(settings_of(cell.settings), k=entry.top)
+            settings = replace(settings_of(cell), k=entry.top)
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
             state = score_embeddings(
@@ -252,7 +256,7 @@ def run_cells(
     def attempt(cell: Cell, planned: PlannedCell) -> None:
         announce(cell)
         try:
-            lists, settings = shortlists.of(cell, data), settings_of(cell.settings)
+            lists, settings = shortlists.of(cell, data), settings_of(cell)
             opened = _opened(cell, models.of(cell, data), data, lists)
             out, key = folder.place(cell.name), planned.fingerprint
             measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=key)
@@ -293,6 +297,8 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     opened = open_loaded(cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), contrast=among)
     if among:
         opened = neighbours_of(opened)
+    if cell.data.sizes:
+        opened = part_of(opened, dataset, cell.data.sizes[0])
     asked = cell.settings.held_out
     if asked is None or not isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
         return opened

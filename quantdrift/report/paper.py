@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from quantdrift.compare.law import LEAST_RUNS, law_runs
@@ -18,6 +19,7 @@ from quantdrift.report.figures import Figure, separation_histogram, write_pictur
 from quantdrift.report.paper_capture import capture_tables, criteria_figure
 from quantdrift.report.paper_tables import NO_W4, Cells, Table, escaped, plain_cells, run_cells
 from quantdrift.report.study_figures import change_rates, law_chart
+from quantdrift.runs import is_part
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result
 
@@ -46,13 +48,13 @@ _CONTENT: Mapping[str, tuple[str, Callable[[Cells], Table | str]]] = {
     "topk": ("Below the first rank little is protected.", tables.topk),
     "accrank": ("Accuracy damage against ranking damage.", tables.accuracy_rank),
     "harm": ("What a flip costs, by separation.", tables.harm),
-    "corpus": ("", lambda _: "corpus sizes are measured by quantdrift corpus-size"),
+    "corpus": ("What the size of the corpus does.", tables.corpus),
     "baselines": ("The stability check against confidence scores.", tables.baselines),
     "certificate_tau": ("Thresholds that the stability check keeps.", tables.tau),
     "pflip": ("Predicted and measured flip rates by contenders.", tables.predicted),
     "clip_mechanism": ("Contender set and separation of a search.", tables.mechanism),
     "clip_regime": ("Separation and change rate of a search under each quantizer.", tables.search_regime),
-    "clip_corpus": ("", lambda _: "corpus sizes are measured by quantdrift corpus-size"),
+    "clip_corpus": ("What the size of the index of images does.", partial(tables.corpus, images=True)),
     "clip_alloc_main": ("Allocation under each quantizer.", lambda _: _CAPTURE),
     "clip_alloc_absolute": ("", lambda _: "alloc_absolute has the searches of this study"),
     "clip_alloc_permodel": ("", lambda _: "alloc_permodel has the searches of a study"),
@@ -83,7 +85,7 @@ def tables_of(folder: StudyFolder) -> tuple[dict[str, Table], dict[str, str]]:
 
 def figures_of(folder: StudyFolder) -> tuple[list[Figure], dict[str, str]]:
     """The paper's figures that a study supports, and why the others are not."""
-    cells = [one for one in run_cells(folder) if one.evidence.exact]
+    cells = [one for one in run_cells(folder) if one.evidence.exact and not is_part(one.run.record)]
     left_out, found = {"teaser": "it is a drawing"}, []
     criteria = _CAPTURE if folder.capture is None else criteria_figure(folder)
     if isinstance(criteria, Figure):

@@ -22,11 +22,11 @@ from quantdrift.conformal import Statistic
 from quantdrift.display import clean
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.runs import Run, classifies
+from quantdrift.runs import Run, classifies, is_part
 from quantdrift.spec import DEFAULT_GROUP_SIZE, Scheme
 from quantdrift.statistics.estimates import Estimate
-from quantdrift.study.folder import StudyFolder
-from quantdrift.study.results import Result
+from quantdrift.study.folder import PlannedCell, StudyFolder
+from quantdrift.study.results import Result, sized_of
 from quantdrift.trust.certify import ALPHAS, Certificate, certify
 from quantdrift.trust.sweep import PERCENTILES, answers_of, sweep
 
@@ -94,6 +94,7 @@ class Table:
 class RunCell:
     """A finished run, whose evidence is read once."""
 
+    cell: PlannedCell
     model: str
     data: str
     scheme: Scheme
@@ -134,7 +135,7 @@ def run_cells(folder: StudyFolder) -> list[RunCell]:
         if (run := folder.run(cell)) is not None:
             scheme = Result(cell=cell, state="done", run=run, metrics={}).parsed
             kind: Kind = "classes" if classifies(run.record) else "search"
-            found.append(RunCell(model=cell.model, data=cell.data.called, scheme=scheme, kind=kind, run=run))
+            found.append(RunCell(cell=cell, model=cell.model, data=cell.data.called, scheme=scheme, kind=kind, run=run))
     return found
 
 
@@ -149,7 +150,7 @@ def plain_cells(
     activation: int | None = None,
     criterion: str | None = None,
 ) -> list[RunCell]:
-    """Cells of a plain scheme; those whose query alone is quantized are in no table."""
+    """Cells of a plain scheme on whole corpora; those whose query alone is quantized are in no table."""
     return [
         one
         for one in cells
@@ -162,6 +163,7 @@ def plain_cells(
         and not one.scheme.per_token
         and one.scheme.criterion == criterion
         and not one.scheme.query_only
+        and not is_part(one.run.record)
     ]
 
 
@@ -651,6 +653,48 @@ def harm(cells: Cells) -> Table | str:
         r"Separation $g_2/2\varepsilon$ & Queries & Flip & Harm & Queries & Flip & Harm \\",
     ]
     return Table(columns="l|ccc|ccc", head=head, rows=rows, about="All quantizers, models and corpora of the study.")
+
+
+IMAGES = "text to image"
+"""Searches of this kind are in a table of their own."""
+
+
+def corpus(cells: Cells, *, images: bool = False) -> Table | str:
+    """Change rate and separation on the smallest and the largest part of a corpus, the same queries."""
+    found = [
+        one
+        for one in sized_of((each.cell, each.run) for each in cells)
+        if (one.large.record["data"].get("modalities") == IMAGES) == images
+    ]
+    schemes = list(dict.fromkeys(one.scheme for one in found))
+    rows = []
+    for one in found:
+        effect, star = one.effect, r"$^{*}$" if one.effect.p_flip < 0.05 else ""  # noqa: PLR2004 -- the paper's level
+        rows.append(
+            [
+                escaped(one.model if len(schemes) == 1 else f"{one.model} {one.scheme}"),
+                escaped(one.corpus),
+                *(f"{size:,}".replace(",", "{,}") for size in (effect.small, effect.large)),
+                _percent(effect.flip_small / effect.n),
+                _percent(effect.flip_large / effect.n) + star,
+                *(_ratio(sep) for sep in (effect.separation_small, effect.separation_large)),
+            ]
+        )
+    if not rows:
+        what = "text-to-image search" if images else "search"
+        return f"no {what} in two sizes of one corpus (sizes: [250, all] beside the data of study.yaml)"
+    head = [
+        _row(
+            "Encoder" if images else "Backbone",
+            "Dataset",
+            *(rf"\multicolumn{{2}}{{c}}{{{name}}}" for name in ("Corpus size", "Change rate", "Separation")),
+        ),
+        r"\cmidrule(lr){3-4}\cmidrule(lr){5-6}\cmidrule(lr){7-8}",
+        r" & & Small & Large & Small & Large & Small & Large \\",
+    ]
+    of = schemes[0] if len(schemes) == 1 else "the schemes in the first column"
+    about = f"Of {of}, paired over queries; a star where p < 0.05 (McNemar)."
+    return Table(columns="llrrccrr", head=head, rows=rows, about=about)
 
 
 def predicted(cells: Cells) -> Table | str:

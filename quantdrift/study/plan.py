@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from quantdrift.display import clean
 from quantdrift.errors import SpecError, StudyError, nearest
 from quantdrift.finished.shortlist import FIRST
-from quantdrift.records import MAX_DEPTH, bytes_digest, open_file
+from quantdrift.records import AS_LIST, MAX_DEPTH, bytes_digest, open_file
 from quantdrift.spec import Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut
 
@@ -67,6 +67,8 @@ class DataEntry(_Part):
 
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
     With `neighbours`, every input of labelled data searches all others, as `quantdrift contrast` has it.
+    With `sizes`, growing parts of the corpus are searched, as `quantdrift corpus-size` has it; a study makes an entry
+    of each.
     """
 
     folder: str | None = None
@@ -77,6 +79,7 @@ class DataEntry(_Part):
     retriever: str | None = None
     top: int = Field(default=FIRST, ge=1)
     neighbours: bool = False
+    sizes: Annotated[tuple[int | str, ...], AS_LIST] = ()
     name: str = ""
     settings: CellSettings = CellSettings()
 
@@ -95,14 +98,39 @@ class DataEntry(_Part):
             raise ValueError("a subset is of a task of mteb")
         if self.neighbours and self.retriever is not None:
             raise ValueError("neighbours are of labelled data, a retriever of a search; expected one of the two")
+        if self.sizes and self.retriever is not None:
+            raise ValueError("sizes are of a corpus that is searched, and shortlists are not; leave one of the two out")
+        numbers = self.sizes[:-1] if self.sizes[-1:] == ("all",) else self.sizes
+        whole = [size for size in numbers if isinstance(size, int) and size > 0]
+        if len(whole) < len(numbers) or whole != sorted(set(whole)):
+            raise ValueError(f"expected sizes that rise, such as [250, 1000, all]; got {[*self.sizes]}")
         return self
+
+    @property
+    def of_sizes(self) -> tuple[DataEntry, ...]:
+        """An entry for each size; the noise floor is measured at the largest only."""
+        quiet = CellSettings(noise_floor=False).over(self.settings)
+        return tuple(
+            self.model_copy(update={"sizes": (size,), "settings": self.settings if size == self.sizes[-1] else quiet})
+            for size in self.sizes
+        ) or (self,)
+
+    @property
+    def whole(self) -> DataEntry:
+        """The same data whatever part of them is searched, and however."""
+        return self.model_copy(update={"sizes": (), "settings": CellSettings()})
+
+    @property
+    def corpus(self) -> str:
+        """What the cells call it, without the size."""
+        plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
+        plain = plain if self.subset is None else f"{plain}-{self.subset}"
+        return self.name or (f"{plain}-self" if self.neighbours else plain)
 
     @property
     def called(self) -> str:
         """What the cells call it."""
-        plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
-        plain = plain if self.subset is None else f"{plain}-{self.subset}"
-        return self.name or (f"{plain}-self" if self.neighbours else plain)
+        return "-".join([self.corpus, *map(str, self.sizes)])
 
 
 class Row(_Part):
@@ -129,6 +157,17 @@ class Study(_Part):
     @classmethod
     def _schemes_of_its_own(cls, value: Any) -> Any:
         return {"schemes": [], **value} if isinstance(value, dict) and "capture" in value else value
+
+    @model_validator(mode="after")
+    def _whole_corpora(self) -> Self:
+        if self.capture is not None and any(entry.sizes for entry in self.data):
+            raise ValueError("capture is measured on whole corpora; leave sizes out of data, or make two studies")
+        return self
+
+    @field_validator("data")
+    @classmethod
+    def _of_sizes(cls, data: list[DataEntry]) -> list[DataEntry]:
+        return [one for entry in data for one in entry.of_sizes]
 
     @field_validator("seeds")
     @classmethod

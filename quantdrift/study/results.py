@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.errors import StudyError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, measure, parse_metric
 from quantdrift.records import whole_file
-from quantdrift.runs import Run, classifies
+from quantdrift.runs import Run, classifies, is_part
 from quantdrift.spec import Scheme, parse
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.study.folder import PlannedCell, State, StudyFolder
@@ -118,11 +119,49 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         raise StudyError(f"{path} was not written: {error.strerror or error}. Choose another place") from error
 
 
+# --- one corpus at several sizes ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A scheme on the smallest and on the largest part of a corpus that were measured.
+
+    Attributes:
+        model: as the study calls it.
+        scheme: of the candidate, canonical.
+        corpus: as the study calls it, without a size.
+        large: the run on the largest part.
+        effect: both compared, query by query.
+    """
+
+    model: str
+    scheme: str
+    corpus: str
+    large: Run
+    effect: SizeEffect
+
+
+def sized_of(cells: Iterable[tuple[PlannedCell, Run | None]]) -> list[Sized]:
+    """Each scheme on each corpus of which two sizes or more are done."""
+    found: dict[tuple[str, str, str], list[Run]] = {}
+    for cell, run in cells:
+        if run is not None and run.record["data"].get("corpus_size"):
+            key = (cell.model, str(parse(cell.spec).scheme), cell.data.corpus)
+            found.setdefault(key, []).append(run)
+    compared = []
+    for (model, scheme, corpus), runs in found.items():
+        if len(runs) > 1:
+            small, *_, large = sorted(runs, key=lambda run: int(run.record["data"]["corpus_size"]["n"]))
+            effect = compare_sizes(small.evidence(), large.evidence())
+            compared.append(Sized(model=model, scheme=scheme, corpus=corpus, large=large, effect=effect))
+    return compared
+
+
 # --- schemes compared over all corpora ------------------------------------------------------------
 
 
 def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
-    """Every scheme against the first one of its model, over all corpora; the seeds of a scheme are one.
+    """Every scheme against the first one of its model, over all whole corpora; the seeds of a scheme are one.
 
     Raises:
         QuantDriftError: the metric cannot be pooled.
@@ -132,7 +171,7 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
     for model in dict.fromkeys(result.cell.model for result in results):
         runs: dict[str, dict[str, list[Run]]] = {}
         for result in results:
-            if result.cell.model == model and result.run is not None:
+            if result.cell.model == model and result.run is not None and not is_part(result.run.record):
                 runs.setdefault(_unseeded(result.parsed), {}).setdefault(result.cell.data.called, []).append(result.run)
         first = next(iter(runs), "")
         tests = []

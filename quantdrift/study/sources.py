@@ -26,12 +26,13 @@ class Data:
 
     def of(self, entry: DataEntry) -> Dataset:
         """The data of an entry; what is wrong with them is said each time."""
-        if entry not in self._read:
+        key = entry.whole
+        if key not in self._read:
             try:
-                self._read[entry], self._prompts[entry] = _read(entry)
+                self._read[key], self._prompts[key] = _read(entry)
             except QuantDriftError as error:
-                self._read[entry] = error
-        found = self._read[entry]
+                self._read[key] = error
+        found = self._read[key]
         if isinstance(found, QuantDriftError):
             raise found
         return found
@@ -39,7 +40,7 @@ class Data:
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
         """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
         self.of(entry)
-        named = sorted(name for name in self._prompts[entry] if prompts.get(name))
+        named = sorted(name for name in self._prompts[entry.whole] if prompts.get(name))
         if named:
             raise UnsupportedError(
                 f"{model} has the prompt {named[0]!r}, which mteb and a study use differently on {entry.called}; run "
@@ -72,6 +73,8 @@ def fingerprint_of(cell: Cell, data: Data) -> str | None:
             digest = f"{digest} {stamp_of(cell.data.retriever)} {cell.data.top}"
         if cell.data.neighbours:
             digest = f"{digest} neighbours"
+        if cell.data.sizes:
+            digest = f"{digest} sizes {cell.data.sizes}"
         return cell.fingerprint(data=digest, model=stamp_of(cell.spec.model))
     except QuantDriftError:
         return None

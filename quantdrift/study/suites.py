@@ -55,7 +55,9 @@ class Suite:
             content = {**content, "models": [*models]}
         if data:
             first = content["data"][0]
-            kept = {key: first[key] for key in ("retriever", "top") if isinstance(first, dict) and key in first}
+            kept = {
+                key: first[key] for key in ("retriever", "top", "sizes") if isinstance(first, dict) and key in first
+            }
             given = [DataEntry.model_validate(one).model_dump(exclude_none=True) for one in data]
             content = {**content, "data": [{**one, **kept} for one in given]}
         return study_of(content, self.file, folder=Path.cwd())

@@ -1,6 +1,7 @@
 """`quantdrift corpus-size` as a user types it, on a tiny model and a small corpus."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+from quantdrift.engine.inputs import Inputs, Rows, Vectors
+from quantdrift.engine.measure import PROBE, Flow
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
@@ -68,3 +71,41 @@ def test_json_and_other_commands_read_it(quantdrift: Run) -> None:
     assert {"only_small", "only_large", "p_flip", "says"} <= found["effect"].keys()
     assert (found["effect"]["small"], found["effect"]["large"]) == (10, 50)
     assert quantdrift("metrics", "sweep", "-m", "epsilon", "--json", quiet=False).count('"epsilon"') == 3
+
+
+def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
+    quantdrift: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = Counter[str]()
+    run = Flow.run
+
+    def counted(flow: Flow, side: Inputs, rows: Rows, batch_size: int) -> Vectors:
+        encoded.update({side.role: len(rows)})
+        return run(flow, side, rows, batch_size)
+
+    monkeypatch.setattr(Flow, "run", counted)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "own"))
+    data = {"folder": str(place / "sixty"), "sizes": [10, 30, "all"]}
+    study = {"models": [{"model": str(place / "tiny"), "name": "tiny"}], "schemes": ["W2"], "data": [data]}
+    Path("study.yaml").write_text(json.dumps({**study, "settings": {"k": 15}}))
+    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
+    looked_at = 3 * PROBE  # a few inputs of each cell, to see which layers are reached
+    assert encoded == {"query": 2 * 4 + looked_at, "document": 2 * 60 + looked_at}  # both arms, once for all sizes
+    swept = json.loads(quantdrift("corpus-size", *COMMON, "--sizes", "10,30,all", "--out", "sweep", "--json"))
+    for size, folder in (("10", "docs-00010"), ("30", "docs-00030"), ("all", "docs-00060")):
+        cell, plain = Path(f"out/cells/tiny@W2-g128-rtn_on_sixty-{size}"), Path("sweep") / folder
+        assert (cell / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
+        for part in ("data", "settings", "metrics"):
+            assert record_of(cell)[part] == record_of(plain)[part], (size, part)
+    told = json.loads(quantdrift("study", "results", "out", "--json", quiet=False))
+    (compared,) = told["corpus_sizes"]
+    assert swept["effect"].items() <= compared.items()
+    assert "10 to 60" in quantdrift("study", "results", "out", quiet=False)
+
+
+def test_a_size_that_the_corpus_does_not_have_fails_alone(quantdrift: Run, place: Path) -> None:
+    data = {"folder": str(place / "sixty"), "sizes": [60, 61]}
+    study = {"models": [str(place / "tiny")], "schemes": ["W2"], "data": [data], "settings": {"k": 15}}
+    Path("study.yaml").write_text(json.dumps(study))
+    told = quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)
+    assert "a size from 1 up to the 60 documents of the corpus; got 61" in told

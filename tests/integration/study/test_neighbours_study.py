@@ -44,6 +44,27 @@ def test_both_readings_are_those_of_a_contrast(place: Path, labelled: Path, quan
     assert own.record["data"]["kind"] == "self-retrieval"
 
 
+def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelled: Path, quantdrift: Run) -> None:
+    data = [{"folder": str(labelled), "neighbours": True, **more} for more in ({}, {"sizes": [10, "all"]})]
+    content = {"models": [{"model": str(place / "tiny"), "name": "tiny"}], "schemes": ["W3"], "data": data}
+    Path("study.yaml").write_text(yaml.safe_dump({**content, "settings": {"noise_floor": False}}))
+    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
+    names = (f"tiny@W3-g128-rtn_on_labelled-self{size}" for size in ("", "-all", "-10"))
+    whole, every, part = (read_run(Path("out") / "cells" / name) for name in names)
+    assert whole.record["files"] == every.record["files"]
+    one, other = whole.evidence(), part.evidence()
+    # those of the part are ranked by the very scores of the whole, less the others and the input itself
+    ranked = [str(other.item_ids[item]) for row in other.reference_top.items for item in row if item >= 0]
+    inside = {*ranked}
+    assert len(inside) == 10
+    assert sorted(other.n_items.tolist()) == [9] * 10 + [10] * 20
+    for row, name in enumerate(one.input_ids.tolist()):
+        order = [str(one.item_ids[item]) for item in one.reference_top.items[row]]
+        mine = [str(other.item_ids[item]) for item in other.reference_top.items[row] if item >= 0]
+        assert mine == [item for item in order if item in inside]
+        assert name not in mine
+
+
 def test_what_has_no_neighbours_fails_alone(place: Path, labelled: Path, quantdrift: Run) -> None:
     study(place, "W4", "W3.5+gap")
     quantdrift("study", "run", "study.yaml", "--out", "out", code=1)
