@@ -91,7 +91,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
-        with _loading(asked.model, options) if named else nullcontext():
+        with vetted(asked.model, options) if named else nullcontext():
             super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
@@ -212,7 +212,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             complain(clean(message))
 
 
-def _loading(name: str, options: Mapping[str, Any]) -> AbstractContextManager[None]:
+def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Around the loading of what transformers is given a name of, a folder or a hub id."""
     local = Path(name).is_dir()
     source = ModelSource(

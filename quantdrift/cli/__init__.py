@@ -31,6 +31,7 @@ GROUPS = {
         "study": "Many models, schemes and corpora; goes on where it stopped.",
         "waterfall": "Weights, embeddings, index: which changes answers?",
         "noise": "How much of a flip rate is the runtime itself?",
+        "rag": "Answers of a generator behind a quantized search.",
         "contrast": "The same embeddings as classes and as a search.",
         "mteb": "mteb's own command, without the hook.",
         "lm-eval": "lm-eval's own command, without the hook.",

@@ -1,0 +1,136 @@
+"""Any model of lm-eval's as the generator behind a search: hf, vllm, local-completions, openai-chat-completions.
+
+Answers are greedy and end at the line's end. What lm-eval caches is pickled, so answers are kept by whoever asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from typing import Any, Literal
+
+from torch import nn
+
+from quantdrift.display import clean, shorten
+from quantdrift.engine.encoders.sentence import pick_device
+from quantdrift.engine.encoders.vetting import quiet_loading
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.finished.rag_questions import Prompt
+
+_LOCAL = ("hf", "hf-auto", "huggingface")
+"""Models whose files transformers loads here."""
+_SECRET = re.compile("token|key|secret|password|header", re.IGNORECASE)
+_MESSAGE = 300
+"""Characters of what a library says that are repeated."""
+
+
+class HarnessGenerator:
+    """A model of lm-eval's.
+
+    Attributes:
+        name: model and arguments, as lm-eval is given them.
+        kind: what answers.
+        identity: what decides the answers: model, arguments, version, weights where they are at hand, settings.
+        alone: it answers without passages, too.
+        trained_on: nothing that is known.
+    """
+
+    kind: Literal["generator"] = "generator"
+    alone = True
+    trained_on: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        model: str,
+        arguments: str,
+        *,
+        batch_size: int = 8,
+        max_tokens: int = 32,
+        chat: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Load the model.
+
+        Args:
+            model: lm-eval's name, as `lm_eval --model`.
+            arguments: as `lm_eval --model_args`.
+            batch_size: prompts per call; answers come back call by call.
+            max_tokens: of an answer.
+            chat: whether each prompt goes through the model's chat template, as a user's message.
+            device: of a local model.
+
+        Raises:
+            UnsupportedError: lm-eval has no such model, or it cannot be loaded.
+        """
+        quiet_loading()  # before lm-eval, which loads all that warns
+        from lm_eval.api.registry import get_model  # noqa: PLC0415
+        from lm_eval.utils import simple_parse_args_string  # noqa: PLC0415
+
+        from quantdrift_lm_eval.model import vetted  # noqa: PLC0415
+
+        for talkative in ("lm_eval", "transformers"):
+            logging.getLogger(talkative).setLevel(logging.ERROR)
+        if model == "quantdrift":
+            raise UnsupportedError("expected a generator at full precision; the model 'quantdrift' is a pair of two")
+        options = simple_parse_args_string(arguments)
+        named = options.get("pretrained") or options.get("model") or ""
+        self.name = f"{model} {named}".strip()  # arguments may hold a key that opens a server
+        self._batch_size, self._chat = batch_size, chat
+        self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
+        with _told(self.name, "cannot be loaded"), vetted(named, options) if model in _LOCAL else nullcontext():
+            own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
+            self._lm: Any = get_model(model).create_from_arg_string(arguments, own)
+        weights = getattr(self._lm, "model", None)  # of a server its name
+        told = weights_fingerprint([weights]) if isinstance(weights, nn.Module) else ""
+        open_ = sorted((key, str(value)) for key, value in options.items() if not _SECRET.search(key))
+        self.identity = f"{model} {open_} {version('lm_eval')} {told} {self._settings} chat={chat}"
+
+    def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
+        """Every prompt with its answer, a batch at a time; those of about one length together, the longest first."""
+        from lm_eval.api.instance import Instance  # noqa: PLC0415
+
+        ordered = sorted(prompts, key=lambda each: (-len(each.text), each.text))
+        for start in range(0, len(ordered), self._batch_size):
+            batch = ordered[start : start + self._batch_size]
+            with _told(self.name, "did not answer"):
+                requests = [
+                    Instance("generate_until", {}, (self._given(each), dict(self._settings)), start + n)
+                    for n, each in enumerate(batch)
+                ]
+                said = self._lm.generate_until(requests, disable_tqdm=True)
+            yield [(each, str(text)) for each, text in zip(batch, said, strict=True)]
+
+    def notes(self, prompts: Sequence[Prompt]) -> list[str]:
+        """How many prompts were cut, where the model's tokenizer is at hand."""
+        encode, longest = getattr(self._lm, "tok_encode", None), getattr(self._lm, "max_length", None)
+        if (
+            not isinstance(getattr(self._lm, "model", None), nn.Module)
+            or encode is None
+            or not isinstance(longest, int)
+        ):
+            return []
+        room = longest - self._settings["max_gen_toks"]
+        cut = sum(len(encode(self._given(each))) > room for each in prompts)
+        told = f"{cut:,} of {len(prompts):,} prompts are longer than the {room:,} tokens that the generator reads, and "
+        return [told + "lost their beginning: take fewer --passages"] if cut else []
+
+    def _given(self, prompt: Prompt) -> Any:
+        if not self._chat:
+            return prompt.text
+        return self._lm.apply_chat_template([{"role": "user", "content": prompt.text}])
+
+
+@contextmanager
+def _told(name: str, what: str) -> Iterator[None]:
+    """Inside, whatever goes wrong in lm-eval becomes one line that names the generator."""
+    try:
+        yield
+    except QuantDriftError:
+        raise
+    except Exception as error:
+        why = shorten(clean(str(error) or type(error).__name__), _MESSAGE)
+        raise UnsupportedError(f"the generator {name} {what}: {why}") from error

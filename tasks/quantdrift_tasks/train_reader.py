@@ -1,0 +1,181 @@
+"""Trains an extractive reader on some of the questions of a corpus, in minutes on one core, to try `quantdrift rag`.
+
+    python -m quantdrift_tasks.train_reader --data ./xquad --answers xquad.en.json --out ./reader
+    quantdrift rag RUN... --reader ./reader --answers xquad.en.json
+
+It starts from all-MiniLM-L6-v2. A reader marks where in a passage the answer stands; it is no generator. What it was
+trained on is listed in its folder, and `quantdrift rag` does not ask it that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.display import complain, say
+from quantdrift.engine.encoders.vetting import loading, quiet_loading
+from quantdrift.engine.reader import TRAINED_ON, TrainedOn
+from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.finished.rag_questions import read_answers
+from quantdrift.models.named import resolve
+from quantdrift.progress import Terminal
+
+EPOCHS, BATCH, RATE, SHARE, WINDOW = 4, 16, 1e-4, 0.5, 320
+"""Passes, pairs a step, learning rate, share of the passages that are learned from, tokens of a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question with a passage, and where in it the answer stands; (0, 0) where it does not."""
+
+    question: str
+    passage: str
+    start: int = 0
+    end: int = 0
+
+
+def examples_of(
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    golds: Mapping[str, Sequence[str]],
+    *,
+    share: float,
+    seed: int,
+) -> tuple[list[Example], list[str]]:
+    """What is learned from: of some passages every question, with the passage and with another one.
+
+    Whole passages are taken, so that no question that is asked later has its passage among them.
+
+    Returns:
+        The examples, and the ids of their questions.
+
+    Raises:
+        DataError: no answer stands in the relevant passage of its question.
+    """
+    rng = random.Random(seed)
+    names = list(documents)
+    learned = set(rng.sample(names, round(share * len(names))))
+    examples, ids = [], []
+    for query, text in queries.items():
+        own = [one for one, grade in qrels.get(query, {}).items() if grade > 0]
+        places = [(one, documents.get(one, "").find(gold), gold) for one in own for gold in golds.get(query, ())]
+        found = next((each for each in places if each[1] >= 0), None)
+        if found is None or not learned.issuperset(own):
+            continue
+        passage, at, gold = found
+        other = rng.choice([one for one in names if one in learned and one not in own] or [passage])
+        examples.append(Example(text, documents[passage], at, at + len(gold)))
+        if other != passage:
+            examples.append(Example(text, documents[other]))
+        ids.append(query)
+    if not ids:
+        raise DataError("no gold answer stands, letter by letter, in the relevant passage of its question")
+    return examples, ids
+
+
+def started(name: str, *, seed: int) -> tuple[Any, Any]:
+    """A BERT with a new head that marks answers, and its tokenizer; raises UnsupportedError as `quantdrift run`."""
+    quiet_loading()
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # a new head is what is wanted
+    from transformers import AutoTokenizer, BertForQuestionAnswering  # noqa: PLC0415 -- they warn
+
+    source = resolve(name)
+    with loading(source), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: Any = BertForQuestionAnswering.from_pretrained(source.location)
+        return model, AutoTokenizer.from_pretrained(source.location)
+
+
+def trained(model: Any, tokenizer: Any, examples: Sequence[Example], *, epochs: int, seed: int) -> Any:
+    """The model fitted to examples, by AdamW with warm-up; pairs of about one length go together."""
+    rng = random.Random(seed)
+    steps = epochs * -(-len(examples) // BATCH)
+    with torch.random.fork_rng(), Terminal().stage("training", steps) as tell:
+        torch.manual_seed(seed)
+        optimizer = torch.optim.AdamW(model.train().parameters(), lr=RATE, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
+        for _ in range(epochs):
+            order = sorted(examples, key=lambda one: len(one.passage) + rng.randint(0, 100))
+            batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+            rng.shuffle(batches)
+            for batch in batches:
+                model(**_tokens(tokenizer, batch)).loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                tell(1)
+    return model.eval()
+
+
+def _tokens(tokenizer: Any, batch: Sequence[Example]) -> dict[str, Any]:
+    """Token ids and the first and last token of each answer; the first token of all where there is none."""
+    tokens = tokenizer(
+        [one.question for one in batch],
+        [one.passage for one in batch],
+        truncation="only_second",
+        max_length=WINDOW,
+        padding=True,
+        return_tensors="pt",
+    )
+    places = []
+    for row, one in enumerate(batch):
+        ends = [tokens.char_to_token(row, at, 1) for at in (one.start, one.end - 1)] if one.end else [None]
+        places.append((0, 0) if None in ends else tuple(ends))  # what was cut off is not here
+    starts, ends = torch.tensor(places).T
+    return {**tokens, "start_positions": starts, "end_positions": ends}
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, keep the reader, say what it learned from."""
+    parser = argparse.ArgumentParser(
+        prog="python -m quantdrift_tasks.train_reader", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder in BEIR layout, with labels")
+    parser.add_argument("--answers", type=Path, required=True, help="gold answers, as of quantdrift rag")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the reader; must be new or empty")
+    parser.add_argument("--model", default="minilm", help="the BERT to start from, minilm by default")
+    parser.add_argument("--share", type=float, default=SHARE, help=f"of the passages to learn from, {SHARE} by default")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the questions, {EPOCHS} by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of passages, and of training")
+    options = parser.parse_args(arguments)
+    try:
+        if options.epochs < 1 or not 0 < options.share < 1:
+            got = f"{options.epochs} and {options.share}"
+            raise DataError(f"expected --epochs of 1 or more and --share between 0 and 1; got {got}")
+        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
+            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
+        data = read_search_folder(options.data, "test")
+        queries = dict(zip(data.query_ids, data.queries, strict=True))
+        documents = dict(zip(data.document_ids, data.documents, strict=True))
+        golds = read_answers(options.answers, queries)
+        examples, ids = examples_of(queries, documents, data.qrels, golds, share=options.share, seed=options.seed)
+        model, tokenizer = started(options.model, seed=options.seed)
+        trained(model, tokenizer, examples, epochs=options.epochs, seed=options.seed)
+        tokenizer.save_pretrained(options.out)
+        model.save_pretrained(options.out)
+        TrainedOn(data=data.name, ids=ids).write(options.out / TRAINED_ON)
+        say(f"{options.out}: an extractive reader, trained on {len(ids):,} of {len(queries):,} questions")
+    except QuantDriftError as error:
+        complain(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        complain("stopped; nothing was written")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
