@@ -81,6 +81,8 @@ class HarnessGenerator:
         self.name = f"{model} {named}".strip()  # arguments may hold a key that opens a server
         self._batch_size, self._chat = batch_size, chat
         self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
+        if model in _LOCAL and not named:
+            raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
         with _told(self.name, "cannot be loaded"), vetted(named, options) if model in _LOCAL else nullcontext():
             own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, own)

@@ -199,10 +199,10 @@ def _short(name: str) -> str:
 def _sentences(rag: Rag) -> Iterator[str]:
     for name, effect in rag.effects.items():
         moved = 100 * (effect.differences["exact_match"].value or 0)
+        share = f"{effect.n_changed:,} of {effect.changed.n:,} answers ({percent(effect.changed.value)}) change"
         yield (
-            f"{_short(name)}: {effect.n_changed:,} of {effect.changed.n:,} answers "
-            f"({percent(effect.changed.value)}) change, while exact match moves by {moved:+.1f} points: {effect.right_to_wrong:,} turn from right to wrong, "
-            f"{effect.wrong_to_right:,} from wrong to right."
+            f"{_short(name)}: {share}, while exact match moves by {moved:+.1f} points: {effect.right_to_wrong:,} turn "
+            f"from right to wrong, {effect.wrong_to_right:,} from wrong to right."
         )
 
 

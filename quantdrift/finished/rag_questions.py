@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
 from quantdrift.datasets.retrieval import excerpt, plain_or_zipped, read_lines, some
 from quantdrift.errors import DataError, QuantDriftError, RunError
@@ -31,6 +31,15 @@ _LONGEST = 2_000
 """Characters of an answer that are kept."""
 
 
+def _writable(text: str) -> str:
+    if text != text.encode("utf-8", "replace").decode():
+        raise ValueError("half of a surrogate pair, which UTF-8 cannot write")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_writable)]
+
+
 # --- gold answers ---------------------------------------------------------------------------------
 
 
@@ -38,8 +47,8 @@ class _Gold(BaseModel, extra="ignore", strict=True, populate_by_name=True):
     """A question's gold answers, by the names that files have for them."""
 
     id: str | int | None = None
-    question: str | None = None
-    answers: list[str] = Field(min_length=1)
+    question: _Text | None = None
+    answers: list[_Text] = Field(min_length=1)
 
 
 _EXPECTED = (
@@ -431,20 +440,20 @@ def _drop_half_line(path: Path) -> None:
 
 class _Passage(BaseModel, extra="ignore"):
     id: str | int | None = None
-    contents: str = ""
+    contents: _Text = ""
 
 
 class _Output(BaseModel, extra="ignore"):
-    pred: str
+    pred: _Text
     retrieval_result: list[_Passage] | None = None
 
 
 class _Item(BaseModel, extra="ignore"):
     """What FlashRAG keeps of a question."""
 
-    id: str | int | None = None
-    question: str
-    golden_answers: list[str] = Field(min_length=1)
+    id: _Text | int | None = None
+    question: _Text
+    golden_answers: list[_Text] = Field(min_length=1)
     choices: list[str] = []
     output: _Output
 

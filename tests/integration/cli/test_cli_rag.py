@@ -1,0 +1,87 @@
+"""`quantdrift rag` as a user sees it: tables, JSON, Markdown, and what it refuses before a model loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quantdrift.finished.rag_questions import read_questions
+from quantdrift.progress import Silent
+from quantdrift.runs import read_run
+from support.command_line import cli
+from support.rag_samples import REFERENCE, Echo, write_search, write_world
+
+SWAPPED = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    """What an echo of the first passage said: one of three answers turns from right to wrong."""
+    data = write_world(tmp_path)
+    runs = [write_search(tmp_path / name, data, SWAPPED) for name in ("W4+query", "W3+query")]
+    questions = read_questions([read_run(run) for run in runs], answers=None, data=None, n_passages=2)
+    record = questions.answered_by(Echo(), None, Silent())
+    hostile = [text.replace("who swam", "who \x1b[31mswam\n::error::x") for text in record.questions]
+    record.model_copy(update={"questions": hostile}).write(tmp_path / "out" / "rag.json")
+    return tmp_path / "out"
+
+
+def test_the_table_has_the_columns_of_the_paper(result: Path) -> None:
+    code, out, err = cli("rag", result, "--markdown")
+    assert code == 0, err
+    rows = [[cell.strip("` ") for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]
+    head = ["passages of", "exact match", "token F1", "gold in context"]
+    assert [cell.strip() for cell in rows[0]] == [*head, "answers changed", "right to wrong", "wrong to right"]
+    by_name = {row[0]: [cell.partition(" (")[0].strip("` ") for cell in row[1:]] for row in rows[2:6]}
+    assert by_name["no passages"] == ["0.0 %", "0.0 %", "-", "-", "-", "-"]
+    assert by_name["full precision"] == ["66.7 %", "66.7 %", "100.0 %", "-", "-", "-"]
+    assert by_name["W4"] == ["33.3 %", "33.3 %", "100.0 %", "1", "1", "0"]
+    assert "1 turn from right to wrong, 0 from wrong to right" in out
+    assert "\x1b" not in out
+    assert "\n::error::" not in out
+
+
+def test_json_has_the_same_figures_and_the_changed_answers(result: Path) -> None:
+    told = json.loads(cli("rag", result, "--json", "--changed", "1")[1])
+    assert [each["name"] for each in told["conditions"]] == ["no passages", "full precision", "W4+query", "W3+query"]
+    candidate = told["conditions"][2]
+    assert candidate["exact_match"]["value"] == pytest.approx(1 / 3)
+    assert (candidate["right_to_wrong"], candidate["wrong_to_right"], candidate["other_passages"]) == (1, 0, 1)
+    assert candidate["differences"]["exact_match"]["value"] == pytest.approx(-1 / 3)
+    assert [(one["before"], one["after"], one["kind"]) for one in candidate["changes"]] == [
+        ("bob", "ann", "right to wrong")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("RUN",), "expected what answers"),
+        (("RUN", "--model", "hf", "--reader", "x"), "expected what answers"),
+        (("RUN", "--model", "hf", "--control", "x.json"), "--control is for"),
+        (("RUN", "--model", "hf", "--answers", "gone.jsonl"), "gone.jsonl is no file"),
+        (("nowhere", "--model", "hf"), "expected a run folder"),
+        (("a.json", "b.json", "--model", "hf"), "leave --model and --reader out"),
+        (("a.json", "b.json"), "No such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    run = write_search(tmp_path / "W4", write_world(tmp_path), REFERENCE)
+    code, out, err = cli("rag", *(str(run) if word == "RUN" else word for word in words))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.strip().count("\n") == 0
+
+
+def test_flashrag_runs_are_read_and_written(tmp_path: Path) -> None:
+    for name, said in (("fp", "Ann"), ("w4", "Bob")):
+        item = {"id": "t0", "question": "who?", "golden_answers": ["ann"]}
+        found = [{"id": "1", "contents": f"{said} did"}]
+        (tmp_path / name).mkdir()
+        items = [{**item, "output": {"pred": said, "retrieval_result": found}}]
+        (tmp_path / name / "intermediate_data.json").write_text(json.dumps(items))
+    files = [tmp_path / name / "intermediate_data.json" for name in ("fp", "w4")]
+    code, out, err = cli("rag", *files, "-o", tmp_path / "out", "--json")
+    assert code == 0, err
+    assert json.loads(out)["conditions"][1]["right_to_wrong"] == 1
+    assert json.loads(cli("rag", tmp_path / "out", "--json")[1]) == json.loads(out)

@@ -1,0 +1,143 @@
+"""`quantdrift rag` with lm-eval's own hf model: what it answers, what a kill leaves, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from quantdrift.finished.rag import RagRecord
+from quantdrift.finished.rag_questions import Prompt
+from support.command_line import cli
+from support.lm_eval_samples_maker import save_model
+from support.rag_samples import PASSAGES, QUESTIONS, write_search, write_world
+
+TOKENS = 6
+SWAPPED = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [1, 2, 3, 4, 5, 9]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("rag")
+    data = write_world(place)
+    write_search(place / "W4", data, SWAPPED)
+    save_model(place / "tiny")
+    return place
+
+
+def command(place: Path, out: Path, *more: object) -> list[str]:
+    model = ("--model", "hf", "--model-args", f"pretrained={place / 'tiny'}", "--device", "cpu", "-q", "-o", out)
+    words = ("rag", place / "W4", "--passages", 2, "--max-tokens", TOKENS, "--batch-size", 1, *model, *more)
+    return [str(word) for word in words]
+
+
+def continued(place: Path, prompt: str) -> str:
+    """What transformers says after the last tokens of a prompt, greedily, up to the end of the line."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(place / "tiny")
+    model = LlamaForCausalLM.from_pretrained(place / "tiny").eval()
+    ids = tokenizer(prompt, return_tensors="pt").input_ids[:, -(256 - TOKENS) :]
+    with torch.no_grad():
+        said = model.generate(ids, max_new_tokens=TOKENS, do_sample=False)
+    return str(tokenizer.decode(said[0, ids.shape[1] :], skip_special_tokens=True)).partition("\n")[0].strip()
+
+
+def test_answers_are_those_of_transformers_and_are_kept(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = cli(*command(world, tmp_path / "out", "--json"))
+    assert code == 0, err
+    record = RagRecord.read(tmp_path / "out" / "rag.json")
+    assert json.loads(out)["n_questions"] == 3
+    assert record.control is not None
+    assert record.control.answers == [continued(world, Prompt(question).text) for question in QUESTIONS.values()]
+    [candidate] = record.candidates
+    for condition in (record.reference, candidate):
+        for question, read, said in zip(record.questions, condition.passages or (), condition.answers, strict=True):
+            assert said == continued(world, Prompt(question, tuple(PASSAGES[each] for each in read)).text)
+    assert candidate.passages == [["d0", "d1"], ["d0", "d1"], ["d5", "d4"]]
+    from lm_eval.models.huggingface import HFLM  # noqa: PLC0415 -- it takes seconds
+
+    monkeypatch.setattr(HFLM, "generate_until", lambda *_, **__: pytest.fail("asked again"))
+    assert cli(*command(world, tmp_path / "out", "--json"))[:2] == (0, out)
+    assert json.loads(cli("rag", tmp_path / "out", "--json")[1]) == json.loads(out)
+
+
+def test_ctrl_c_loses_a_batch_and_the_same_command_goes_on(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.models.huggingface import HFLM  # noqa: PLC0415 -- it takes seconds
+
+    whole, asked = HFLM.generate_until, []
+
+    def stops(self: Any, requests: Any, **options: Any) -> Any:
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        asked.append(requests[0].args[0])
+        return whole(self, requests, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HFLM, "generate_until", stops)
+        code, _, err = cli(*command(world, tmp_path / "out"))
+    assert code == 130
+    assert "same command goes on" in err
+    assert len((tmp_path / "out" / "answers.jsonl").read_text().splitlines()) == 4
+    assert cli(*command(world, tmp_path / "out"))[0] == 0
+    assert cli(*command(world, tmp_path / "whole"))[0] == 0
+    said = [RagRecord.read(tmp_path / name / "rag.json") for name in ("out", "whole")]
+    assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_what_was_answered(world: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "out" / "answers.jsonl"
+    slow = "import time, lm_eval.models.huggingface as m\nown = m.HFLM.generate_until\n"
+    slow += "m.HFLM.generate_until = lambda *a, **k: (time.sleep(0.3), own(*a, **k))[1]\n"
+    script = f"{slow}import sys\nsys.argv[0] = 'quantdrift'\nfrom quantdrift.cli import main\nmain()"
+    words = [sys.executable, "-c", script, *command(world, tmp_path / "out")]
+    started = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not (kept.exists() and kept.read_text().count("\n") >= 3) and time.monotonic() < end:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL
+    before = kept.read_text()
+    assert not (tmp_path / "out" / "rag.json").exists()
+    assert cli(*command(world, tmp_path / "out"))[0] == 0
+    assert kept.read_text().startswith(before[: before.rfind("\n") + 1])
+    assert (tmp_path / "out" / "rag.json").exists()
+
+
+def test_prompts_that_are_cut_are_told(world: Path, tmp_path: Path) -> None:
+    code, out, _ = cli(*command(world, tmp_path / "out", "--max-tokens", 200))
+    assert code == 0
+    assert "prompts are longer than the 56 tokens" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("nope", "", "the generator nope cannot be loaded"),
+        ("quantdrift", "pretrained=x,scheme=W4", "at full precision"),
+        ("hf", "pretrained=./nowhere", "cannot be loaded"),
+        ("hf", "", "pretrained=NAME"),
+        ("hf", "pretrained=TINY,no_such_option=1", "cannot be loaded"),
+        ("local-completions", "model=m,base_url=http://127.0.0.1:9/v1,auth_token=s3cret", "local-completions m"),
+    ],
+)
+def test_a_generator_that_cannot_be_had_is_one_line_without_its_key(
+    model: str, arguments: str, message: str, world: Path, tmp_path: Path
+) -> None:
+    given = arguments.replace("TINY", str(world / "tiny"))
+    code, out, err = cli("rag", world / "W4", "--model", model, "--model-args", given, "-o", tmp_path / "out", "-q")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.strip().count("\n") == 0
+    assert "s3cret" not in err
+    assert not (tmp_path / "out" / "rag.json").exists()

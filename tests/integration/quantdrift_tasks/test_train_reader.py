@@ -1,0 +1,110 @@
+"""The extractive reader: what it reads, what it learns from, and that it is not asked what it has seen."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+import torch
+from transformers import BertForQuestionAnswering
+
+from quantdrift.engine.reader import LONGEST, Reader, spans
+from quantdrift.finished.rag import RagRecord
+from quantdrift.finished.rag_questions import Prompt
+from quantdrift_tasks import train_reader
+from support.beir_folder import write_beir_folder
+from support.candidate_samples import WORDS, bert, save_backbone
+from support.command_line import cli
+from support.rag_samples import write_search
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reader")
+    config = bert(hidden_size=32, num_attention_heads=2, intermediate_size=64, initializer_range=0.5)
+    save_backbone(folder, BertForQuestionAnswering(config))
+    return folder
+
+
+def test_the_best_span_is_that_of_a_search_over_all_spans() -> None:
+    rng = np.random.default_rng(0)
+    start, end = rng.normal(size=(2, 5, 40))
+    inside = np.zeros((5, 40), bool)
+    inside[:, 4:38] = True
+    found = spans(*(torch.tensor(part) for part in (start, end, inside)))
+    for row in range(5):
+        every = {
+            (i, j): start[row, i] + end[row, j] - start[row, 0] - end[row, 0]
+            for i in range(4, 38)
+            for j in range(i, min(38, i + LONGEST))
+        }
+        best = max(every, key=lambda pair: every[pair])
+        assert (int(found[1][row]), int(found[2][row])) == best
+        assert float(found[0][row]) == pytest.approx(every[best])
+
+
+def test_an_answer_is_a_piece_of_a_passage_whatever_the_batch(tiny: Path) -> None:
+    rng = np.random.default_rng(0)
+    passages = [" ".join(rng.choice(WORDS, size=n)) for n in (3, 10, 90, 5)]  # the third takes several windows
+    prompts = [Prompt(" ".join(rng.choice(WORDS, size=3)), tuple(passages[n:])) for n in range(4) for _ in range(2)]
+    prompts += [Prompt(prompts[0].question, tuple(reversed(passages)))]
+    said = {each: text for batch in Reader(str(tiny), batch_size=8).answers(prompts) for each, text in batch}
+    one = {each: text for batch in Reader(str(tiny), batch_size=1).answers(prompts) for each, text in batch}
+    assert said == one
+    assert all(any(text in passage for passage in each.passages) for each, text in said.items())
+    assert said[prompts[0]] == said[prompts[-1]]  # the order of passages is nothing to a reader
+
+
+def test_whole_passages_are_learned_from_each_with_one_that_has_no_answer() -> None:
+    documents = {f"d{n}": f"the wing {n} of heat{n} flow" for n in range(20)}
+    queries = {f"q{n}": f"which wing {n}" for n in range(20)}
+    qrels = {f"q{n}": {f"d{n}": 1, "d0": 0} for n in range(20)}
+    golds = {f"q{n}": ["nowhere", f"heat{n}"] for n in range(19)}
+    examples, ids = train_reader.examples_of(queries, documents, qrels, golds, share=0.5, seed=0)
+    assert 8 <= len(ids) <= 10
+    assert len(examples) == 2 * len(ids)
+    for query, with_it, without in zip(ids, examples[::2], examples[1::2], strict=True):
+        assert with_it.passage == documents[f"d{query[1:]}"]
+        assert with_it.passage[with_it.start : with_it.end] == f"heat{query[1:]}"
+        assert (without.start, without.end) == (0, 0)
+        assert without.passage != with_it.passage
+
+
+def test_it_learns_and_is_not_asked_what_it_has_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of "WORD ANSWER of the layer" it learns the second word."""
+    monkeypatch.setattr(train_reader, "RATE", 3e-3)  # of weights that are random
+    config = bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)
+    save_backbone(tmp_path / "tiny", BertForQuestionAnswering(config))
+    rng = np.random.default_rng(0)
+    pairs = [rng.choice(WORDS[:9], size=2, replace=False) for _ in range(60)]
+    documents = {f"d{n}": f"{a} {b} of the layer" for n, (a, b) in enumerate(pairs)}
+    queries = {f"q{n}": f"the {a} of" for n, (a, _) in enumerate(pairs)}
+    data = write_beir_folder(tmp_path / "data", queries, documents, {f"q{n}": [f"d{n}"] for n in range(60)})
+    lines = [json.dumps({"_id": f"q{n}", "answers": [str(b)]}) for n, (_, b) in enumerate(pairs)]
+    (data / "answers.jsonl").write_text("\n".join(lines))
+    words = ["--data", str(data), "--answers", str(data / "answers.jsonl"), "--out", str(tmp_path / "reader")]
+    state = torch.get_rng_state()
+    train_reader.main([*words, "--model", str(tmp_path / "tiny"), "--epochs", "25"])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "extractive reader, trained on 30 of 60 questions" in capsys.readouterr().out
+    run = write_search(tmp_path / "W4", data, -np.eye(60), reference=np.eye(60), k=60)
+    given = ("--reader", tmp_path / "reader", "--passages", 1, "-q", "-o", tmp_path / "out", "--markdown")
+    code, out, err = cli("rag", run, *given)
+    assert code == 0, err
+    record = RagRecord.read(tmp_path / "out" / "rag.json")
+    seen = json.loads((tmp_path / "reader" / "trained_on.json").read_text())["ids"]
+    assert (record.kind, record.control) == ("extractive reader", None)
+    assert {*record.ids} | {*seen} == {*queries}
+    assert not {*record.ids} & {*seen}
+    right = [said == gold[0] for said, gold in zip(record.reference.answers, record.golds, strict=True)]
+    assert np.mean(right) > 0.6
+    assert "30 of 60 questions are not asked" in out
+    assert "no control" in out
+    with pytest.raises(SystemExit):
+        train_reader.main([*words, "--model", str(tmp_path / "tiny")])
+    assert "expected a new or empty folder" in capsys.readouterr().err

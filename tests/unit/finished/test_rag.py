@@ -1,0 +1,329 @@
+"""Answers behind a search: scores and changes that can be computed by hand, what is asked, and what is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.finished.rag import Condition, Rag, RagRecord, exact_match, holds_answer, normalized, token_f1
+from quantdrift.finished.rag_questions import Prompt, Questions, answer, read_answers, read_flashrag, read_questions
+from quantdrift.progress import Silent
+from quantdrift.runs import read_run
+from support.rag_samples import GOLDS, PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
+
+ASKED = {"q1": "Who swam?", "q2": "Who flew?"}
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "golds", "match", "f1"),
+    [
+        ("The U.S.  Army!", ["us army"], True, 1.0),
+        ("army", ["us army"], False, 2 / 3),  # precision 1, recall 1/2
+        ("the big us army", ["us navy", "us army"], False, 0.8),  # 2 of 3 words, 2 of 2: the better gold answer
+        ("big big", ["big dog"], False, 0.5),  # the second big finds no partner
+        ("no idea", ["Ann"], False, 0.0),
+        ("", ["Ann"], False, 0.0),
+        ("the", ["a"], True, 1.0),  # neither has a word left
+    ],
+)
+def test_an_answer_is_scored_by_its_words(said: str, golds: list[str], match: bool, f1: float) -> None:
+    assert exact_match(said, golds) == match
+    assert token_f1(said, golds) == pytest.approx(f1)
+
+
+def test_a_passage_holds_an_answer_as_whole_words() -> None:
+    assert holds_answer(["In 1901, the Ann-Marie sank."], ["AnnMarie"])  # hyphens go, as in SQuAD
+    assert not holds_answer(["Annika sank."], ["Ann"])
+    assert not holds_answer(["Ann"], ["the"])  # an answer without words is nowhere
+
+
+def record_of(**answers: list[str]) -> RagRecord:
+    golds = [["x"], ["x"], ["x"], ["x"]]
+    conditions = [Condition(name=name, answers=said) for name, said in answers.items()]
+    ids = ["a", "b", "c", "d"]
+    whole: dict[str, Any] = {"generator": "g", "kind": "generator", "data": "d", "n_passages": 5, "ids": ids}
+    return RagRecord(
+        **whole,
+        gold_by="labels",
+        questions=ids,
+        golds=golds,
+        control=None,
+        reference=conditions[0],
+        candidates=conditions[1:],
+    )
+
+
+def test_what_changed_is_counted_and_tested_by_hand() -> None:
+    record = record_of(full=["x", "x", "y", "y"], one=["the X.", "z", "x", "w"], two=["x", "z", "z", "y"])
+    effects = Rag(record=record).effects
+    one = effects["one"]
+    assert (one.n_changed, one.changed.value, one.changed_to_the_letter) == (3, 0.75, 4)
+    assert (one.right_to_wrong, one.wrong_to_right, one.p_value) == (1, 1, 1.0)
+    assert [(each.id, each.kind) for each in one.changes] == [
+        ("b", "right to wrong"),
+        ("c", "wrong to right"),
+        ("d", "still wrong"),
+    ]
+    assert one.differences["exact_match"].value == 0.0
+    two = effects["two"]
+    assert (two.right_to_wrong, two.wrong_to_right, two.differences["exact_match"].value) == (1, 0, -0.25)
+    assert (two.p_value, two.p_holm) == (1.0, 1.0)  # one discordant input: a fair coin thrown once
+    assert one.other_passages is None
+
+
+def test_a_record_comes_back_as_it_was_and_is_refused_where_it_was_changed(tmp_path: Path) -> None:
+    record = record_of(full=["x", "x", "y", "y"], one=["x", "z", "x", "w"])
+    record.write(tmp_path / "rag.json")
+    assert RagRecord.read(tmp_path / "rag.json") == record
+    text = (tmp_path / "rag.json").read_text()
+    (tmp_path / "rag.json").write_text(text.replace('"z"', '"x"'))
+    with pytest.raises(RunError, match="changed since"):
+        RagRecord.read(tmp_path / "rag.json")
+    with pytest.raises(ValueError, match="one a question"):
+        record_of(full=["x"], one=["x"])
+
+
+# --- gold answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"_id": "q1", "answers": ["Bob", "Bobby"]}\n\n{"_id": "other", "answers": ["x"]}'),
+        ("a.jsonl", '{"id": "test_7", "question": "who  swam", "golden_answers": ["Bob", "Bobby"]}'),
+        ("a.jsonl", '{"query": "WHO SWAM ?", "answer": "Bob"}\n{"_id": "q1", "answer": "Bobby"}'),
+        # the id is that of another question, and what it asks decides
+        ("a.jsonl", '{"_id": "q2", "question": "who swam?", "answers": ["Bob", "Bobby"]}'),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"qas": [{"id": "q1", "question": "Who swam?", '
+            '"answers": [{"text": "Bob"}, {"text": "Bobby"}]}]}]}]}',
+        ),
+    ],
+)
+def test_gold_answers_are_found_by_id_or_by_what_is_asked(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_answers(tmp_path / name, ASKED) == {"q1": ("Bob", "Bobby")}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"_id": "q1"}', "line 1: answers is missing"),
+        ("a.jsonl", '{"_id": "q1", "answers": []}', "line 1: answers"),
+        ("a.jsonl", '{"_id": "q1", "answers": [["x"]]}', "line 1: answers.0"),
+        ("a.jsonl", '{"_id": "q1", "answers": ["\\ud800"]}', "line 1: answers.0"),
+        ("a.jsonl", "[1]", "line 1: expected"),
+        ("a.jsonl", "[" * 500, "line 1: expected JSON"),
+        ("a.jsonl", '{"_id": "q9", "answers": ["x"]}', "none of the run's"),
+        ("a.json", '{"data": 3}', "cannot be read"),
+        ("a.json", '{"no": 3}', "'data' is missing"),
+        ("gone.jsonl", None, "no file"),
+        ("gone.json", None, "No such file"),
+    ],
+)
+def test_an_answers_file_that_is_none_is_told_in_one_line(
+    name: str, text: str | None, message: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message) as told:
+        read_answers(tmp_path / name, ASKED)
+    assert "\n" not in str(told.value)
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_world(tmp_path)
+
+
+def questions_of(*runs: Path, **options: Any) -> Questions:
+    given = {"answers": None, "data": None, "n_passages": 2, **options}
+    return read_questions([read_run(run) for run in runs], **given)
+
+
+def test_each_condition_reads_what_its_arm_found_and_each_prompt_is_asked_once(data: Path, tmp_path: Path) -> None:
+    swapped = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]  # q1 now finds d0, then d1
+    found = questions_of(
+        write_search(tmp_path / "W4", data, swapped), write_search(tmp_path / "W8", data, REFERENCE), limit=None
+    )
+    generator = Echo()
+    record = found.answered_by(generator, None, Silent())
+    assert record.control is not None
+    assert record.control.answers == ["nobody"] * 3
+    assert record.reference.passages == [["d0", "d1"], ["d1", "d0"], ["d0", "d2"]]
+    assert record.reference.answers == ["ann", "bob", "ann"]
+    assert record.reference.gold_in_context == [True, True, True]
+    w4, w8 = record.candidates
+    assert (w4.name, w4.spec, w4.answers) == ("W4", "minilm@W4", ["ann", "ann", "ann"])
+    assert w8.answers == record.reference.answers
+    assert len(generator.asked) == 3 + 3 + 1  # no passages, the reference's, and one that W4 finds otherwise
+    effects = Rag(record=record).effects
+    assert (effects["W4"].other_passages, effects["W4"].right_to_wrong, effects["W8"].n_changed) == (1, 1, 0)
+
+
+def test_gold_in_context_is_by_labels_or_else_by_the_text_of_an_answer(data: Path, tmp_path: Path) -> None:
+    run = write_search(tmp_path / "W4", data, REFERENCE)
+    own = questions_of(run, n_passages=1).answered_by(Echo(), None, Silent())
+    assert (own.gold_by, own.reference.gold_in_context) == ("labels", [True, True, False])
+    bare = write_search(tmp_path / "W3", data, REFERENCE, qrels=None)
+    told = questions_of(bare, n_passages=1).answered_by(Echo(), None, Silent())
+    assert (told.gold_by, told.reference.gold_in_context) == ("answer text", [True, True, False])
+
+
+def test_what_may_not_or_cannot_be_asked_is_left_out_and_said(data: Path, tmp_path: Path) -> None:
+    (data / "answers.jsonl").write_text('{"_id": "q0", "answers": ["Ann"]}\n{"_id": "q1", "answers": ["Bob"]}')
+    found = questions_of(write_search(tmp_path / "W4", data, REFERENCE), left_out=["q0"])
+    assert list(found.asked) == ["q1"]
+    assert "1 of 3 questions have no gold answer" in found.notes[0]
+    assert "trained on them" in found.notes[1]
+
+
+def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path) -> None:
+    run = write_search(tmp_path / "W4", data, REFERENCE)
+    other = [row[::-1] for row in REFERENCE]
+    with pytest.raises(RunError, match="one reference"):
+        questions_of(run, write_search(tmp_path / "W8", data, other, reference=other))
+    with pytest.raises(RunError, match="same data"):
+        questions_of(run, write_search(tmp_path / "W6", data, REFERENCE, fingerprint="others"))
+    with pytest.raises(RunError, match="two runs are called W4"):
+        questions_of(run, run)
+    with pytest.raises(RunError, match="keeps 3 ranks, of 4"):
+        questions_of(write_search(tmp_path / "W5", data, REFERENCE, k=3), n_passages=4)
+    with pytest.raises(RunError, match="no search"):
+        questions_of(write_search(tmp_path / "W2", data, REFERENCE, kind="classification"))
+    (data / "answers.jsonl").unlink()
+    with pytest.raises(DataError, match=r"has no answers\.jsonl; name a file"):
+        questions_of(run)
+    (data / "corpus.jsonl").write_text('{"_id": "d0", "text": "other"}')
+    with pytest.raises(DataError, match=r"gone or changed .* --data"):
+        questions_of(run)
+
+
+# --- kept answers ---------------------------------------------------------------------------------
+
+PROMPTS = [Prompt(question, (passage,)) for question in QUESTIONS.values() for passage in PASSAGES.values()]
+
+
+def test_after_a_kill_only_what_was_not_answered_is_asked_again(tmp_path: Path) -> None:
+    kept, killed, second = tmp_path / "deep" / "answers.jsonl", Echo(dies_after=7), Echo()
+    with pytest.raises(KeyboardInterrupt):
+        answer(PROMPTS, killed, kept, Silent())
+    with kept.open("ab") as file:  # as a kill within a write leaves it
+        file.write(b'{"key": "0123')
+    said = answer(PROMPTS, second, kept, Silent())
+    assert set(killed.asked) | set(second.asked) == set(PROMPTS)
+    assert len(second.asked) == len(PROMPTS) - 7
+    assert said == answer(PROMPTS, Echo(), None, Silent())
+    assert answer(PROMPTS, third := Echo(), kept, Silent()) == said
+    assert not third.asked
+
+
+def test_another_generator_is_not_given_the_answers_of_one(tmp_path: Path) -> None:
+    first, other = Echo(), Echo()
+    other.identity = "echo 2"
+    for generator in (first, other):
+        answer(PROMPTS, generator, tmp_path / "answers.jsonl", Silent())
+        assert len(generator.asked) == len(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense", b"[]", b'{"key": "x", "answer": "y"}', b'{"answer": 3}', b"\xff", b'{"key": "' + b"[" * 200]
+)
+def test_kept_answers_that_are_none_are_refused_in_one_line(line: bytes, tmp_path: Path) -> None:
+    kept = tmp_path / "answers.jsonl"
+    kept.write_bytes(line + b"\n")
+    with pytest.raises(RunError, match="move it away") as told:
+        answer(PROMPTS, Echo(), kept, Silent())
+    assert "\n" not in str(told.value)
+    assert kept.read_bytes() == line + b"\n"
+
+
+def test_an_answer_is_one_line_of_bounded_length() -> None:
+    class Talker(Echo):
+        def answers(self, prompts: Any) -> Any:
+            yield [(each, " Ann\ud800 \x1b[31m" + "x" * 10_000 + "\nQuestion: more") for each in prompts]
+
+    said = answer(PROMPTS[:1], Talker(), None, Silent())[PROMPTS[0]]
+    assert said.startswith("Ann? ")
+    assert len(said) == 2_000
+    assert "\n" not in said
+
+
+def test_a_generator_that_keeps_silent_is_an_error() -> None:
+    class Silence(Echo):
+        def answers(self, prompts: Any) -> Any:
+            yield []
+
+    with pytest.raises(QuantDriftError, match="no answer to 18 of 18 prompts"):
+        answer(PROMPTS, Silence(), None, Silent())
+
+
+# --- FlashRAG -------------------------------------------------------------------------------------
+
+
+def item(question: str, pred: Any, *passages: str, golds: Any = ("Ann",), **more: Any) -> dict[str, Any]:
+    """As Item.to_dict of FlashRAG makes it."""
+    found = [{"id": str(n), "contents": text, "title": "t"} for n, text in enumerate(passages)]
+    output = {"pred": pred, "retrieval_result": found, "metric_score": {"em": 1.0}, "prompt": "..."}
+    return {"id": f"test_{question}", "question": question, "golden_answers": list(golds), "output": output, **more}
+
+
+def flashrag(path: Path, items: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(items))
+    return path
+
+
+def test_finished_runs_of_flashrag_are_read_into_the_same_table(tmp_path: Path) -> None:
+    a = flashrag(tmp_path / "fp" / "d.json", [item("1", "Ann", "Ann sank"), item("2", "Bob", "Bob", golds=["Bob"])])
+    b = flashrag(tmp_path / "w4" / "d.json", [item("1", "Eve", "Eve sank"), item("2", "Bob", "Bob", golds=["Bob"])])
+    control = [item("1", "who?"), item("2", "who?", golds=["Bob"])]
+    for each in control:
+        del each["output"]["retrieval_result"]
+    record = read_flashrag([a, b], flashrag(tmp_path / "naive" / "d.json", control))
+    rag = Rag(record=record)
+    assert list(rag.scored) == ["no passages", "full precision", "w4"]
+    assert rag.scored["full precision"].estimates["exact_match"].value == 1.0
+    assert rag.scored["w4"].estimates["gold_in_context"].value == 0.5
+    effect = rag.effects["w4"]
+    assert (effect.n_changed, effect.right_to_wrong, effect.other_passages) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "no questions"),
+        ({"a": 1}, "no intermediate_data.json"),
+        ([{"id": 1}], r"0.question is missing"),
+        ([item("1", ["Ann"])], r"0.output.pred"),
+        ([item("1", "Ann", golds=[])], "0.golden_answers"),
+        ([item("1", "Ann", choices=["a", "b"])], "questions with choices"),
+        ([item("2", "Ann")], "same questions"),
+        ([item("1", "Ann\ud800")], "0.output.pred"),
+    ],
+)
+def test_a_file_that_flashrag_did_not_write_is_refused_in_one_line(items: Any, message: str, tmp_path: Path) -> None:
+    good = flashrag(tmp_path / "a.json", [item("1", "Ann")])
+    with pytest.raises(DataError, match=message) as told:
+        read_flashrag([good, flashrag(tmp_path / "b.json", items)])
+    assert "\n" not in str(told.value)
+
+
+def test_one_flashrag_run_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    with pytest.raises(QuantDriftError, match="two files"):
+        read_flashrag([flashrag(tmp_path / "a.json", [item("1", "Ann")])])
+
+
+def test_the_golds_of_the_samples_are_what_the_passages_say() -> None:
+    said = {name: PASSAGES[f"d{n}"].split()[0] for n, name in enumerate(GOLDS)}
+    assert all(exact_match(said[name], golds) for name, golds in GOLDS.items())
+    assert normalized("The  Bob") == "bob"
