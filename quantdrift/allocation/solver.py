@@ -84,8 +84,9 @@ def _solved(
         return levels, 0.0, "optimal"
     if method == "greedy":
         return levels, None, "greedy"
-    scale = float(losses.max())
-    result = _optimum(losses / scale, bits, capacity, time_limit)
+    # HiGHS stops at a millionth, so the best loss known becomes a thousand; what alone loses more is in no optimum
+    scale = loss / 1000
+    result = _optimum(np.minimum(losses, 2 * loss) / scale, bits, capacity, time_limit)
     if result.x is not None:
         found = result.x.reshape(losses.shape).argmax(axis=1).astype(np.int64)
         if _spent(bits, found) <= capacity and _total(losses, found) < loss:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -53,7 +53,12 @@ def least_loss(problem: Problem) -> Fraction:
     return Fraction(min(found))
 
 
+# one layer that can lose ten million times what decides between the others
+_FAR_APART = np.array([[1.0, 1.0, 0.0], [10**0.5, 1.0, 0.0], [1e5, 1.0, 0.0], [1.0, 0.01, 0.0]])
+
+
 @given(problems())
+@example((_FAR_APART, np.array([1, 2, 1, 1]), (2, 3, 4), 3.75, np.array([0, 0, 1, 2])))
 def test_the_knapsack_is_the_best_of_all_assignments(problem: Problem) -> None:
     best, greedy = solved(problem, "knapsack"), solved(problem, "greedy")
     least = float(least_loss(problem))
