@@ -228,7 +228,7 @@ def search_embedded(
         similarity=similarity,
         excluded=excluded,
         depth=DEPTH,
-        calibration=(calibration or documents).inputs,
+        calibration=((calibration or documents).inputs,),
         dataset=dataset,
     )
     measured = measure(pair, reading, settings=settings, store=default_store(), progress=progress)
@@ -350,7 +350,7 @@ def calibrate(
     if pair.needs_calibration:
         side = inputs()
         sample = draw_sample(
-            Sides([side]), side.inputs, pair.scheme, batch_size, groups=groups, source=source or "corpus"
+            Sides([side]), [side.inputs], pair.scheme, batch_size, groups=groups, source=source or "corpus"
         )
         pair.prepare(sample, root=default_store().root, progress=progress)
 

@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from quantdrift.canary import MOST, TEXTS, Canary, Check, Encode, Role, Text, Vectors, compare, draw, make
-from quantdrift.cli.options import DATA, argument, option, prints
+from quantdrift.cli.options import DATA, argument, of_texts, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.display import note, shown
 from quantdrift.errors import QuantDriftError, ServerError
@@ -73,7 +73,7 @@ def save(options: SaveOptions) -> Shown:
     if options.data is not None:
         from quantdrift.datasets.labelled import read_search_folder
 
-        found = read_search_folder(options.data)
+        found = of_texts(read_search_folder(options.data), "canary")
         texts = draw(found.queries, found.documents, options.texts)
     elif options.texts > len(TEXTS):
         raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")

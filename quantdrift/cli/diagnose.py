@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, option, prints
+from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.words import Grid, counted
@@ -48,7 +48,7 @@ def command(options: DiagnoseOptions) -> Shown:
         raise QuantDriftError(
             f'{options.pair} is a model and its own quantization; expected two, such as "minilm vs ./minilm-onnx"'
         )
-    dataset = corpus(options.data, options.task, options.split)
+    dataset = of_texts(corpus(options.data, options.task, options.split), "diagnose")
     from quantdrift.engine.diagnosis import diagnose
     from quantdrift.engine.encoders.server import EndpointEncoder
     from quantdrift.engine.opening import open_pair

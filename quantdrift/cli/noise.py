@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, option, prints
+from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.display import clean
 from quantdrift.errors import RunError
@@ -61,7 +61,7 @@ def command(options: NoiseOptions) -> Shown:
 
     For example: quantdrift noise minilm --data ./cranfield
     """
-    dataset = corpus(options.data, options.task, options.split)
+    dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
     against = None if options.against is None else _held(options.against, dataset.fingerprint)
     if is_endpoint(options.model):
         return _of_server(options, dataset, against)

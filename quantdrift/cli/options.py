@@ -15,7 +15,7 @@ import typer
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.output import Shown, emit, form_of
-from quantdrift.errors import QuantDriftError
+from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.progress import Progress, Silent, Terminal
 
 if TYPE_CHECKING:
@@ -207,6 +207,15 @@ def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -
         got = "neither" if data is None else "both"
         raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
     return read_search_folder(data, split) if data is not None else load_task(str(task))
+
+
+def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:
+    """The data, for a command that takes no images."""
+    if "image" in dataset.kinds:
+        raise UnsupportedError(
+            f"quantdrift {command} takes queries and documents that are texts, and {dataset.name} has images"
+        )
+    return dataset
 
 
 AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}

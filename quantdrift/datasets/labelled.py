@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quantdrift.datasets.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
 from quantdrift.datasets.retrieval import LAYOUT as BEIR_LAYOUT
 from quantdrift.datasets.retrieval import (
     RetrievalDataset,
@@ -29,9 +29,8 @@ from quantdrift.datasets.retrieval import (
     read_records,
     some,
 )
-from quantdrift.errors import DataError, MissingExtraError
+from quantdrift.errors import DataError
 
-Kind = Literal["text", "image"]
 TRAIN = "train"
 
 
@@ -51,8 +50,7 @@ class Labelled:
 
     def contents(self) -> Iterator[str]:
         """What tells inputs apart, one string an input: the text, or a digest of the image."""
-        stored = getattr(self.inputs, "contents", None)
-        yield from (_content(value) for value in self.inputs) if stored is None else stored
+        yield from contents_of(self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +112,6 @@ class ClassificationDataset:
         return tuple(filter(None, told))
 
 
-def _content(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    image = np.asarray(value)
-    return hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).hexdigest()
-
-
 # --- texts ----------------------------------------------------------------------------------------
 
 
@@ -139,46 +130,19 @@ def _read_texts(file: Path, part: str) -> Labelled:
 
 # --- images ---------------------------------------------------------------------------------------
 
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
-_CHANNELS = 3
-
-Image = NDArray[np.uint8]
-
-
-class Images(Sequence[Image]):
-    """Images in their order, each uint8 [height, width, 3]; none is decoded before it is needed.
-
-    Args:
-        read: the image of a position.
-        contents: digest of each image as it is stored.
-    """
-
-    def __init__(self, read: Callable[[int], Image], contents: Sequence[str]) -> None:
-        self._read = read
-        self.contents = tuple(contents)
-
-    def __len__(self) -> int:
-        return len(self.contents)
-
-    def __getitem__(self, index: Any) -> Any:
-        places = range(len(self))[index]
-        return self._read(places) if isinstance(places, int) else [self._read(place) for place in places]
-
 
 def _images_in(folder: Path) -> Iterator[Path]:
     """The image files in folders in a folder, by name."""
     for entry in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
-        yield from (file for file in sorted(entry.iterdir()) if file.suffix.lower() in _SUFFIXES and file.is_file())
+        yield from (file for file in sorted(entry.iterdir()) if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def _read_images(folder: Path) -> Labelled:
     """The images of a folder with one subfolder a class."""
-    _pillow()
     files = list(_images_in(folder))
-    contents = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
     return Labelled(
         ids=tuple(file.relative_to(folder).as_posix() for file in files),
-        inputs=Images(lambda row: _decoded(files[row]), contents),
+        inputs=image_files(files),
         labels=tuple(file.parent.name for file in files),
     )
 
@@ -197,8 +161,8 @@ def _read_arrays(file: Path, part: str) -> Labelled:
     """The images and labels of one part in an array file."""
     with _opened(file) as arrays:
         images, labels = arrays[f"x_{part}"], arrays.get(f"y_{part}")
-    grey = images.ndim == _CHANNELS
-    if images.dtype != np.uint8 or not (grey or images.shape[3:] == (_CHANNELS,)):
+    grey = images.ndim == CHANNELS
+    if images.dtype != np.uint8 or not (grey or images.shape[3:] == (CHANNELS,)):
         raise DataError(
             f"{file}, x_{part}: expected uint8 [n, height, width, 3] or, of grey images, [n, height, width]; got "
             f"{images.dtype} {list(images.shape)}"
@@ -206,30 +170,13 @@ def _read_arrays(file: Path, part: str) -> Labelled:
     if labels is not None and labels.shape not in {(len(images),), (len(images), 1)}:
         raise DataError(f"{file}, y_{part}: expected one label an image, [{len(images)}]; got {list(labels.shape)}")
     if grey:
-        images = np.broadcast_to(images[..., None], (*images.shape, _CHANNELS))
+        images = np.broadcast_to(images[..., None], (*images.shape, CHANNELS))
     flat = () if labels is None else labels.ravel().tolist()
     return Labelled(
         ids=tuple(f"{part}-{row}" for row in range(len(images))),
-        inputs=Images(lambda row: np.ascontiguousarray(images[row]), [_content(image) for image in images]),
+        inputs=Images(lambda row: np.ascontiguousarray(images[row]), [image_digest(image) for image in images]),
         labels=tuple(named(value, f"{file}, y_{part}, row {row}") for row, value in enumerate(flat)) or None,
     )
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image as pillow  # noqa: N813, PLC0415 -- only where images are files
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", needed_for="reading image files") from error
-    return pillow
-
-
-def _decoded(file: Path) -> Image:
-    """The image of a file as red, green and blue."""
-    try:
-        with _pillow().open(file) as image:
-            return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except Exception as error:  # what Pillow raises on broken files, and on those that are bombs
-        raise DataError(f"{file} cannot be decoded as an image: {error}; replace it") from error
 
 
 LAYOUT = (
@@ -304,7 +251,7 @@ def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
             dataset,
             test=Labelled(
                 ids=tuple(part.ids[row] for row in rows),
-                inputs=_some_of(part.inputs, rows),
+                inputs=some_of(part.inputs, rows),
                 labels=None if labels is None else tuple(labels[row] for row in rows),
             ),
         )
@@ -312,15 +259,9 @@ def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     return replace(
         dataset,
         query_ids=names,
-        queries=tuple(dataset.queries[row] for row in rows),
+        queries=some_of(dataset.queries, rows),
         qrels={name: dataset.qrels[name] for name in names if name in dataset.qrels},
     )
-
-
-def _some_of(inputs: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
-    if isinstance(inputs, Images):
-        return Images(lambda row: inputs[rows[row]], [inputs.contents[row] for row in rows])
-    return tuple(inputs[row] for row in rows)
 
 
 def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:

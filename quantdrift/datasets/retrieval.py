@@ -1,4 +1,4 @@
-"""Retrieval data: the texts that are embedded and, where there are any, their relevance labels.
+"""Retrieval data: the texts or images that are embedded and, where there are any, their relevance labels.
 
 Whatever would make a figure wrong is an error; whatever only deserves a word is in `warnings`.
 """
@@ -13,12 +13,14 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from quantdrift.datasets.images import SUFFIXES, Kind, contents_of, image_files, kind_of, some_of
 from quantdrift.errors import DataError, UnknownNameError
 from quantdrift.records import parse_json
 
@@ -26,7 +28,7 @@ LAYOUT = (
     'corpus.jsonl ({"_id": "d1", "title": "...", "text": "..."} a line; the title is optional), '
     'queries.jsonl ({"_id": "q1", "text": "..."} a line) and, for relevance metrics, '
     "qrels/<split>.tsv (query id, document id and score, tab-separated, or TREC's four columns); "
-    "each may end in .gz"
+    'each may end in .gz. Images have "image": "FILE" in place of the text'
 )
 
 _HEADER_SCORES = frozenset({"score", "relevance", "rel", "label", "grade"})
@@ -60,10 +62,12 @@ def _find_qrels(folder: Path, split: str) -> Path | None:
     return file
 
 
-def read_records(file: Path, expected: str, *, part: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def read_records(
+    file: Path, expected: str, *, part: str | None = None, images: bool = False
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
 
-    Lines of a `part` that have no id get one.
+    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text.
     """
     lines: dict[str, int] = {}
     for number, line in read_lines(file):
@@ -77,11 +81,12 @@ def read_records(file: Path, expected: str, *, part: str | None = None) -> Itera
             raise DataError(f"{where}: expected a JSON object, {expected}; got {excerpt(line)}")
         if part is not None:
             record.setdefault("_id", record.get("id", f"{part}-{number}"))
-        if missing := [key for key in ("_id", "text") if key not in record]:
+        content = "image" if images and "image" in record else "text"
+        if missing := [key for key in ("_id", content) if key not in record]:
             keys = some(record) or "none"
             raise DataError(f'{where}: "{missing[0]}" is missing; the keys are {keys}. Expected {expected}')
         name = named(record["_id"], f'{where}: "_id"')
-        check_string(record["text"], f'{where}: "text"')
+        check_string(record[content], f'{where}: "{content}"')
         if name in lines:
             first = f"{name!r} is already on line {lines[name]}"
             raise DataError(f"{where}: every id must be unique; {first}; rename or remove one")
@@ -91,16 +96,32 @@ def read_records(file: Path, expected: str, *, part: str | None = None) -> Itera
         raise DataError(f"{file} is empty; at least one line was expected. Expected {expected}")
 
 
-def _read_texts(file: Path, *, titled: bool) -> dict[str, str]:
-    """The text of every id of a JSON lines file, in the order of the file."""
-    texts = {}
-    for where, name, record in read_records(file, '{"_id": "...", "text": "..."}'):
-        texts[name] = record["text"]
-        if titled:
-            title = record.get("title") or ""
+def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any]]:
+    """Ids, and texts or images, of a JSON lines file, in its order."""
+    ids, texts, images = [], [], []
+    for where, name, record in read_records(file, '{"_id": "...", "text": "..."}', images=True):
+        ids.append(name)
+        if "image" in record:
+            images.append(_image_file(file.parent, record["image"], where))
+        else:
+            title = (record.get("title") or "") if titled else ""
             check_string(title, f'{where}: "title"')
-            texts[name] = f"{title} {record['text']}".strip()
-    return texts
+            texts.append(f"{title} {record['text']}".strip() if titled else record["text"])
+        if (texts and images) or ("image" in record and str(record.get("text") or "").strip()):
+            raise DataError(
+                f"{where}: expected texts alone or images alone; a document that is both cannot be embedded as one"
+            )
+    return tuple(ids), image_files(images) if images else tuple(texts)
+
+
+def _image_file(folder: Path, name: str, where: str) -> Path:
+    """The file of an image, which lies below the folder of the file that names it."""
+    with suppress(OSError, ValueError):  # a name that no file can have
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder.resolve()) and path.suffix.lower() in SUFFIXES and path.is_file():
+            return path
+    known = ", ".join(sorted(SUFFIXES))
+    raise DataError(f"{where}: expected the path of an image ({known}) below {folder}; got {excerpt(name)}")
 
 
 def read_qrels(file: Path) -> dict[str, dict[str, int]]:
@@ -193,9 +214,9 @@ class RetrievalDataset:
     Args:
         name: what reports call it.
         query_ids: one unique id a query.
-        queries: their texts, in the same order.
+        queries: their texts or images, in the same order.
         document_ids: one unique id a document.
-        documents: their texts, in the same order; ties in a ranking break by this order.
+        documents: their texts or images, in the same order; ties in a ranking break by this order.
         qrels: query id to document id to grade, relevant if above 0; empty if there are no labels. Copied, so that
             changing the argument later does not change the dataset.
         split: the split that the labels belong to, such as "test".
@@ -210,9 +231,9 @@ class RetrievalDataset:
 
     name: str
     query_ids: tuple[str, ...]
-    queries: tuple[str, ...]
+    queries: Sequence[Any]
     document_ids: tuple[str, ...]
-    documents: tuple[str, ...]
+    documents: Sequence[Any]
     qrels: Mapping[str, Mapping[str, int]] = field(hash=False)
     split: str
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -274,10 +295,15 @@ class RetrievalDataset:
         """
         digest = hashlib.blake2b(digest_size=16)
         judgements = sorted((query, doc, str(grade)) for query, doc, grade in _flat(self.qrels))
-        texts = (self.query_ids, self.queries, self.document_ids, self.documents)
-        for part in (*texts, tuple(chain.from_iterable(judgements))):
+        sides = (self.query_ids, contents_of(self.queries), self.document_ids, contents_of(self.documents))
+        for part in (*sides, chain.from_iterable(judgements)):
             feed(digest, part)
         return digest.hexdigest()
+
+    @property
+    def kinds(self) -> tuple[Kind, Kind]:
+        """What queries are, and documents."""
+        return kind_of(self.queries), kind_of(self.documents)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -302,9 +328,9 @@ def feed(digest: Any, texts: Iterable[str]) -> None:
         digest.update(len(one).to_bytes(8, "little") + one)
 
 
-def empty(ids: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Names of texts that say nothing."""
-    return [name for name, text in zip(ids, texts, strict=True) if not text.strip()]
+def empty(ids: Sequence[str], texts: Sequence[Any]) -> list[str]:
+    """Names of texts that say nothing; images say something."""
+    return [name for name, text in zip(ids, contents_of(texts), strict=True) if not text.strip()]
 
 
 def counted(what: str, names: Sequence[str]) -> str:
@@ -333,26 +359,28 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
-    documents = _read_texts(_find(folder, "corpus.jsonl"), titled=True)
-    queries = _read_texts(_find(folder, "queries.jsonl"), titled=False)
+    document_ids, documents = _read_side(_find(folder, "corpus.jsonl"), titled=True)
+    query_ids, queries = _read_side(_find(folder, "queries.jsonl"), titled=False)
     qrels: dict[str, dict[str, int]] = {}
     note = ""
     if file := _find_qrels(folder / "qrels", split):
         qrels = read_qrels(file)
-        _check_match(qrels, queries, documents, str(file))
-        left_out = [q for q in queries if not any(grade > 0 for grade in qrels.get(q, {}).values())]
-        if len(left_out) == len(queries):
+        _check_match(qrels, query_ids, document_ids, str(file))
+        rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
+        if not rows:
             raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
-        note = counted(f"of {len(queries):,} queries left out: no judgement above 0 in {file.name}", left_out)
+        kept = {query_ids[row] for row in rows}
+        left_out = [query for query in query_ids if query not in kept]
+        note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {file.name}", left_out)
+        queries, query_ids = some_of(queries, rows), tuple(query_ids[row] for row in rows)
         for query in left_out:
-            del queries[query]
             qrels.pop(query, None)
     return RetrievalDataset(
         name=folder.resolve().name,
-        query_ids=tuple(queries),
-        queries=tuple(queries.values()),
-        document_ids=tuple(documents),
-        documents=tuple(documents.values()),
+        query_ids=query_ids,
+        queries=queries,
+        document_ids=document_ids,
+        documents=documents,
         qrels=qrels,
         split=split,
         notes=(note,) if note else (),
@@ -372,9 +400,9 @@ def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str) -> None:
+def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, one: str) -> None:
     check_ids(ids, texts, where=f"{where}, {one} ids")
-    for identifier, text in zip(ids, texts, strict=True):
+    for identifier, text in zip(ids, contents_of(texts) if kind_of(texts) == "image" else texts, strict=True):
         check_string(identifier, f"{where}: a {one} id")
         check_string(text, f"{where}: the text of {one} {identifier!r}")
 

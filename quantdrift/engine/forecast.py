@@ -78,16 +78,16 @@ class Forecast:
 
     def calibration(self, opened: Opened, flow: Flow, pace: float) -> float:
         """Seconds that calibrating a pair takes on its data, at seconds a unit of work; 0 where it needs none."""
-        pair, inputs = opened.quantized, opened.reading.calibration
-        if not pair.needs_calibration or inputs is None:
+        pair, kinds = opened.quantized, opened.reading.calibration
+        if not pair.needs_calibration or not kinds:
             return 0.0
         key = (opened.name.model, _kind(pair.scheme))
         if key not in self._costs:
-            self._costs[key] = _probed(pair, inputs, flow, pace)
+            self._costs[key] = _probed(pair, kinds, flow, pace)
         wanted = DEFAULT_SIZE if calibration_file(pair.scheme) else int(pair.scheme.option("calib") or DEFAULT_SIZE)
-        work = inputs.work()
         cost = self._costs[key]
-        return cost.method + cost.forward * pace * float(work.mean()) * min(wanted, len(work))
+        units = sum(float(work.mean()) * min(wanted, len(work)) for work in (one.work() for one in kinds))
+        return cost.method + cost.forward * pace * units
 
     def choice(self, opened: Opened, flow: Flow) -> float:
         """Seconds that choosing widths takes, once for all quantizers of a criterion; 0 where nothing is chosen."""
@@ -129,32 +129,37 @@ def cost_of(record: Mapping[str, Any]) -> Cost | None:
 # --- probes ---------------------------------------------------------------------------------------
 
 
-def _probed(pair: QuantizedPair, inputs: Inputs, flow: Flow, pace: float) -> Cost:
+def _probed(pair: QuantizedPair, kinds: Sequence[Inputs], flow: Flow, pace: float) -> Cost:
     """Quantize one layer of each shape on a few inputs; the others only see what comes by."""
     scheme, layers = pair.scheme, pair.layers
     method = method_at(scheme, min(8, round(scheme.weight_bits)))
-    work = inputs.work()
-    rows = np.sort(np.argsort(work, kind="stable")[:: -(-len(work) // _PROBED)])
-    part = inputs.part(rows)
+    parts = [_spread(one) for one in kinds]
     shapes = [tuple(layer.weight.shape) for layer in layers]
     chosen = {shapes.index(shape) for shape in set(shapes)}
     if isinstance(method, Gptq) and method.backend == OPTIMUM.backend:
         chosen, method = set(), None  # it takes a model whole; what it takes then is not known beforehand
     quantizers = [method if number in chosen else None for number in range(len(layers))]
-    _quantized(pair, part.part(np.zeros(1, dtype=np.int64)), quantizers, flow)  # a first call takes longer
+    first = np.zeros(1, dtype=np.int64)
+    _quantized(pair, [one.part(first) for one in parts], quantizers, flow)  # a first call takes longer
     start = time.perf_counter()
-    seconds = _quantized(pair, part, quantizers, flow)
+    seconds = _quantized(pair, parts, quantizers, flow)
     spent = time.perf_counter() - start
     times = Counter(shapes)
     probed = {shapes[number]: seconds[number] for number in chosen}
     return Cost(
         method=sum(each * times[shape] for shape, each in probed.items()),
-        forward=max(1.0, (spent - sum(probed.values())) / (pace * float(part.work().sum()))),
+        forward=max(1.0, (spent - sum(probed.values())) / (pace * sum(float(one.work().sum()) for one in parts))),
     )
 
 
+def _spread(inputs: Inputs) -> Inputs:
+    """A few inputs, from the shortest to the longest."""
+    work = inputs.work()
+    return inputs.part(np.sort(np.argsort(work, kind="stable")[:: -(-len(work) // _PROBED)]))
+
+
 def _quantized(
-    pair: QuantizedPair, part: Inputs, quantizers: Sequence[LayerQuantizer | None], flow: Flow
+    pair: QuantizedPair, parts: Sequence[Inputs], quantizers: Sequence[LayerQuantizer | None], flow: Flow
 ) -> dict[int, float]:
     """Calibrate on some inputs, and put everything back; seconds of the quantizer at each layer."""
     seconds: dict[int, float] = {}
@@ -162,7 +167,7 @@ def _quantized(
     def done(number: int, made: LayerCandidate) -> None:
         seconds[number] = made.seconds
 
-    sample = draw_sample(pair.encoder, part, pair.scheme, flow.settings.batch_size)
+    sample = draw_sample(pair.encoder, parts, pair.scheme, flow.settings.batch_size)
     with put_aside(pair.layers):
         quantize_in_order(
             pair.modules,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.datasets.images import Images
 from quantdrift.engine.store import digest_of
 
 Vectors = NDArray[np.float32]
@@ -102,6 +103,13 @@ def text_inputs(texts: Sequence[str], *, role: str = "document", ids: Sequence[s
         digest={"texts": digest_of(texts)},
         lengths=np.array([len(text) for text in texts], dtype=np.int64),
     )
+
+
+def inputs_of(items: Sequence[Any], *, role: str, ids: Sequence[str]) -> Inputs:
+    """Texts or images in a role."""
+    if isinstance(items, Images):
+        return Inputs(role=role, ids=ids, items=items, digest={"images": digest_of(items.contents)})
+    return text_inputs(items, role=role, ids=ids)
 
 
 class Encoder(Protocol):

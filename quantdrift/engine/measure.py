@@ -51,7 +51,7 @@ class Reading:
     """What the outputs of both arms are read as: `Search`, `Classes` or `Shortlist`.
 
     Attributes:
-        calibration: what the candidate is calibrated on, where it needs that.
+        calibration: what the candidate is calibrated on, where it needs that; for each tower of a model there is one.
         source: of these inputs, for the record.
         qrels: relevance labels.
         dataset: name of the data, where it has one.
@@ -67,7 +67,7 @@ class Reading:
         probe: the linear function that read the classes, to be kept with the run.
     """
 
-    calibration: Inputs | None = None
+    calibration: tuple[Inputs, ...] = ()
     source: str = "corpus"
     qrels: Qrels | None = None
     dataset: str | None = None

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind, Labelled, told_apart
+from quantdrift.datasets.images import Kind
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, told_apart
 from quantdrift.datasets.retrieval import RetrievalDataset, some
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
@@ -20,12 +21,13 @@ from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, load_cro
 from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, load_encoder, pick_device
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.heads import find_head
-from quantdrift.engine.inputs import Inputs, Model, text_inputs
+from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
 from quantdrift.engine.measure import Reading
 from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Classes, Head, Search, asked_for, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.problem import draw_queries
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist as Lists
@@ -96,7 +98,8 @@ def open_pair(
             pair, notes = _two_models(
                 name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
             )
-            reading, data = search_of(dataset, pair.similarity, None), describe_data(dataset)
+            refuse_kinds([pair.reference, pair.candidate_model], dataset)
+            reading, data = search_of(dataset, pair.similarity), describe_data(dataset)
         return Opened(
             name=name,
             pair=pair,
@@ -143,8 +146,9 @@ def open_loaded(
     revision: str | None = None,
     shortlist: Lists | None = None,
     contrast: bool = False,
+    held_out: Rows | None = None,
 ) -> Opened:
-    """A model that is loaded as a pair."""
+    """A model that is loaded as a pair; queries that are `held_out` are not calibrated on."""
     pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
     reading: Reading
     if isinstance(model, CrossEncoderModel):
@@ -159,7 +163,7 @@ def open_loaded(
                 "shortlist": {"top": shortlist.top, "digest": shortlist.digest},
                 "max_length": model.max_length,
             },
-            calibration=asked_for(dataset.documents if texts is None else texts),
+            calibration=(asked_for(dataset.documents if texts is None else texts),),
             qrels=dataset.qrels or None,
             dataset=dataset.name,
         )
@@ -167,7 +171,8 @@ def open_loaded(
         reading = _classes(name, dataset, model, pair, texts, contrast=contrast)
     else:
         assert isinstance(model, SentenceEncoder)  # classifiers are refused
-        reading = search_of(dataset, model.similarity, texts)
+        refuse_kinds([model], dataset)
+        reading = search_of(dataset, model.similarity, texts, pair=pair, held_out=held_out)
     source = model.source
     assert source is not None  # it was loaded from there
     return Opened(
@@ -182,17 +187,54 @@ def open_loaded(
     )
 
 
-def search_of(dataset: RetrievalDataset, similarity: Similarity, texts: Sequence[str] | None = None) -> Search:
-    """The reading of a search: queries, and documents to calibrate on unless there are texts for that."""
-    documents = text_inputs(dataset.documents, ids=dataset.document_ids)
+def search_of(
+    dataset: RetrievalDataset,
+    similarity: Similarity,
+    texts: Sequence[str] | None = None,
+    *,
+    pair: QuantizedPair | None = None,
+    held_out: Rows | None = None,
+) -> Search:
+    """The reading of a search: queries, and documents to calibrate on unless there are texts for that.
+
+    Where queries and documents are of two kinds the model has a tower for each, and both are calibrated. So a quarter
+    of the queries is kept for that, and rates are over the others.
+    """
+    queries = inputs_of(dataset.queries, role="query", ids=dataset.query_ids)
+    documents = inputs_of(dataset.documents, role="document", ids=dataset.document_ids)
+    given = None if texts is None else text_inputs(texts)
+    if given is not None and dataset.kinds == ("image", "image"):
+        raise UnsupportedError("+calib= names a file of texts, and the data are images; leave it out, or give a number")
+    calibration = [documents if given is None or dataset.kinds[1] == "image" else given]
+    if pair is not None and pair.needs_calibration and dataset.kinds[0] != dataset.kinds[1]:
+        if given is not None and dataset.kinds[0] == "text":
+            calibration.append(replace(given, role="query"))
+        else:
+            n = len(queries.ids)
+            rows = draw_queries(n, wanted=n, seed=int(pair.scheme.option("seed") or 0), held_out=held_out)
+            held_out = np.setdiff1d(np.arange(n), rows) if held_out is None else held_out
+            calibration.append(queries.part(rows))
     return Search(
-        queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
+        queries=queries,
         documents=documents,
         similarity=similarity,
-        calibration=documents if texts is None else text_inputs(texts),
+        calibration=tuple(calibration),
+        held_out=held_out,
         qrels=dataset.qrels or None,
         dataset=dataset.name,
     )
+
+
+def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
+    """Refuse models that do not take what the queries or documents are."""
+    for model in models:
+        takes = model.takes if isinstance(model, SentenceEncoder) else frozenset({"text"})
+        for kind, role in zip(dataset.kinds, ("queries", "documents"), strict=True):
+            if kind not in takes:
+                raise UnsupportedError(
+                    f"the {role} of {dataset.name} are {kind}s, and {model.source.name} takes "
+                    f"{' and '.join(sorted(takes))}s alone; expected a model that takes both, such as CLIP"
+                )
 
 
 def _classes(
@@ -222,6 +264,7 @@ def _classes(
         )
 
     train = None if dataset.train is None else inputs(dataset.train)
+    given = train if texts is None else text_inputs(texts, role="document" if head is None else "input")
     return Classes(
         inputs=inputs(dataset.test),
         split=dataset.split,
@@ -230,7 +273,7 @@ def _classes(
         train_labels=() if head is not None else _probe_labels(dataset, name.model),
         labels=dataset.test.labels,
         what="logits" if head is not None and head.linear is None else "embeddings",
-        calibration=train if texts is None else text_inputs(texts, role="document" if head is None else "input"),
+        calibration=() if given is None else (given,),
         source="the train part",
         dataset=dataset.name,
     )
@@ -251,6 +294,8 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> dict[str, Any]:
     """What run.json says of a dataset, and of where a shortlist came from."""
     said = _described(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
+    if "image" in dataset.kinds:
+        said["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:
         said["warnings"] += shortlist.notes
         said["shortlist"] = dict(shortlist.record)

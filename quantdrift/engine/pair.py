@@ -206,11 +206,10 @@ class QuantizedPair:
         self._reached |= use.used
 
     def calibrate(
-        self, inputs: Inputs | None, batch_size: int, *, source: str, root: Path | None, progress: Progress
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
         """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
         if self.needs_calibration:
-            assert inputs is not None  # refused before where there are none
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
             self.prepare(sample, root=root, progress=progress)
 
@@ -397,7 +396,7 @@ class TwoModels:
         """Nothing: the candidate is made already."""
 
     def calibrate(
-        self, inputs: Inputs | None, batch_size: int, *, source: str, root: Path | None, progress: Progress
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
         """Nothing: the candidate was calibrated by whoever made it."""
 

@@ -227,7 +227,7 @@ class Classes(Reading):
 
     def ready(self, flow: Flow) -> Classes:
         """With a head, and with labels as the head spells them; calibrating on what is evaluated is refused."""
-        if self.calibration is None and flow.pair.needs_calibration:
+        if not self.calibration and flow.pair.needs_calibration:
             raise DataError(
                 "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
                 f"{self.dataset} has no train part; add one (train.jsonl, train/CLASS/, x_train), name a file of texts "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
+from quantdrift.datasets.images import Kind
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
@@ -60,6 +62,11 @@ def refuse_settings(scheme: Scheme) -> None:
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
     """Refuse a pair that cannot be measured on data of this kind."""
     classes = isinstance(dataset, ClassificationDataset)
+    if isinstance(dataset, RetrievalDataset) and "image" in dataset.kinds:
+        if reranks:
+            raise UnsupportedError(f"a cross-encoder reads texts, and {dataset.name} has images; leave --shortlist out")
+        if isinstance(pair, Versus) and pair.on_server:
+            raise UnsupportedError(f'"{pair}": a server is sent texts alone, and {dataset.name} has images')
     if isinstance(pair, Versus):
         if classes and (loaded or pair.on_server):
             where = "in memory" if loaded else "on a server"

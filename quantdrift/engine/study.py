@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
+from quantdrift.datasets.images import Kind, contents_of
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
@@ -294,15 +295,18 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
             f"{cell.spec}: {cell.spec.scheme.criterion} chooses widths by the gaps of classes or of a search in "
             "documents, not of neighbours; name a stored allocation, or one width"
         )
-    opened = open_loaded(cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), contrast=among)
+    asked, rows = cell.settings.held_out, None
+    if asked is not None and isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
+        rows = hold_out([*contents_of(dataset.queries)], share=asked.share, seed=asked.seed)
+    opened = open_loaded(
+        cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), contrast=among, held_out=rows
+    )
     if among:
         opened = neighbours_of(opened)
     if cell.data.sizes:
         opened = part_of(opened, dataset, cell.data.sizes[0])
-    asked = cell.settings.held_out
-    if asked is None or not isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
+    if asked is None or rows is None or not isinstance(dataset, RetrievalDataset):
         return opened
-    rows = hold_out(dataset.queries, share=asked.share, seed=asked.seed)
     digest = digest_of([dataset.query_ids[row] for row in rows.tolist()])
     told = {**asked.model_dump(), "n_queries": len(rows), "of": len(dataset.queries), "digest": digest}
     reading = opened.reading

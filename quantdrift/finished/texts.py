@@ -85,8 +85,12 @@ def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dat
 def _texts_of(dataset: Dataset, said: Mapping[str, Any], told: str) -> Texts:
     known: dict[str, Any] = {"digest": dataset.fingerprint, "told": told}
     if not isinstance(dataset, ClassificationDataset):
-        inputs = dict(zip(dataset.query_ids, dataset.queries, strict=True))
-        return Texts(inputs=inputs, items=dict(zip(dataset.document_ids, dataset.documents, strict=True)), **known)
+        sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))
+        inputs, items = (
+            dict(zip(ids, texts, strict=True)) if kind == "text" else {}
+            for (ids, texts), kind in zip(sides, dataset.kinds, strict=True)
+        )
+        return Texts(inputs=inputs, items=items, **known)
     # images are called by their files, classes by their names; a search of the inputs among themselves finds inputs
     inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True)) if dataset.kind == "text" else {}
     return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **known)

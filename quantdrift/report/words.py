@@ -205,7 +205,8 @@ def _widths(allocation: Record) -> str:
 def _calibration(calibration: Record, made: Record, called: str) -> str:
     source = calibration["source"]
     things = "documents" if source == "corpus" else f"{called} of {source}"
-    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} {things} (seed {calibration['seed']})"
+    queries = f" and {n:,} queries" if (n := calibration.get("n_queries")) else ""
+    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} {things}{queries} (seed {calibration['seed']})"
     if made["layers_kept_from_before"] == len(made["layers"]):
         return f"calibrated on {what}, kept from an earlier run"
     return f"calibrated on {what} in {made['seconds']:.0f} s, of which the method took {made['seconds_in_method']:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -97,5 +98,5 @@ def benchmarks() -> dict[str, Benchmark]:
     }
 
 
-def _as_dataset(ids: tuple[str, ...], texts: tuple[str, ...]) -> Dataset:
+def _as_dataset(ids: Sequence[str], texts: Sequence[str]) -> Dataset:
     return Dataset.from_dict({"id": list(ids), "text": list(texts)})

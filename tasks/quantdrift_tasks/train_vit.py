@@ -45,12 +45,12 @@ def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
     names = sorted(set(part.labels or ()), key=lambda name: (len(name), name))  # numbers in their order
     if len(names) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
         raise DataError(f"expected train images with labels of two classes or more, got {len(names)}")
-    pixels = _pixels(part)
+    images = pixels(part)
     targets = torch.tensor([names.index(label) for label in part.labels or ()])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config: Any = ViTConfig(
-            image_size=pixels.shape[-1],
+            image_size=images.shape[-1],
             patch_size=PATCH,
             hidden_size=WIDTH,
             num_hidden_layers=DEPTH,
@@ -60,18 +60,18 @@ def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
             label2id={name: number for number, name in enumerate(names)},
         )
         model: Any = ViTForImageClassification(config)
-        _fit(model.train(), pixels, targets, epochs)
+        _fit(model.train(), images, targets, epochs)
     return model.eval()
 
 
-def _fit(model: Any, pixels: Tensor, targets: Tensor, epochs: int) -> None:
+def _fit(model: Any, images: Tensor, targets: Tensor, epochs: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
-    steps = epochs * -(-len(pixels) // BATCH)
+    steps = epochs * -(-len(images) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
     loss_of = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
     with Terminal().stage("training", steps) as tell:
-        for rows in _batches(len(pixels), epochs):
-            loss = loss_of(model(pixel_values=_augmented(pixels[rows])).logits, targets[rows])
+        for rows in batches(len(images), epochs, BATCH):
+            loss = loss_of(model(pixel_values=shifted(_mirrored(images[rows]))).logits, targets[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -79,24 +79,29 @@ def _fit(model: Any, pixels: Tensor, targets: Tensor, epochs: int) -> None:
             tell(1)
 
 
-def _batches(n: int, epochs: int) -> Iterator[Tensor]:
+def batches(n: int, epochs: int, size: int) -> Iterator[Tensor]:
+    """Rows of n, in another order in each pass."""
     for _ in range(epochs):
-        yield from torch.split(torch.randperm(n), BATCH)
+        yield from torch.split(torch.randperm(n), size)
 
 
-def _pixels(part: Labelled) -> Tensor:
+def pixels(part: Labelled, patch: int = PATCH) -> Tensor:
     """The images as the processor of the model gives them, from -1 to 1 [n, 3, side, side]."""
     shapes = sorted({np.shape(image) for image in part.inputs})
-    if len(shapes) != 1 or shapes[0][0] != shapes[0][1] or shapes[0][0] % PATCH:
+    if len(shapes) != 1 or shapes[0][0] != shapes[0][1] or shapes[0][0] % patch:
         told = ", ".join("x".join(map(str, shape[:2])) for shape in shapes[:3])
-        raise DataError(f"expected square images of one size, a multiple of {PATCH} pixels; got {told}")
+        raise DataError(f"expected square images of one size, a multiple of {patch} pixels; got {told}")
     return torch.from_numpy(np.stack(list(part.inputs))).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def _augmented(batch: Tensor) -> Tensor:
-    """Each image mirrored or not, and a crop of it shifted by up to four pixels."""
+def _mirrored(batch: Tensor) -> Tensor:
+    """Each image mirrored or not."""
+    return torch.where(torch.rand(len(batch), 1, 1, 1) < 0.5, batch.flip(3), batch)  # noqa: PLR2004 -- one of two
+
+
+def shifted(batch: Tensor) -> Tensor:
+    """Of each image a crop that is shifted by up to four pixels."""
     n, side = len(batch), batch.shape[-1]
-    batch = torch.where(torch.rand(n, 1, 1, 1) < 0.5, batch.flip(3), batch)  # noqa: PLR2004 -- one of two
     padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="reflect")
     (down, right), along = torch.randint(0, 2 * SHIFT + 1, (2, n, 1)), torch.arange(side)
     images = torch.arange(n)[:, None, None]
@@ -109,7 +114,7 @@ def _augmented(batch: Tensor) -> Tensor:
 def accuracy(model: Any, part: Labelled) -> float:
     """Share of images whose class is right."""
     with torch.no_grad():
-        found = torch.cat([model(pixel_values=batch).logits.argmax(1) for batch in torch.split(_pixels(part), _TESTED)])
+        found = torch.cat([model(pixel_values=batch).logits.argmax(1) for batch in torch.split(pixels(part), _TESTED)])
     names = [model.config.id2label[number] for number in found.tolist()]
     return float(np.mean([name == label for name, label in zip(names, part.labels or (), strict=True)]))
 

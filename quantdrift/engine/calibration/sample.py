@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,14 +52,36 @@ def calibration_texts(scheme: Scheme) -> list[str] | None:
 
 def draw_sample(
     encoder: Encoder,
-    inputs: Inputs,
+    kinds: Sequence[Inputs],
     scheme: Scheme,
     batch_size: int,
     *,
     groups: NDArray[np.int64] | None = None,
     source: str = "corpus",
 ) -> Sample:
-    """Draw the calibration inputs of a scheme."""
+    """Draw the calibration inputs of a scheme, as many of each kind: documents, and queries for a tower of their own.
+
+    `groups` are of the rows of a single kind; batches do not mix them.
+    """
+    samples = [_sample(encoder, one, scheme, batch_size, groups=groups, source=source) for one in kinds]
+    if len(samples) == 1:
+        return samples[0]
+    keys = [one.key for one in samples]
+    known = bool(keys) and None not in keys
+    return Sample(
+        batches=[batch for one in samples for batch in one.batches],
+        key={"kinds": keys} if known else None,
+        record={
+            **samples[0].record,
+            "n_queries": sum(one.record["n_inputs"] for one in samples[1:]),
+            "digest": key_of(kinds=keys) if known else None,
+        },
+    )
+
+
+def _sample(
+    encoder: Encoder, inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None, source: str
+) -> Sample:
     n = len(inputs.ids)
     if not n:
         raise DataError("there are no documents to calibrate on; expected at least one")

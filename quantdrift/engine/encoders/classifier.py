@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.engine.encoders.sentence import LoadedModel, reading_digest
+from quantdrift.engine.encoders.sentence import LoadedModel, as_pictures, reading_digest
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
@@ -196,10 +196,3 @@ def _agree_on_padding(module: Any, tokenizer: Any) -> bool:
         return False
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(known)
     return True
-
-
-def as_pictures(images: Sequence[Any]) -> list[Any]:
-    """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode."""
-    from PIL import Image  # noqa: PLC0415 -- an optional package
-
-    return [(one if isinstance(one, Image.Image) else Image.fromarray(one)).convert("RGB") for one in images]

@@ -95,15 +95,29 @@ class SentenceEncoder(LoadedModel):
         module: nn.Module = self.model
         return module
 
-    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
-        """Embed texts in the role they have, float32 [n, dim]."""
+    @property
+    def takes(self) -> frozenset[str]:
+        """The kinds of inputs that it embeds: "text", "image"."""
+        return frozenset(getattr(self.model, "modalities", ("text",))) & {"text", "image"}
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
+        """Embed texts, or images uint8 [height, width, 3], in the role they have, float32 [n, dim]."""
+        if not len(items) or isinstance(items[0], str):
+            # a model of images would take a text that is a path or an address for one, and open it
+            texts = [{"text": text} for text in items] if "image" in self.takes else list(items)
+            return self._embedded(texts, role, batch_size)
+        batches = (items[at : at + batch_size] for at in range(0, len(items), batch_size))  # images are large
+        return np.concatenate([self._embedded(as_pictures(batch), role, batch_size) for batch in batches])
+
+    def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+        embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
         return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides an embedding beside weights, text and libraries."""
-        return {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
+        """What decides an embedding beside weights, inputs and libraries."""
+        key = {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
+        return {**key, "images": image_settings(self.model)} if "image" in self.takes else key
 
     def settings(self, role: str) -> str:
         """Prompt, length limit, pooling and what follows it."""
@@ -141,6 +155,10 @@ def load_encoder(source: ModelSource, *, device: torch.device, revision: str | N
             from quantdrift.engine.encoders.onnx import load_onnx  # noqa: PLC0415 -- imports it as well
 
             model = load_onnx(source.location, device)
+        elif source.is_open_clip:
+            from quantdrift.engine.encoders.open_clip import load_open_clip  # noqa: PLC0415 -- imports it as well
+
+            model = load_open_clip(source, device, revision)
         else:
             model = SentenceTransformer(source.location, device=str(device), revision=revision)
     return encoder_of(model.eval(), source)
@@ -158,6 +176,21 @@ def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
 
 
 # --- what makes an embedding beside the weights ---------------------------------------------------
+
+
+def as_pictures(images: Sequence[Any]) -> list[Any]:
+    """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode."""
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    return [(one if isinstance(one, Image.Image) else Image.fromarray(one)).convert("RGB") for one in images]
+
+
+def image_settings(model: Any) -> str:
+    """How a model prepares images, as text: the processor's settings."""
+    processor: Any = getattr(model[0], "processor", None)
+    prepares = getattr(processor, "image_processor", processor)
+    said = prepares.to_dict() if hasattr(prepares, "to_dict") else str(prepares)
+    return json.dumps([type(prepares).__name__, said], sort_keys=True, default=str)
 
 
 def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:

@@ -95,6 +95,7 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
             )
         parts.append(path)
     parts = list(dict.fromkeys(parts))
+    _check(read("open_clip_config.json"), f"open_clip_config.json of {source.name}", unpacks)
     for part in parts[:2] if on_hub else parts:  # the transformer lies in the first module's
         config = str(PurePosixPath(part, "config.json"))
         _check(read(config), f"{config} of {source.name}", unpacks)
@@ -136,6 +137,8 @@ def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
                 f"{where} asks for {key} {shown(str(value))}, code from the hub; code that comes "
                 "with a model is not run. Take that setting out"
             )
+        if key == "trust_remote_code" and value:
+            raise UnsupportedError(f"{where} asks for {key}; code that comes with a model is not run. Take it out")
         numbers = value if isinstance(value, list) else [value]
         for pattern, most in _MOST.items():
             largest = max((n for n in numbers if isinstance(n, int)), default=0)

@@ -13,6 +13,7 @@ from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import load_encoder, pick_device
 from quantdrift.engine.inputs import Settings, text_inputs
+from quantdrift.engine.opening import refuse_kinds, search_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
@@ -49,9 +50,7 @@ def make_candidate(
             f"{spec.model}@allocation.json"
         )
     texts = calibration_texts(spec.scheme)
-    if texts is None and dataset is not None:
-        texts = list(dataset.documents)
-    if texts is None and any(method is not None and method.needs_moments for method in methods):
+    if texts is None and dataset is None and any(method is not None and method.needs_moments for method in methods):
         raise UnsupportedError(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
             "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
@@ -59,7 +58,11 @@ def make_candidate(
     encoder = load_encoder(full_precision(spec.model), device=pick_device(device), revision=revision)
     refuse_quantized([encoder.module], spec.model)
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)
-    inputs = None if texts is None else text_inputs(texts)
+    if dataset is not None:
+        refuse_kinds([encoder], dataset)
+        inputs = search_of(dataset, encoder.similarity, texts, pair=pair).calibration
+    else:
+        inputs = () if texts is None else (text_inputs(texts),)
     pair.calibrate(inputs, settings.batch_size, source="corpus", root=store.root, progress=progress)
     return pair
 

@@ -1,0 +1,103 @@
+"""A CLIP of open_clip as a sentence-transformers model: texts and images go to its own two towers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.named import ModelSource
+
+TEXT, IMAGE = "open_clip_tokens", "open_clip_pixels"
+
+
+class OpenClip(InputModule):
+    """Stands where a transformers model stands in a SentenceTransformer.
+
+    Attributes:
+        clip: the model of open_clip.
+        processor: how it prepares images and texts, as settings.
+    """
+
+    def __init__(self, clip: Any, prepare: Any, tokenize: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped there
+        self.clip, self._prepare, self._tokenize = clip, prepare, tokenize
+        self.processor = _Said(clip, tokenize)
+
+    @property
+    def modalities(self) -> Any:
+        """What it takes."""
+        return ["text", "image"]
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """Tokens of texts, or pixels of PIL images."""
+        del kwargs
+        items = [one["text"] if isinstance(one, dict) else one for one in inputs]
+        if isinstance(items[0], str):
+            return {TEXT: self._tokenize([f"{prompt or ''}{text}" for text in items])}
+        return {IMAGE: torch.stack([self._prepare(image) for image in items])}
+
+    def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        """With the projection of the tower that the features are for."""
+        del kwargs
+        like = next(self.clip.parameters())
+        found = (
+            self.clip.encode_text(features[TEXT])
+            if TEXT in features
+            else self.clip.encode_image(features[IMAGE].to(like.dtype))
+        )
+        return {**features, "sentence_embedding": found}
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Refused: open_clip has a format of its own."""
+        raise UnsupportedError("a model of open_clip cannot be saved as a model of sentence-transformers")
+
+
+class _Said:
+    """What decides how inputs are prepared, as `to_dict` of a processor says it."""
+
+    def __init__(self, clip: Any, tokenize: Any) -> None:
+        vocabulary = getattr(tokenize, "encoder", None) or repr(tokenize)
+        digest = hashlib.blake2b(json.dumps(vocabulary, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self._said = {
+            "images": getattr(clip.visual, "preprocess_cfg", None),
+            "tokenizer": [type(tokenize).__name__, getattr(tokenize, "context_length", None), digest],
+            "gelu": sorted({type(module).__name__ for module in clip.modules()}),  # QuickGELU has no weights
+        }
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """JSON values."""
+        return self._said
+
+
+def load_open_clip(source: ModelSource, device: torch.device, revision: str | None) -> Any:
+    """The model of a folder with open_clip_config.json, of a hub repository, or ARCHITECTURE/TAG of open_clip's list.
+
+    Raises:
+        MissingExtraError: open_clip is not installed.
+        UnsupportedError: a revision is asked for, which open_clip does not take.
+    """
+    import open_clip  # noqa: PLC0415 -- an extra
+
+    if revision is not None:
+        raise UnsupportedError(f"open_clip takes no revision; leave --revision out for {source.name}")
+    architecture, _, tag = source.location.partition("/")
+    listed = source.kind == "hub" and architecture in open_clip.list_models()
+    schema = "local-dir" if source.kind == "local" else "hf-hub"
+    name = architecture if listed else f"{schema}:{source.location}"
+    clip, _, prepare = open_clip.create_model_and_transforms(
+        name, pretrained=tag if listed else None, device=device, require_pretrained=True
+    )
+    model: Any = SentenceTransformer(
+        modules=[OpenClip(clip, prepare, open_clip.get_tokenizer(name))],
+        device=str(device),
+        similarity_fn_name="cosine",
+    )
+    return model

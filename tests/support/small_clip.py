@@ -1,0 +1,55 @@
+"""A CLIP of random weights, small enough for a unit test, and a search of captions in images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import CLIPConfig, CLIPModel
+
+from quantdrift_tasks.train_clip import processor_of
+
+WORDS = ("a", "photo", "of", "red", "green", "blue", "cat", "dog", "ship", "truck", "dark", "bright")
+
+
+def small_clip(folder: Path, *, seed: int = 0) -> Path:
+    """A folder that holds a CLIPModel and its processor."""
+    processor = processor_of(WORDS, 16)
+    known = processor.tokenizer
+    of_text = {"vocab_size": len(known), "max_position_embeddings": 32, "hidden_size": 16, "intermediate_size": 32}
+    of_text |= {f"{name}_token_id": getattr(known, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    both = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    of_images = {"image_size": 16, "patch_size": 8, "hidden_size": 24, "intermediate_size": 48}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config: Any = CLIPConfig(
+            text_config={**both, **of_text}, vision_config={**both, **of_images}, projection_dim=12
+        )
+        model: Any = CLIPModel(config)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def image_search(folder: Path, *, n_images: int = 20, n_queries: int = 16, seed: int = 0) -> Path:
+    """A folder in BEIR layout: captions of drawn words, images of drawn pixels."""
+    rng = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True)
+    (folder / "qrels").mkdir()
+    for row in range(n_images):
+        pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{row}.png")
+    texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(n_queries)]
+    files = {
+        "corpus.jsonl": [{"_id": f"i{row}", "image": f"images/{row}.png"} for row in range(n_images)],
+        "queries.jsonl": [{"_id": f"q{row}", "text": text} for row, text in enumerate(texts)],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    grades = [f"q{row}\ti{row % n_images}\t1\n" for row in range(n_queries)]
+    (folder / "qrels" / "test.tsv").write_text("".join(grades))
+    return folder
