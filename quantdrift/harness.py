@@ -27,7 +27,7 @@ from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
-from quantdrift.engine.readings import Search
+from quantdrift.engine.readings import Search, calibration_queries
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.run import describe_run
 from quantdrift.engine.scoring.deployed import DeployedState, as_ranked
@@ -213,22 +213,25 @@ def search_embedded(
     progress: Progress,
     skip_same_id: bool,
     calibration: Side | None,
+    two_towers: bool = False,
     dataset: str | None = None,
 ) -> Found:
-    """Embed both sides with both arms and stream the scores."""
+    """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries."""
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
     if skip_same_id:
         position = {name: number for number, name in enumerate(documents.inputs.ids)}
         excluded = np.array([position.get(name, -1) for name in queries.inputs.ids], dtype=np.int64)
     pair.encoder = Sides([queries, documents, *([] if calibration is None else [calibration])])
+    also, held_out = calibration_queries(pair, queries.inputs) if two_towers else ([], None)
     reading = Search(
         queries=queries.inputs,
         documents=documents.inputs,
         similarity=similarity,
         excluded=excluded,
         depth=DEPTH,
-        calibration=((calibration or documents).inputs,),
+        calibration=((calibration or documents).inputs, *also),
+        held_out=held_out,
         dataset=dataset,
     )
     measured = measure(pair, reading, settings=settings, store=default_store(), progress=progress)

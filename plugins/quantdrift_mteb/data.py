@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import mteb
+import numpy as np
+from datasets import Image  # type: ignore[import-untyped]  # it ships no types
 from mteb._create_dataloaders import create_dataloader
 from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval import _filter_queries_without_positives as with_positives
 from mteb.types import PromptType
 
+from quantdrift.datasets.images import Images
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.vetting import one_line
@@ -52,8 +57,11 @@ def _refuse_kind(task: Any) -> None:
         raise UnsupportedError(
             f"{name} ({kind}) is neither a search nor a classification into single classes. {OTHERWISE}"
         )
-    if list(task.metadata.modalities) != ["text"]:
-        raise UnsupportedError(f"{name} is not of texts alone ({', '.join(task.metadata.modalities)}). {OTHERWISE}")
+    roles = (None,) if isinstance(task, AbsTaskClassification) else (PromptType.query, PromptType.document)
+    for role in roles:
+        held = list(task.metadata.modalities if role is None else task.metadata.get_modalities(role))
+        if held not in (["text"], ["image"]):
+            raise UnsupportedError(f"an input of {name} is not a text or an image ({', '.join(held)}). {OTHERWISE}")
     if getattr(task, "is_cross_validation", False):
         raise UnsupportedError(f"{name} has no test part: mteb cross-validates it. {OTHERWISE}")
 
@@ -89,7 +97,8 @@ def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
     if getattr(task, "ignore_identical_ids", False) and set(queries["id"]) & set(corpus["id"]):
         raise UnsupportedError(f"in {name} a query does not find the document of its own id. {OTHERWISE}")
     query_texts, texts = (
-        _texts(task, part, kind) for part, kind in ((queries, PromptType.query), (corpus, PromptType.document))
+        images_of(part) if list(task.metadata.get_modalities(kind)) == ["image"] else _texts(task, part, kind)
+        for part, kind in ((queries, PromptType.query), (corpus, PromptType.document))
     )
     return RetrievalDataset(
         name=name,
@@ -106,6 +115,18 @@ def _texts(task: Any, part: Any, kind: PromptType) -> tuple[str, ...]:
     """As mteb gives them to a model."""
     loader: Any = create_dataloader(part, task_metadata=task.metadata, prompt_type=kind, batch_size=32)
     return tuple(map(str, loader.dataset["text"]))
+
+
+def images_of(part: Any, column: str = "image") -> Images:
+    """The images of a column, decoded when they are asked for, and digests of them as they are stored."""
+    stored = part.cast_column(column, Image(decode=False))
+    digests = [
+        blake2b(one["bytes"] if one["bytes"] is not None else Path(one["path"]).read_bytes(), digest_size=16)
+        for one in stored[column]
+    ]
+    return Images(
+        lambda row: np.asarray(part[row][column].convert("RGB"), dtype=np.uint8), [one.hexdigest() for one in digests]
+    )
 
 
 def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:

@@ -144,5 +144,6 @@ def local_meta(source: ModelSource) -> ModelMeta:
             "loader": CrossEncoderWrapper if crosses else SentenceTransformerEncoderWrapper,
             "framework": ["Sentence Transformers", "PyTorch"],
             "model_type": ["cross-encoder" if crosses else "dense"],
+            "modalities": ["text", "image"] if "vision_config" in model_json(source, "config.json") else ["text"],
         }
     )

@@ -44,6 +44,7 @@ from quantdrift.harness import (
     search_lists,
     similarity_of,
 )
+from quantdrift_mteb.data import images_of
 
 NAMED = "MODEL@allocation.json"
 """How a pair of a stored allocation is written to mteb."""
@@ -132,6 +133,9 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Fo
             "product or Euclidean distance of float32. Else run both models, and compare: quantdrift diff A B"
         )
     texts = calibration_texts(pair.scheme)
+    kinds = [call.task.get_modalities(kind) for kind in (PromptType.query, PromptType.document)]
+    if texts is not None and "image" in (*kinds[0], *kinds[1]):
+        raise UnsupportedError(f"{call.task.name} has images: +calib= takes a number there, not a file of texts")
     return search_embedded(
         pair,
         inputs_of(model, call, "query", call.queries),
@@ -142,6 +146,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Fo
         progress=call.progress,
         skip_same_id=call.skip_identical,
         calibration=None if texts is None else inputs_of(model, call, "calibration", _corpus_of(texts)),
+        two_towers=kinds[0] != kinds[1],
         dataset=call.task.name,
     )
 
@@ -228,12 +233,15 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
         )
         return as_vectors(found)
 
-    key = lengths = None
+    key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:
-        lengths = [len(str(text)) for text in dataset["text"]]
+        lengths, contents = [len(str(text)) for text in dataset["text"]], _digest_of_rows([dataset])
+    elif call.task.get_modalities(kind) == ["image"]:
+        contents = digest_of(images_of(dataset).contents)
+    if contents is not None:
         # models choose prompts by what is known of the task
         task = [call.task.name, call.task.type, call.task.prompt, context["hf_subset"]]
-        key = {**_key(model), "task": task, "texts": _digest_of_rows([dataset]), "encode": others}
+        key = {**_key(model), "task": task, "texts": contents, "encode": others}
     return Side.of(role, list(dataset["id"]), encode, key, lengths)
 
 

@@ -25,9 +25,8 @@ from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
 from quantdrift.engine.measure import Reading
 from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import Classes, Head, Search, asked_for, shortlist_of
+from quantdrift.engine.readings import Classes, Head, Search, asked_for, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.problem import draw_queries
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist as Lists
@@ -206,14 +205,12 @@ def search_of(
     if given is not None and dataset.kinds == ("image", "image"):
         raise UnsupportedError("+calib= names a file of texts, and the data are images; leave it out, or give a number")
     calibration = [documents if given is None or dataset.kinds[1] == "image" else given]
-    if pair is not None and pair.needs_calibration and dataset.kinds[0] != dataset.kinds[1]:
+    if pair is not None and dataset.kinds[0] != dataset.kinds[1]:
         if given is not None and dataset.kinds[0] == "text":
             calibration.append(replace(given, role="query"))
         else:
-            n = len(queries.ids)
-            rows = draw_queries(n, wanted=n, seed=int(pair.scheme.option("seed") or 0), held_out=held_out)
-            held_out = np.setdiff1d(np.arange(n), rows) if held_out is None else held_out
-            calibration.append(queries.part(rows))
+            also, held_out = calibration_queries(pair, queries, held_out)
+            calibration += also
     return Search(
         queries=queries,
         documents=documents,

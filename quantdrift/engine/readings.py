@@ -24,6 +24,7 @@ from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
+from quantdrift.engine.sensitivity.problem import draw_queries
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence, Noise
@@ -132,6 +133,20 @@ class Search(Reading):
             np.where(contenders >= 0, np.searchsorted(needed, contenders), -1),
             self.similarity,
         )
+
+
+def calibration_queries(
+    pair: QuantizedPair, queries: Inputs, held_out: Rows | None = None
+) -> tuple[list[Inputs], Rows | None]:
+    """The queries that a tower of their own is calibrated on, and the positions that rates are then over.
+
+    A quarter is drawn, or those that are not held out; none where the scheme needs no calibration.
+    """
+    if not pair.needs_calibration:
+        return [], held_out
+    n = len(queries.ids)
+    rows = draw_queries(n, wanted=n, seed=int(pair.scheme.option("seed") or 0), held_out=held_out)
+    return [queries.part(rows)], np.setdiff1d(np.arange(n), rows) if held_out is None else held_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ N_DOCUMENTS = 512
 def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
     opened = open_pair(parse(f"minilm@{scheme}"), load_task("PythonDocsRetrieval"))
     pair, documents = opened.quantized, opened.search.sides[-1]
-    sample = draw_sample(pair.encoder, documents, pair.scheme, batch_size=32)
+    sample = draw_sample(pair.encoder, [documents], pair.scheme, batch_size=32)
     assert sample.record["n_inputs"] == N_DOCUMENTS
 
     def forward() -> None:

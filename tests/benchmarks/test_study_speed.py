@@ -86,7 +86,7 @@ def bare(data: Path, schemes: Sequence[str]) -> None:
         if not number:
             both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]
         if pair.needs_calibration:
-            sample = draw_sample(pair.encoder, opened.search.sides[-1], pair.scheme, batch_size=32)
+            sample = draw_sample(pair.encoder, opened.search.sides[-1:], pair.scheme, batch_size=32)
             pair.prepare(sample, root=None, progress=Silent())
         with pair.candidate():
             both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]

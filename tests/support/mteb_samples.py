@@ -149,6 +149,7 @@ def made_task(
     name: str = "",
     languages: Mapping[str, Sequence[str]] | None = None,
     splits: Sequence[str] = ("test",),
+    category: str = "t2t",
     **attributes: Any,
 ) -> Any:
     """A task of a class of mteb's whose data are what `load` gives."""
@@ -157,8 +158,8 @@ def made_task(
         description="made for a test",
         dataset={"path": "none", "revision": "1"},
         type=kind,
-        category="t2t",
-        modalities=["text"],
+        category=category,
+        modalities=["text"] if category == "t2t" else ["text", "image"],
         eval_splits=list(splits),
         eval_langs=dict(languages) if languages else ["eng-Latn"],
         main_score=main_score,

@@ -38,7 +38,7 @@ def classes(one: World, head: Head | None = LOGITS, labels: list[str] | None = N
         train=one.inputs("train") if train else None,
         train_labels=labels_of(N_TRAIN),
         labels=labels,
-        calibration=one.inputs("train") if train else None,
+        calibration=(one.inputs("train"),) if train else (),
         source="the train part",
         dataset="colours",
     )

@@ -24,7 +24,7 @@ def drawn(
         return np.zeros((len(rows), 2), dtype=np.float32)
 
     documents = rows_of("document", n, digest=digest and {"texts": digest}, lengths=np.arange(1, n + 1))
-    sample = draw_sample(Rower(run), documents, parse_scheme(scheme), batch_size, groups=groups)
+    sample = draw_sample(Rower(run), [documents], parse_scheme(scheme), batch_size, groups=groups)
     for batch in sample.batches:
         batch()
     return sample, seen
