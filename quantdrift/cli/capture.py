@@ -11,8 +11,9 @@ from quantdrift.display import note
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
 from quantdrift.report.words import Grid, counted, percent, with_interval
+from quantdrift.spec import FULL_BITS
 from quantdrift.statistics.estimates import as_json
-from quantdrift.study.capture import METRICS, Agreement, Capture, Contest, can_be_captured, read_capture, rows_of
+from quantdrift.study.capture import BY, METRICS, Agreement, Capture, Contest, can_be_captured, read_capture, rows_of
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import write_table
 
@@ -51,14 +52,14 @@ def _captures(found: Capture, metrics: Sequence[Metric]) -> Grid:
     """One row for each quantizer, budget and criterion; the first metric in full."""
     first, criteria = metrics[0], found.grid.criteria
     base = "random" if "random" in criteria else criteria[-1]
-    beside = {_key(one): one for one in found.contests(first, by=("quantizer", "budget"), against=base)}
+    beside = {_key(one): one for one in found.contests(first, by=BY, against=base)}
     by_metric = [{_key(one): one for one in found.captures(each)} for each in metrics]
     rows = []
     for key, one in by_metric[0].items():
         contest = beside.get(key)
         rows.append(
             [
-                f"{key[0]} {key[1]:g}",
+                f"{key[0]} {key[1]:g}" + ("" if one.of["activations"] == FULL_BITS else f" A{one.of['activations']}"),
                 one.criterion,
                 with_interval(one.ratio, 0),
                 *(percent(each[key].ratio.value, 0) if key in each else "-" for each in by_metric[1:]),
@@ -82,8 +83,8 @@ def _captures(found: Capture, metrics: Sequence[Metric]) -> Grid:
     )
 
 
-def _key(one: Any) -> tuple[str, float, str]:
-    return one.of["quantizer"], one.of["budget"], one.criterion
+def _key(one: Any) -> tuple[str, float, int, str]:
+    return *(one.of[axis] for axis in BY), one.criterion
 
 
 def _contests(metric: Metric, contests: Sequence[Contest]) -> Grid:
@@ -98,7 +99,7 @@ def _contests(metric: Metric, contests: Sequence[Contest]) -> Grid:
         if one.metric == str(metric)
     ]
     return Grid(
-        title=f"Capture of {metric} over all quantizers and budgets, one criterion against another",
+        title=f"Capture of {metric} over all points, one criterion against another",
         head=["criteria", "difference, pp", "points ahead : behind", "p (Holm)"],
         rows=rows,
         lines=["p of Fisher's randomization test: a query's difference, over all its cells, could have the other sign"],

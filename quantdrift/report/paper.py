@@ -63,7 +63,7 @@ _CONTENT: Mapping[str, tuple[str, Callable[[Cells], Table | str]]] = {
     "alloc_calib": ("Capture by calibration size.", lambda _: _CAPTURE),
     "activation": ("Eight-bit activations.", tables.activation),
     "activation_quantizers": ("Eight-bit activations under every quantizer.", tables.activation_quantizers),
-    "alloc_activation_quantizers": ("", lambda _: _CAPTURE),
+    "alloc_activation_quantizers": ("Allocation criteria with eight-bit activations.", lambda _: _CAPTURE),
 }
 """Every table of the paper by its file's name: what it shows, and how it is made or why not."""
 

@@ -8,6 +8,7 @@ from quantdrift.metrics import parse_metric
 from quantdrift.report.figures import Figure
 from quantdrift.report.paper_tables import NAMES, Table, escaped
 from quantdrift.report.study_figures import capture_chart
+from quantdrift.spec import FULL_BITS
 from quantdrift.study.capture import METRICS, Capture, Captured, read_capture
 from quantdrift.study.folder import StudyFolder
 
@@ -24,6 +25,8 @@ CRITERIA = {
 }
 _BUDGET = 3.5
 _NONE, _TWO = "--", 2
+_A8 = 8
+"""Bits of quantized activations in the paper."""
 _PAIR = {"reconstruction": "Reconstruction error", "gap": "Gap sensitivity"}
 """The two that the paper compares in most tables, in its order."""
 
@@ -38,6 +41,7 @@ def capture_tables(folder: StudyFolder) -> dict[str, Table | str]:
         "alloc_seed": _agreement(capture),
         "alloc_calib": _by_size(capture),
         "clip_alloc_main": _by_quantizer(capture),
+        "alloc_activation_quantizers": _with_activations(capture),
     }
 
 
@@ -54,8 +58,11 @@ def criteria_figure(folder: StudyFolder) -> Figure | str:
     return capture_chart(own, CRITERIA, _BUDGET)
 
 
-def _found(capture: Capture, by: Sequence[str], metric: str = "flip@1") -> list[Captured]:
-    return capture.captures(parse_metric(metric), by=by)
+def _found(
+    capture: Capture, by: Sequence[str], metric: str = "flip@1", *, activations: int = FULL_BITS
+) -> list[Captured]:
+    found = capture.captures(parse_metric(metric), by=(*by, "activations"))
+    return [one for one in found if one.of["activations"] == activations]
 
 
 def _told(cells: Mapping[str, float | None]) -> dict[str, str]:
@@ -123,6 +130,31 @@ def _by_quantizer(capture: Capture) -> Table | str:
     head = [r"Quantizer & Allocation & Flip & R@1 & Gold kept \\"]
     about = f"Captured at {_BUDGET} bits, pooled over models and corpora."
     return Table(columns="l|lrrr", head=head, rows=rows, about=about)
+
+
+def _with_activations(capture: Capture) -> Table | str:
+    """Three criteria under every quantizer, activations left alone and at 8 bits."""
+    criteria = [name for name in ("gap", "reconstruction", "random") if name in capture.grid.criteria]
+    shares = {
+        (one.of["quantizer"], one.criterion, bits): one.ratio.value
+        for bits in (FULL_BITS, _A8)
+        for one in _found(capture, ("quantizer", "budget"), activations=bits)
+        if one.of["budget"] == _BUDGET
+    }
+    rows = []
+    for quantizer in (name for name in NAMES if any((name, each, _A8) in shares for each in criteria)):
+        told = {bits: _told({c: shares.get((quantizer, c, bits)) for c in criteria}) for bits in (FULL_BITS, _A8)}
+        rows.append([NAMES[quantizer], *(told[bits][c] for c in criteria for bits in (FULL_BITS, _A8))])
+    if not rows:
+        return f"no allocation of {_BUDGET} bits with 8-bit activations and both uniform widths (activations: [16, 8])"
+    head = [
+        " & ".join(["", *(rf"\multicolumn{{2}}{{c}}{{{CRITERIA[c].removesuffix(' (ours)')}}}" for c in criteria)])
+        + r" \\",
+        "".join(rf"\cmidrule(lr){{{2 + 2 * at}-{3 + 2 * at}}}" for at in range(len(criteria))),
+        rf"Quantizer & {' & '.join(['W & W+A8'] * len(criteria))} \\",
+    ]
+    about = f"Captured of the flips at {_BUDGET} bits, without (W) and with 8-bit activations (W+A8), pooled."
+    return Table(columns="l" + "cc" * len(criteria), head=head, rows=rows, about=about)
 
 
 def _by_model(capture: Capture) -> Table | str:

@@ -37,6 +37,8 @@ METRICS = ("flip@1", "accuracy", "gold_lost@1")
 """What is captured unless metrics are named: the paper's change of the top-1, recall@1 and gold lost."""
 _NOTHING = 1e-9
 """Headroom up to here is what sums of rates leave by rounding."""
+BY = ("quantizer", "budget", "activations")
+"""By which a capture is told unless something else is asked for."""
 _LOW, _HIGH = "low", "high"
 """Beside criteria, the uniform cells of a point."""
 
@@ -45,12 +47,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where criteria are compared; `size` is the number of calibration queries that was asked for."""
+    """Where criteria are compared.
+
+    `size` is the number of calibration queries that was asked for, `activations` the bits of activations, 16 where they
+    are left alone.
+    """
 
     model: str
     data: str
     quantizer: str
     budget: float
+    activations: int
     seed: int
     size: int
 
@@ -168,7 +175,7 @@ class Capture:
     missing: int
     corpora: Mapping[str, _Corpus]
 
-    def captures(self, metric: Metric, *, by: Sequence[str] = ("quantizer", "budget")) -> list[Captured]:
+    def captures(self, metric: Metric, *, by: Sequence[str] = BY) -> list[Captured]:
         """Capture of every criterion for each value of the axes `by`, fields of `Point`; pooled over all with ().
 
         Not defined where the high width does no better than the low one.
@@ -303,7 +310,7 @@ def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]
     """
     axes = [field.name for field in fields(Point)]
     several = [axis for axis in axes if len({getattr(point, axis) for point in capture.points}) > 1]
-    splits = list(dict.fromkeys([(), ("quantizer", "budget"), *((axis,) for axis in several)]))
+    splits = list(dict.fromkeys([(), BY, *((axis,) for axis in several)]))
     found: list[dict[str, Any]] = []
     for metric, by in product(metrics, splits):
         for one in capture.captures(metric, by=by):
@@ -382,14 +389,19 @@ def read_capture(folder: StudyFolder, metrics: Sequence[Metric]) -> Capture:
     missing = 0
     models = dict.fromkeys(cell.model for cell in folder.cells)
     corpora = dict.fromkeys(cell.data.called for cell in folder.cells)
-    axes = (models, corpora, grid.quantizers, grid.budgets, grid.seeds or [0], grid.sizes)
-    for model, data, quantizer, budget, seed, size in product(*axes):
-        point = Point(model=model, data=data, quantizer=quantizer, budget=budget, seed=seed, size=size)
+    axes = (models, corpora, grid.quantizers, grid.budgets, grid.activations, grid.seeds or [0], grid.sizes)
+    for model, data, quantizer, budget, bits, seed, size in product(*axes):
+        point = Point(
+            model=model, data=data, quantizer=quantizer, budget=budget, activations=bits, seed=seed, size=size
+        )
         numbers = {key: number for number, key in enumerate(done.get(data, ()))}
         wanted = {
-            _LOW: grid.scheme(grid.around(budget)[0], quantizer, seed=seed),
-            _HIGH: grid.scheme(grid.around(budget)[1], quantizer, seed=seed),
-            **{c: grid.scheme(budget, quantizer, seed=seed, criterion=c, size=size) for c in grid.criteria},
+            _LOW: grid.scheme(grid.around(budget)[0], quantizer, activations=bits, seed=seed),
+            _HIGH: grid.scheme(grid.around(budget)[1], quantizer, activations=bits, seed=seed),
+            **{
+                c: grid.scheme(budget, quantizer, activations=bits, seed=seed, criterion=c, size=size)
+                for c in grid.criteria
+            },
         }
         there = {name: numbers[model, str(s)] for name, s in wanted.items() if (model, str(s)) in numbers}
         if {_LOW, _HIGH} < there.keys():

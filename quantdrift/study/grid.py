@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.errors import SpecError, UnknownNameError
-from quantdrift.spec import CRITERIA, QUANTIZERS, Scheme, calibrates, draws, needs_inputs, parse_scheme
+from quantdrift.spec import CRITERIA, FULL_BITS, QUANTIZERS, Scheme, calibrates, draws, needs_inputs, parse_scheme
 
 _Seed = Annotated[int, Field(ge=0)]
 _QUERIES = 128
@@ -48,6 +48,7 @@ class CaptureGrid(_Part):
         criteria: that choose widths.
         budgets: bits per weight, none of them a width.
         quantizers: that round to these widths.
+        activations: bits of activations, 16 where they are left alone; uniform schemes have them, too.
         granularity: as in a scheme.
         widths: to choose from; if none are given, the whole numbers on both sides of each budget.
         sizes: calibration queries that a criterion looks at.
@@ -60,6 +61,7 @@ class CaptureGrid(_Part):
     )
     budgets: list[float] = Field([3.5], min_length=1)
     quantizers: list[Annotated[str, AfterValidator(_quantizer)]] = Field(["rtn"], min_length=1)
+    activations: list[int] = Field([FULL_BITS], min_length=1)
     granularity: str = "g128"
     widths: list[int] = []
     sizes: list[Annotated[int, Field(ge=1)]] = Field([_QUERIES], min_length=1)
@@ -68,7 +70,7 @@ class CaptureGrid(_Part):
 
     @model_validator(mode="after")
     def _can_be_compared(self) -> Self:
-        for name in ("criteria", "budgets", "quantizers", "sizes", "seeds"):
+        for name in ("criteria", "budgets", "quantizers", "activations", "sizes", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name}: expected each once")
         for budget in self.budgets:
@@ -92,10 +94,18 @@ class CaptureGrid(_Part):
         return (max(below), min(above)) if below and above else (0, 0)
 
     def scheme(
-        self, bits: float, quantizer: str, *, seed: int = 0, criterion: str | None = None, size: int = _QUERIES
+        self,
+        bits: float,
+        quantizer: str,
+        *,
+        activations: int = FULL_BITS,
+        seed: int = 0,
+        criterion: str | None = None,
+        size: int = _QUERIES,
     ) -> Scheme:
         """The scheme of one point: widths by a criterion, or one for all; what does not change it is left out."""
-        text = f"W{bits:g}-{self.granularity}-{quantizer}" + ("" if criterion is None else f"+{criterion}")
+        activation = "" if activations == FULL_BITS else f"A{activations}"
+        text = f"W{bits:g}{activation}-{self.granularity}-{quantizer}" + ("" if criterion is None else f"+{criterion}")
         if criterion is not None and self.widths and sorted(self.widths) != [int(bits), int(bits) + 1]:
             text += f"+widths={','.join(map(str, sorted(self.widths)))}"
         if needs_inputs(criterion) and size != _QUERIES:
@@ -107,9 +117,9 @@ class CaptureGrid(_Part):
     def schemes(self) -> Iterator[Scheme]:
         """All schemes, some of them more than once: the uniform ones, then the allocations."""
         seeds = self.seeds or [0]
-        for budget, quantizer, seed in product(self.budgets, self.quantizers, seeds):
-            yield from (self.scheme(width, quantizer, seed=seed) for width in self.around(budget))
-        for budget, quantizer, seed, size, criterion in product(
-            self.budgets, self.quantizers, seeds, self.sizes, self.criteria
+        for budget, quantizer, bits, seed in product(self.budgets, self.quantizers, self.activations, seeds):
+            yield from (self.scheme(width, quantizer, activations=bits, seed=seed) for width in self.around(budget))
+        for budget, quantizer, bits, seed, size, criterion in product(
+            self.budgets, self.quantizers, self.activations, seeds, self.sizes, self.criteria
         ):
-            yield self.scheme(budget, quantizer, seed=seed, criterion=criterion, size=size)
+            yield self.scheme(budget, quantizer, activations=bits, seed=seed, criterion=criterion, size=size)

@@ -96,7 +96,7 @@ def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estim
 
 
 _TEXTS = {"model", "scheme", "data", "state", "spec", "run", "metric", "quantizer", "criterion", "against"}
-_COUNTS = {"n_inputs", "seed", "size", "points", "best_in", "ahead", "behind"}
+_COUNTS = {"n_inputs", "activations", "seed", "size", "points", "best_in", "ahead", "behind"}
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -95,6 +95,17 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
     assert times == {"_contributions": 2, "_rounding_losses": 1}
 
 
+def test_activations_leave_the_choice_of_widths_as_it_is(place: Path, quantdrift: Run) -> None:
+    """The paper evaluates stored allocations again: what is chosen for weights alone is what A8 gets."""
+    block: dict[str, Any] = {"criteria": ["gap"], "budgets": [3.5], "quantizers": ["rtn"], "sizes": [4]}
+    write(place, "a", exclude=("W3-*", "W4-*", "W3A8-*", "W4A8-*"), activations=[16, 8], **block)
+    quantdrift("study", "run", "study.yaml", "--no-probe")
+    runs = finished()
+    alone, both = (runs[f"tiny@W3.5{a}-g128-rtn+gap+queries=4_on_a"] for a in ("", "A8"))
+    assert both.record["quantization"]["allocation"] == alone.record["quantization"]["allocation"]
+    assert both.record["files"] != alone.record["files"]
+
+
 def changed(place: Path, name: str, rows: set[int]) -> None:
     """The corpus a, with other words in these queries."""
     (place / name).mkdir()

@@ -10,6 +10,7 @@ from scipy.stats import bootstrap
 
 from quantdrift.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.report.paper import tables_of
 from quantdrift.runs import write_run
 from quantdrift.study.capture import METRICS, Captured, Contest, read_capture, rows_of
 from quantdrift.study.folder import StudyFolder, plan_into
@@ -34,7 +35,8 @@ def study_of(folder: Path, flips: Flips, more: str = "", **allocation: Mapping[s
     made = plan_into(folder / "out", cells, ["mark"] * len(cells), study.capture)
     for cell in cells:
         scheme = cell.spec.scheme
-        name = f"W{scheme.weight_bits:g}" + ("" if scheme.criterion is None else f"+{scheme.criterion}")
+        name = f"W{scheme.weight_bits:g}" + ("" if scheme.activation_bits is None else f"A{scheme.activation_bits}")
+        name += "" if scheme.criterion is None else f"+{scheme.criterion}"
         rows = flips[cell.data.called].get(name)
         if rows is None:
             continue
@@ -79,6 +81,22 @@ def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -
     between = contest(study)
     assert between.difference.value == pytest.approx(1 / 2 - 1 / 3)
     assert (between.ahead, between.behind, between.difference.n) == (1, 1, 2)
+
+
+def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> None:
+    """What they change at any width is nothing that an allocation could keep."""
+    with_a8 = {"W3A8": 54, "W4A8": 30, "W3.5A8+gap": 36, "W3.5A8+random": 48}
+    study = study_of(tmp_path, {"a": {**MUCH, **with_a8}}, "  activations: [16, 8]\n")
+    shares = {
+        (one.of["activations"], one.criterion): one.ratio.value for one in read_capture(study, [FLIP]).captures(FLIP)
+    }
+    assert shares == pytest.approx({(16, "gap"): 0.8, (16, "random"): 0.2, (8, "gap"): 0.75, (8, "random"): 0.25})
+    found, _ = tables_of(study)
+    (row,) = found["alloc_activation_quantizers"].rows
+    assert row == ["RTN", r"\textbf{80.0\%}", r"\textbf{75.0\%}", r"20.0\%", r"25.0\%"]
+    assert found["alloc_nograd"].rows[0] == ["Gap sensitivity (ours)", r"\textbf{80.0\%}"]  # weights alone
+    _, left_out = tables_of(study_of(tmp_path / "weights", {"a": MUCH}))
+    assert "activations: [16, 8]" in left_out["alloc_activation_quantizers"]
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -51,6 +51,19 @@ def schemes(folder: Path, block: str, more: str = "") -> list[str]:
             ["W2-rtn", "W4-rtn", "W3-rtn+depth+widths=2,4,8", "W3.5-rtn+depth+widths=2,4,8"],
         ),
         (
+            "criteria: [gap, depth], activations: [16, 8], sizes: [8]",
+            [
+                "W3-rtn",
+                "W4-rtn",
+                "W3A8-rtn",
+                "W4A8-rtn",
+                "W3.5-rtn+gap+queries=8",
+                "W3.5-rtn+depth",
+                "W3.5A8-rtn+gap+queries=8",
+                "W3.5A8-rtn+depth",
+            ],
+        ),
+        (
             "criteria: [depth], widths: [4, 3], granularity: channel",
             ["W3-channel-rtn", "W4-channel-rtn", "W3.5-channel-rtn+depth"],
         ),
@@ -89,6 +102,8 @@ def test_queries_are_held_out_whatever_is_said(tmp_path: Path) -> None:
         ("sizes: [8, 8]", "", 3, "sizes: expected each once"),
         ("sizes: [0]", "", 3, "greater than or equal to 1"),
         ("granularity: g0", "", 3, "a granularity"),
+        ("activations: [8, 8]", "", 3, "activations: expected each once"),
+        ("activations: [9]", "", 3, "A and 4 to 8"),
         ("", "settings: {held_out: {share: 1.5}}\n", 4, "less than 1"),
         ("", "settings: {held_out: {sahre: 0.5}}\n", 4, "did you mean share?"),
     ],
