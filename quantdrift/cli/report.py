@@ -144,10 +144,22 @@ def _paper(what: Path, place: Path) -> Shown:
         raise QuantDriftError(f"--tex is for studies: expected the folder of one, with study.json; got {what}")
     check_writable(place / "table", what="the tables")
     written, left_out = write_paper(folder, place)
-    return Shown(
-        lines=[f"not in this study: {name}: {why}" for name, why in left_out.items()],
-        next=[f"\nwritten: {len(written)} files in {place}; {written[-1]} shows all"],
-    )
+    made = {kind: [file.stem for file in written if file.parent.name == kind] for kind in ("tables", "figures")}
+    given = {name for names in made.values() for name in names}
+    lines = [f"{kind}: {', '.join(names)}" for kind, names in made.items() if names]
+    if folder.shows:
+        missed = {
+            name: left_out.get(name) or left_out.get(f"figure {name}") or "the paper has no table of this name"
+            for name in folder.shows
+            if name not in given
+        }
+        lines += ["not given: " + "; ".join(f"{name} ({why})" for name, why in missed.items())] if missed else []
+    else:
+        lines.append(
+            f"{len(left_out)} other tables and figures of the paper need other runs; quantdrift list suites says which "
+            "suite is for which"
+        )
+    return Shown(lines=lines, next=[f"\nwritten: {len(written)} files in {place}; {written[-1]} shows all"])
 
 
 def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:

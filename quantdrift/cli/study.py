@@ -308,7 +308,9 @@ def measured(
     cells = cells_of(study)
     check_folder(out)
     data = Data()
-    folder = plan_into(out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind)
+    folder = plan_into(
+        out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
+    )
     pairs = list(zip(cells, folder.cells, strict=True))
     states = {planned.name: folder.state(planned) for planned in folder.cells}
     left = {"done"} if again else {"done", "failed"}

@@ -55,6 +55,7 @@ class StudyRecord(Record):
     cells: Annotated[tuple[PlannedCell, ...], AS_LIST]
     capture: CaptureGrid | None = None
     kind: StudyKind = "grid"
+    shows: Annotated[tuple[str, ...], AS_LIST] = ()
 
 
 class FailedCell(Record):
@@ -81,12 +82,14 @@ class StudyFolder:
         cells: those that belong to the study.
         capture: what it compares, if it is a capture study.
         kind: what its results are read as.
+        shows: tables of the paper that it is for, if it says so.
     """
 
     path: Path
     cells: tuple[PlannedCell, ...]
     capture: CaptureGrid | None = None
     kind: StudyKind = "grid"
+    shows: tuple[str, ...] = ()
 
     def place(self, name: str) -> Path:
         """The run folder of a cell."""
@@ -180,7 +183,7 @@ def open_study(path: Path) -> StudyFolder:
     """
     folder = path.parent if path.name == STUDY else path
     record = StudyRecord.read(folder / STUDY)
-    return StudyFolder(path=folder, cells=record.cells, capture=record.capture, kind=record.kind)
+    return StudyFolder(path=folder, cells=record.cells, capture=record.capture, kind=record.kind, shows=record.shows)
 
 
 def plan_into(
@@ -188,7 +191,9 @@ def plan_into(
     cells: Sequence[Cell],
     fingerprints: Sequence[str | None],
     capture: CaptureGrid | None = None,
+    *,
     kind: StudyKind = "grid",
+    shows: Sequence[str] = (),
 ) -> StudyFolder:
     """Write the cells of a study into its folder; what was measured there stays.
 
@@ -208,13 +213,13 @@ def plan_into(
         )
         for cell, mark in zip(cells, fingerprints, strict=True)
     )
-    record = StudyRecord(cells=planned, capture=capture, kind=kind)
+    record = StudyRecord(cells=planned, capture=capture, kind=kind, shows=tuple(shows))
     if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
     for folder in (path, path / CELLS, path / FAILED):
         clear_dead(folder)
-    return StudyFolder(path=path, cells=planned, capture=capture, kind=kind)
+    return StudyFolder(path=path, cells=planned, capture=capture, kind=kind, shows=record.shows)
 
 
 def check_folder(path: Path) -> None:

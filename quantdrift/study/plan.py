@@ -142,7 +142,7 @@ class Row(_Part):
 
 
 class Study(_Part):
-    """The content of study.yaml."""
+    """The content of study.yaml; `shows` names the tables of the paper that it is for."""
 
     models: list[ModelEntry] = Field(min_length=1)
     schemes: list[str]
@@ -152,6 +152,7 @@ class Study(_Part):
     settings: CellSettings = CellSettings()
     include: list[Row] = []
     exclude: list[Row] = []
+    shows: list[str] = []
 
     @model_validator(mode="before")
     @classmethod

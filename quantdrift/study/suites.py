@@ -60,7 +60,7 @@ class Suite:
             }
             given = [DataEntry.model_validate(one).model_dump(exclude_none=True) for one in data]
             content = {**content, "data": [{**one, **kept} for one in given]}
-        return study_of(content, self.file, folder=Path.cwd())
+        return study_of({**content, "shows": [*self.shows]}, self.file, folder=Path.cwd())
 
 
 def suite_names() -> list[str]:

@@ -1,16 +1,23 @@
 """The paper's tables from a study: the numbers are the runs', and LaTeX can read them."""
 
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from quantdrift.cli import main
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.paper import tables_of, write_paper
-from quantdrift.report.paper_tables import Table, escaped
+from quantdrift.report.paper_tables import RunCell, Table, accuracy_rank, escaped
 from quantdrift.runs import read_run
-from quantdrift.study.folder import StudyFolder
+from quantdrift.spec import parse
+from quantdrift.statistics.estimates import Estimate
+from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
 from support.study_samples import study_of
 
@@ -112,6 +119,64 @@ def test_a_capture_study_has_the_tables_of_allocations(tmp_path: Path) -> None:
     assert first is not None
     assert first[:2] == ["Gap sensitivity (ours)", rf"\textbf{{{share}}}"]
     assert found["alloc_seed"].rows == [["Search", r"m\_1", "2", r"100.0\%"]]  # two seeds, on two corpora
+
+
+def classes_at(scheme: str, lost: Sequence[float], changed: Sequence[float], n_classes: int = 9) -> list[RunCell]:
+    """A run on each of as many data, of which so much accuracy is lost and so many top-5 sets change."""
+    return [
+        RunCell(
+            cell=Any,
+            model="m_1",
+            data=f"data{number}",
+            scheme=parse(f"m@{scheme}").scheme,
+            kind="classes",
+            run=SimpleNamespace(record={"data": {}}),
+            _evidence=SimpleNamespace(n_items=np.array([n_classes])),
+            _known={"change.accuracy": Estimate(value=-loss), "set_kept@5": Estimate(value=1 - change)},
+        )
+        for number, (loss, change) in enumerate(zip(lost, changed, strict=True))
+    ]
+
+
+def test_accuracy_against_rankings_by_hand() -> None:
+    # one exchange of neighbours among four: 1 - 6 * 2 / 60; 4 of 24 orders are as near to it
+    cells = classes_at("W4", [0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.2, 0.4])
+    cells += classes_at("W3-channel", [0.1, 0.2, 0.3], [0.7, 0.6, 0.5])  # 1 of 6 orders is as far from it
+    cells += classes_at("W4", [0.9, 0.8], [0.0, 0.0], n_classes=5)  # the first five of five classes never change
+    table = accuracy_rank(cells)
+    assert isinstance(table, Table)
+    assert table.rows == [
+        [r"m\_1", r"W4-group\_128", "4", "$+0.800$", "0.333"],
+        [r"m\_1", "W3-channel", "3", "$-1.000$", "0.333"],
+    ]
+    # products of centred ranks 4 and -2, squares 5 and 2
+    assert f"of ranks within each row: {2 / 7:+.3f}" in table.about
+    assert "more than 5 classes" in str(accuracy_rank(classes_at("W4", [0.1, 0.2, 0.3], [0.3, 0.2, 0.1], n_classes=5)))
+
+
+def test_only_what_a_suite_was_to_give_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quantdrift.report.paper.write_pictures", lambda figures, place, form: [])
+    monkeypatch.setenv("COLUMNS", "1000")
+    study = study_of(tmp_path / "s", models=("m",), schemes=("W4",), data=("docs",), n=10)
+
+    def told(*shows: str) -> list[str]:
+        """What is said of the tables, but for those that are written."""
+        StudyRecord(cells=study.cells, shows=shows).write(study.path / STUDY)
+        monkeypatch.setattr(sys, "argv", ["quantdrift", "report", str(study.path), "--tex", str(tmp_path / "tex")])
+        with pytest.raises(SystemExit):
+            main()
+        written, *rest = capsys.readouterr().out.split("\n\n")[0].splitlines()
+        assert written.startswith("tables: gold, ")
+        return rest
+
+    (others,) = told()
+    assert re.match(r"\d+ other tables and figures of the paper need other runs; quantdrift list suites", others)
+    (missed,) = told("gold", "corpus", "law", "goold")
+    assert missed.startswith("not given: corpus (no search in two sizes")
+    assert missed.endswith("; law (it takes 3 runs or more); goold (the paper has no table of this name)")
+    assert told("gold") == []  # of what nobody asked for nothing is said
 
 
 def test_what_a_study_does_not_have_is_named(study: StudyFolder, tmp_path: Path) -> None:
