@@ -24,8 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, match_labels, read_folder
-from quantdrift.datasets.retrieval import RetrievalDataset, load_task, task_names
+from quantdrift.datasets.labelled import (
+    ClassificationDataset,
+    Dataset,
+    Labelled,
+    load_task,
+    match_labels,
+    read_folder,
+    task_names,
+)
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError

@@ -136,11 +136,20 @@ def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
     for number in range(task.n_experiments):
         _, order, chosen = task._undersample_data(train, number, order)
         drawn.append(list(chosen))
-    inputs = list(dict.fromkeys(_labelled(task, train.select(list(dict.fromkeys(chain(*drawn)))))))
-    tested = _labelled(task, test)
+    learnt, image = train.select(list(dict.fromkeys(chain(*drawn)))), list(task.metadata.modalities) == ["image"]
+    if image:
+        parts = [_pictured(task, part, name) for part, name in ((test, split), (learnt, "train"))]
+    else:
+        parts = [_part(_labelled(task, test), split), _part(list(dict.fromkeys(_labelled(task, learnt))), "train")]
     return ClassificationDataset(
-        name=task.metadata.name, kind="text", split=split, test=_part(tested, split), train=_part(inputs, "train")
+        name=task.metadata.name, kind="image" if image else "text", split=split, test=parts[0], train=parts[1]
     )
+
+
+def _pictured(task: Any, part: Any, name: str) -> Labelled:
+    labels = tuple(map(str, part[task.label_column_name]))
+    ids = tuple(f"{name}-{row}" for row in range(len(labels)))
+    return Labelled(ids=ids, inputs=images_of(part, task.input_column_name), labels=labels)
 
 
 def _labelled(task: Any, part: Any) -> list[tuple[str, str]]:

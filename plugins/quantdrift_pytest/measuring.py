@@ -25,8 +25,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 import quantdrift
-from quantdrift.datasets.labelled import Dataset, read_folder
-from quantdrift.datasets.retrieval import load_task
+from quantdrift.datasets.labelled import Dataset, load_task, read_folder
 from quantdrift.errors import MissingExtraError, QuantDriftError, RunError
 from quantdrift.extras import version_of
 from quantdrift.gate.target import target_of_run

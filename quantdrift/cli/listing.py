@@ -8,7 +8,7 @@ from typing import Any
 
 from quantdrift.cli.options import argument, prints
 from quantdrift.cli.output import Shown
-from quantdrift.datasets.retrieval import task_names
+from quantdrift.datasets.labelled import task_names
 from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members

@@ -19,6 +19,7 @@ from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.progress import Progress, Silent, Terminal
 
 if TYPE_CHECKING:
+    from quantdrift.datasets.labelled import Dataset
     from quantdrift.datasets.retrieval import RetrievalDataset
     from quantdrift.engine.inputs import Settings
 
@@ -200,13 +201,24 @@ class OnQueries(OnModel):
 
 def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
     """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
-    from quantdrift.datasets.labelled import read_search_folder
-    from quantdrift.datasets.retrieval import load_task
+    from quantdrift.datasets.labelled import load_search_task, read_search_folder
 
+    _refuse_both(data, task, also)
+    return read_search_folder(data, split) if data is not None else load_search_task(str(task))
+
+
+def any_data(data: Path | None, task: str | None, split: str) -> Dataset:
+    """The folder, the array file or the task that the options name, of whatever kind."""
+    from quantdrift.datasets.labelled import load_task, read_folder
+
+    _refuse_both(data, task, "")
+    return read_folder(data, split) if data is not None else load_task(str(task))
+
+
+def _refuse_both(data: Path | None, task: str | None, also: str) -> None:
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
-    return read_search_folder(data, split) if data is not None else load_task(str(task))
 
 
 def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:

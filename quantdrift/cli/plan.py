@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, argument, corpus, option, prints
+from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.cli.run import default_place
 from quantdrift.display import duration, note
@@ -80,7 +80,7 @@ def command(options: PlanOptions) -> Shown:
             f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; store "
             f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
         )
-    dataset = _dataset(options)
+    dataset = any_data(options.data, options.task, options.split)
     against = None if options.against is None else read_run(options.against)
     if against is not None and against.record["data"].get("fingerprint") != dataset.fingerprint:
         raise RunError(
@@ -105,14 +105,6 @@ def command(options: PlanOptions) -> Shown:
         power=options.power,
     )
     return _shown(run, found_needs, options, dataset, against)
-
-
-def _dataset(options: PlanOptions) -> Dataset:
-    from quantdrift.datasets.labelled import read_folder
-
-    if options.data is not None and options.task is None:
-        return read_folder(options.data, options.split)
-    return corpus(options.data, options.task, options.split)
 
 
 def _size(dataset: Dataset) -> int:

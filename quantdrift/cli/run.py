@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import SPEC, MeasuringAnything, argument, corpus, option, prints
+from quantdrift.cli.options import SPEC, MeasuringAnything, any_data, argument, corpus, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, UnsupportedError
@@ -96,7 +96,7 @@ def measured(
     servers: Servers | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, and write the run folder."""
-    from quantdrift.datasets.labelled import Dataset, read_folder
+    from quantdrift.datasets.labelled import Dataset
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs import check_place
@@ -114,10 +114,8 @@ def measured(
         dataset = corpus(data, task, options.split)
         shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
         ending = f"_top{shortlist.top}"
-    elif data is not None and task is None:
-        dataset = read_folder(data, options.split)
     else:
-        dataset = corpus(data, task, options.split)
+        dataset = any_data(data, task, options.split)
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())

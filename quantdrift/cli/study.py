@@ -266,6 +266,7 @@ def _asked_for(options: Running) -> tuple[Study, str]:
     if options.suite is not None:
         suite = load_suite(options.suite)
         study = suite.study(offline=options.offline, models=options.models or (), data=options.data or ())
+        suite.refuse_missing(study)
         return study, f"{suite.name}-offline" if options.offline else suite.name
     if options.offline or options.models or options.data:
         raise StudyError("--offline, --models and --data are of a suite; a study.yaml says itself what it measures")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from quantdrift.datasets.retrieval import (
     read_records,
     some,
 )
-from quantdrift.errors import DataError
+from quantdrift.errors import DataError, UnknownNameError
 
 TRAIN = "train"
 
@@ -241,6 +242,24 @@ def read_folder(folder: Path, split: str = "test") -> Dataset:
     return read_beir_folder(folder, split)
 
 
+GROUP = "quantdrift.tasks"
+"""Entry points of packages that have data with a name."""
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that `load_task` takes."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def load_task(name: str) -> Dataset:
+    """The data of a task."""
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
+    dataset: Dataset = found[name].load()()
+    return dataset
+
+
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
     ids = dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids
@@ -272,6 +291,16 @@ def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
             f"contrast take it. To search, it needs {BEIR_LAYOUT}"
         )
     return read_beir_folder(folder, split)
+
+
+def load_search_task(name: str) -> RetrievalDataset:
+    """The queries and documents of a task."""
+    found = load_task(name)
+    if not isinstance(found, RetrievalDataset):
+        raise DataError(
+            f"the task {name} has classes, and this takes queries and documents; quantdrift run --task {name} takes it"
+        )
+    return found
 
 
 def told_apart(classes: Sequence[str]) -> tuple[str, ...]:

@@ -15,13 +15,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.images import SUFFIXES, Kind, contents_of, image_files, kind_of, some_of
-from quantdrift.errors import DataError, UnknownNameError
+from quantdrift.errors import DataError
 from quantdrift.records import parse_json
 
 LAYOUT = (
@@ -431,20 +430,3 @@ def _check_match(
 
 def _flat(qrels: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int]]:
     return [(query, doc, grade) for query, of in qrels.items() for doc, grade in of.items()]
-
-
-GROUP = "quantdrift.tasks"
-
-
-def task_names() -> list[str]:
-    """Names of the tasks that `load_task` takes."""
-    return sorted(entry_points(group=GROUP).names)
-
-
-def load_task(name: str) -> RetrievalDataset:
-    """The data of a task."""
-    found = entry_points(group=GROUP, name=name)
-    if not found:
-        raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
-    dataset: RetrievalDataset = found[name].load()()
-    return dataset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ def _classes(
         train=train,
         train_labels=() if head is not None else _probe_labels(dataset, name.model),
         labels=dataset.test.labels,
-        what="logits" if head is not None and head.linear is None else "embeddings",
+        what="embeddings" if head is None or head.reads_vectors else "logits",
         calibration=() if given is None else (given,),
         source="the train part",
         dataset=dataset.name,
@@ -403,20 +404,45 @@ def _two_classifiers(
 
 
 def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
-    """What goes into a classifier's head, and the head, which the pair leaves at full precision."""
+    """What goes into a classifier's head, and the head, which the pair leaves at full precision.
+
+    Of a head of several layers, as RoBERTa's, it is what goes into its first linear one.
+    """
     names = find_head([classifier.module])
-    layer = classifier.module.get_submodule(names[0]) if len(names) == 1 else None
-    if not isinstance(layer, nn.Linear) or any(layer in one.modules for one in pair.layers):
+    module = classifier.module.get_submodule(names[0]) if len(names) == 1 else nn.Identity()
+    linears = [(path, part) for path, part in module.named_modules() if isinstance(part, nn.Linear)]
+    classes = told_apart(classifier.classes)
+    logits = _of_vectors(module, linears[0][1].in_features, len(classes)) if linears else None
+    if logits is None or any(part in one.modules for one in pair.layers for _, part in linears):
         raise UnsupportedError(
-            f"a contrast reads both arms by one head; that of {name.model} ({', '.join(names) or 'none was found'}) is "
-            f"not one linear layer, or {pair.scheme} quantizes it. Expected an embedding model, or a classifier with a "
-            "linear head (ViT, timm, BERT) and no +head="
+            f"a contrast reads both arms by one head; that of {name.model} ({', '.join(names) or 'none was found'}) "
+            f"makes no logits of one vector an input, or {pair.scheme} quantizes it. Expected an embedding model, or a "
+            "classifier with such a head (ViT, timm, BERT, RoBERTa) and no +head="
         )
-    linear = LinearProbe(
-        classes=told_apart(classifier.classes),
-        weight=layer.weight.detach().double().cpu().numpy(),
-        bias=np.zeros(layer.out_features) if layer.bias is None else layer.bias.detach().double().cpu().numpy(),
-    )
+    path, first = linears[0]
     record = {"reading": "logits", "head": names[0]}
-    head = Head(classes=linear.classes, linear=linear, record=record)
-    return replace(classifier, before=(names[0], layer)), head
+    head = Head(classes=classes, module=logits, record=record)
+    if isinstance(module, nn.Linear):
+        bias = np.zeros(first.out_features) if first.bias is None else first.bias.detach().double().cpu().numpy()
+        weight = first.weight.detach().double().cpu().numpy()
+        head = Head(classes=classes, linear=LinearProbe(classes=classes, weight=weight, bias=bias), record=record)
+    return replace(classifier, before=(".".join(filter(None, (names[0], path))), first)), head
+
+
+def _of_vectors(module: nn.Module, dim: int, n_classes: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """A head as a function of vectors [n, dim], which it may want as sequences of one token; None if it is none."""
+    like = next(module.parameters())
+
+    def logits(vectors: torch.Tensor, *, tokens: bool) -> torch.Tensor:
+        given = vectors.to(like)
+        found: torch.Tensor = module(given[:, None] if tokens else given)
+        return found
+
+    for tokens in (False, True):
+        try:
+            shape = logits(torch.zeros(2, dim), tokens=tokens).shape
+        except (IndexError, RuntimeError, TypeError):  # it takes a sequence, or something else
+            continue
+        if tuple(shape) == (2, n_classes):
+            return partial(logits, tokens=tokens)
+    return None

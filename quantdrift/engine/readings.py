@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -180,22 +180,34 @@ class Head:
 
     Attributes:
         classes: names, by logit.
-        linear: a probe of embeddings, or a head that is left alone; None reads logits as they are.
+        linear: a probe of embeddings, or a head that is left alone; with neither this nor `module`, outputs are logits.
+        module: a head of several layers that is left alone, from [n, dim] to [n, n_classes].
         record: how logits were had, for run.json.
         notes: what a run says of it.
     """
 
     classes: tuple[str, ...]
     linear: LinearProbe | None = None
+    module: Callable[[Tensor], Tensor] | None = None
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether outputs are embeddings, and not logits."""
+        return self.linear is not None or self.module is not None
+
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
         """Of outputs [n, dim]: [n, n_classes]."""
+        if self.module is not None:
+            with torch.no_grad():
+                return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
         """As `logits`, differentiable; of [..., dim]."""
+        if self.module is not None:
+            return self.module(outputs)
         if self.linear is None:
             return outputs
         weight, bias = torch.from_numpy(self.linear.weight), torch.from_numpy(self.linear.bias)

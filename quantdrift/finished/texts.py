@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, read_folder
-from quantdrift.datasets.retrieval import load_task, some, task_names
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
+from quantdrift.datasets.retrieval import some
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document

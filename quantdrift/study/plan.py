@@ -50,7 +50,10 @@ class CellSettings(_Part):
 
 
 class ModelEntry(_Part):
-    """A model, as in a spec; `name` is what the cells are called by."""
+    """A model, as in a spec; `name` is what the cells are called by.
+
+    `{data}` in it stands for the name of the data: a model for each, such as checkpoints that are fine-tuned to them.
+    """
 
     model: str
     name: str = ""
@@ -88,7 +91,8 @@ class DataEntry(_Part):
     def _short(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return {"folder" if "/" in value or value.startswith((".", "~")) else "task": value}
+        place = "/" in value or value.startswith((".", "~")) or value.endswith(".npz")
+        return {"folder" if place else "task": value}
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -123,9 +127,13 @@ class DataEntry(_Part):
     @property
     def corpus(self) -> str:
         """What the cells call it, without the size."""
+        return self.name or (f"{self.plain}-self" if self.neighbours else self.plain)
+
+    @property
+    def plain(self) -> str:
+        """What they are called where they lie, however they are read."""
         plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
-        plain = plain if self.subset is None else f"{plain}-{self.subset}"
-        return self.name or (f"{plain}-self" if self.neighbours else plain)
+        return plain if self.subset is None else f"{plain}-{self.subset}"
 
     @property
     def called(self) -> str:
@@ -437,7 +445,7 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
             ]
             for scheme in schemes:
                 for seeded in _seeded(scheme, study.seeds):
-                    spec = Spec(model=model.model, scheme=seeded)
+                    spec = Spec(model=model.model.replace("{data}", data.plain), scheme=seeded)
                     name = f"{_slug(_called(model))}@{_slug(str(seeded))}_on_{_slug(data.called)}"
                     found[_called(model), str(seeded), data.called] = Cell(
                         name=name,

@@ -9,8 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.labelled import Dataset, read_folder
-from quantdrift.datasets.retrieval import load_task
+from quantdrift.datasets.labelled import Dataset, load_task, read_folder
 from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.models.named import resolve
 from quantdrift.records import bytes_digest

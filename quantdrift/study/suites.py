@@ -14,7 +14,7 @@ from quantdrift.study.plan import DataEntry, Study, loaded_yaml, study_of
 
 GROUP = "quantdrift.suites"
 """Entry points of packages that have a folder of suites."""
-_KEYS = {"about", "shows", "study", "offline"}
+_KEYS = {"about", "shows", "study", "offline", "made"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Suite:
         shows: tables and figures of the paper that it is for, by their names in `quantdrift report --tex`.
         content: its study, as study.yaml has it.
         offline: what the offline variant has in place of that; None if there is none.
+        made: models and data that nobody can load, by their places in the working folder: how each is made.
         file: where it is written.
     """
 
@@ -35,10 +36,13 @@ class Suite:
     shows: tuple[str, ...]
     content: dict[str, Any]
     offline: dict[str, Any] | None
+    made: dict[str, str]
     file: Path
 
     def study(self, *, offline: bool = False, models: Sequence[str] = (), data: Sequence[str] = ()) -> Study:
         """The study, as it is or offline; models and data that are given take the place of its own.
+
+        Data that are given are read in every way in which its own are: reranked, or by neighbours too.
 
         Raises:
             StudyError: it has no offline variant, or something in it is wrong.
@@ -54,13 +58,24 @@ class Suite:
         if models:
             content = {**content, "models": [*models]}
         if data:
-            first = content["data"][0]
-            kept = {
-                key: first[key] for key in ("retriever", "top", "sizes") if isinstance(first, dict) and key in first
-            }
+            own = [one if isinstance(one, dict) else {} for one in content["data"]]
+            kept = [{key: one[key] for key in ("retriever", "top", "sizes", "neighbours") if key in one} for one in own]
+            ways = [way for place, way in enumerate(kept) if way not in kept[:place]]
             given = [DataEntry.model_validate(one).model_dump(exclude_none=True) for one in data]
-            content = {**content, "data": [{**one, **kept} for one in given]}
+            content = {**content, "data": [{**one, **way} for one in given for way in ways]}
         return study_of({**content, "shows": [*self.shows]}, self.file, folder=Path.cwd())
+
+    def refuse_missing(self, study: Study) -> None:
+        """Say how a model or data of a study of this suite are made, where they are to be made first.
+
+        Raises:
+            StudyError: one is not there.
+        """
+        used = {*(one.model for one in study.models), *(one.folder for one in study.data)}
+        for place, how in self.made.items():
+            whole = str((Path.cwd() / place).resolve())
+            if whole in used and not Path(whole.partition("{")[0]).exists():
+                raise StudyError(f"{place} is not there, and the suite {self.name} measures it; needed first: {how}")
 
 
 def suite_names() -> list[str]:
@@ -81,7 +96,7 @@ def load_suite(name: str) -> Suite:
     file = files[name]
     _, content = loaded_yaml(file)
     known = isinstance(content, dict) and {"about", "study"} <= {*content} <= _KEYS
-    if not known or not all(isinstance(content.get(part, {}), dict) for part in ("study", "offline")):
+    if not known or not all(isinstance(content.get(part, {}), dict) for part in ("study", "offline", "made")):
         raise StudyError(f"{file} is no suite; expected {', '.join(sorted(_KEYS))}")
     return Suite(
         name=name,
@@ -89,6 +104,7 @@ def load_suite(name: str) -> Suite:
         shows=tuple(content.get("shows") or ()),
         content=dict(content["study"]),
         offline=None if content.get("offline") is None else dict(content["offline"]),
+        made={str(place): str(how) for place, how in content.get("made", {}).items()},
         file=file,
     )
 

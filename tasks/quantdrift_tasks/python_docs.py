@@ -1,7 +1,8 @@
-"""Retrieval data made from the docstrings of the running Python's standard library, no download.
+"""Data made from the docstrings of the running Python's standard library, no download.
 
-The first paragraph of a docstring is a query, the rest of the docstring its one relevant document. The sources are
-parsed, never imported: importing a module can open a browser or print a poem.
+As a search, the first paragraph of a docstring is a query, the rest of the docstring its one relevant document. As
+classes, a docstring is an input, and the package it is from its class. The sources are parsed, never imported:
+importing a module can open a browser or print a poem.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import DataError
 
 NAME = "PythonDocsRetrieval"
 SMALL = "PythonDocsSmall"
+MODULES = "PythonDocsModules"
 
 # Raise this whenever the rules below change, so that results of other pairs are not mistaken for
 # results of these.
@@ -31,6 +35,7 @@ REVISION = f"{platform.python_implementation().lower()}-{platform.python_version
 
 _MIN_QUERY_WORDS = 4
 _MIN_DOCUMENT_WORDS = 20
+_CLASSES, _MIN_INPUT_WORDS = 16, 8
 
 # Left out, so that one Python version gives the same pairs on every machine: what distributions put
 # into packages of their own or a build may lack; what they patch, down to the docstrings; what is
@@ -72,11 +77,7 @@ def generate(library: Path) -> RetrievalDataset:
             if pair is not None:
                 pairs.setdefault(identifier, pair)
     if not pairs:
-        raise DataError(
-            f"{library} has no docstrings to make {NAME} from: Python's standard library was "
-            "expected with its .py sources, and only compiled or zipped modules are there; use a "
-            "Python that was installed with its sources, or another task"
-        )
+        raise _no_docstrings(library, NAME)
     seen: set[str] = set()
     kept: dict[str, tuple[str, str]] = {}
     for identifier, (query, document) in sorted(pairs.items()):
@@ -98,14 +99,75 @@ def generate(library: Path) -> RetrievalDataset:
 def load_small() -> RetrievalDataset:
     """Every fourth pair of `load`: enough to see a difference in a minute or two, too few for a figure to rely on."""
     whole = load()
+    return _pairs(whole, range(0, len(whole.queries), 4), SMALL)
+
+
+def load_rest() -> RetrievalDataset:
+    """The pairs of `load` that `load_small` leaves out, for a model to learn from."""
+    whole = load()
+    return _pairs(whole, [row for row in range(len(whole.queries)) if row % 4], f"{NAME} without {SMALL}")
+
+
+def _pairs(whole: RetrievalDataset, rows: Sequence[int], name: str) -> RetrievalDataset:
+    query_ids = tuple(whole.query_ids[row] for row in rows)
     return replace(
         whole,
-        name=SMALL,
-        query_ids=whole.query_ids[::4],
-        queries=whole.queries[::4],
-        document_ids=whole.document_ids[::4],
-        documents=whole.documents[::4],
-        qrels={query: whole.qrels[query] for query in whole.query_ids[::4]},
+        name=name,
+        query_ids=query_ids,
+        queries=tuple(whole.queries[row] for row in rows),
+        document_ids=tuple(whole.document_ids[row] for row in rows),
+        documents=tuple(whole.documents[row] for row in rows),
+        qrels={query: whole.qrels[query] for query in query_ids},
+    )
+
+
+def load_modules() -> ClassificationDataset:
+    """Which package or module is a docstring from? Of the running Python; see `classify`."""
+    return classify(Path(sysconfig.get_path("stdlib")))
+
+
+def classify(library: Path) -> ClassificationDataset:
+    """Docstrings of a folder's standard library by the package that they are from, such as "email".
+
+    The classes are the 16 public packages and modules with the most docstrings of 8 words or more. A docstring that
+    occurs twice, whitespace apart, counts once, where it is first in the order of ids; so that no input is in both
+    parts. In the order of ids, one docstring of a class goes to the train part, the next is tested.
+    """
+    found: dict[str, str] = {}
+    for file in _source_files(library):
+        for identifier, docstring in _docstrings(file, library):
+            if not identifier.startswith("_") and len(docstring.split()) >= _MIN_INPUT_WORDS:
+                found.setdefault(identifier, docstring)
+    once = {_fold(text): name for name, text in sorted(found.items(), reverse=True)}  # the first of equal ones stays
+    sizes = Counter(_package(name) for name in once.values())
+    classes = sorted(sizes, key=lambda name: (-sizes[name], name))[:_CLASSES]
+    parts: dict[str, list[str]] = {"train": [], "test": []}
+    for each in classes:
+        names = sorted(name for name in once.values() if _package(name) == each)
+        parts["train"] += names[::2]
+        parts["test"] += names[1::2]
+    if len(classes) < 2 or not parts["test"]:  # noqa: PLR2004 -- nothing to tell apart otherwise
+        raise _no_docstrings(library, MODULES)
+    train, test = (
+        Labelled(
+            ids=tuple(names),
+            inputs=tuple(found[name] for name in names),
+            labels=tuple(_package(name) for name in names),
+        )
+        for names in map(sorted, parts.values())
+    )
+    return ClassificationDataset(name=MODULES, kind="text", split="test", test=test, train=train)
+
+
+def _package(identifier: str) -> str:
+    return identifier.partition(".")[0]
+
+
+def _no_docstrings(library: Path, name: str) -> DataError:
+    return DataError(
+        f"{library} has no docstrings to make {name} from: Python's standard library was "
+        "expected with its .py sources, and only compiled or zipped modules are there; use a "
+        "Python that was installed with its sources, or another task"
     )
 
 

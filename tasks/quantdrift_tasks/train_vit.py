@@ -9,10 +9,7 @@ The folder is a model that transformers loads. It is a plain ViT: patches, block
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +18,9 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
 from quantdrift.datasets.labelled import Labelled, read_classification_folder
-from quantdrift.display import complain, say
-from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.errors import DataError
 from quantdrift.progress import Terminal
+from quantdrift_tasks.command import make, options_of
 
 PATCH, WIDTH, DEPTH, HEADS = 4, 128, 6, 4
 EPOCHS, BATCH, RATE, SMOOTHING, SHIFT = 45, 64, 1e-3, 0.1, 4
@@ -121,19 +118,10 @@ def accuracy(model: Any, part: Labelled) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, keep the model, say how good it is."""
-    parser = argparse.ArgumentParser(
-        prog="python -m quantdrift_tasks.train_vit", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--data", type=Path, required=True, help=".npz file or folder of images, with a train part")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the train images, {EPOCHS} by default")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation")
-    options = parser.parse_args(arguments)
-    try:
-        if options.epochs < 1:
-            raise DataError(f"--epochs: expected 1 or more, got {options.epochs}")
-        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
-            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
+    about = ".npz file or folder of images, with a train part"
+    options = options_of(arguments, name="train_vit", about=str(__doc__), data=about, epochs=EPOCHS)
+
+    def work() -> str:
         data = read_classification_folder(options.data)
         if data.train is None or data.kind != "image":
             raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
@@ -142,18 +130,11 @@ def main(arguments: list[str] | None = None) -> None:
         reader: Any = ViTImageProcessorPil
         reader(size={"height": side, "width": side}).save_pretrained(options.out)
         model.save_pretrained(options.out)
-        told = (
-            f"; {accuracy(model, data.test):.1%} of {len(data.test.ids):,} test images right"
-            if data.test.labels
-            else ""
-        )
-        say(f"{options.out}{told}")
-    except QuantDriftError as error:
-        complain(str(error))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        complain("stopped; nothing was written")
-        sys.exit(130)
+        if not data.test.labels:
+            return ""
+        return f"; {accuracy(model, data.test):.1%} of {len(data.test.ids):,} test images right"
+
+    make(options, work)
 
 
 if __name__ == "__main__":

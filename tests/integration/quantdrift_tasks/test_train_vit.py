@@ -55,7 +55,7 @@ def test_an_augmented_image_is_a_crop_of_it_or_of_its_mirror() -> None:
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)), mode="reflect")
     seen = set()
     for _ in range(20):
-        for one, wide in zip(train_vit._augmented(images).numpy(), padded, strict=True):
+        for one, wide in zip(train_vit.shifted(train_vit._mirrored(images)).numpy(), padded, strict=True):
             crops = {
                 (mirrored, y, x): crop
                 for mirrored, whole in enumerate((wide, wide[:, :, ::-1]))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.errors import DataError
+from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 
 LONG = " ".join(f"word{i}" for i in range(20))
@@ -87,6 +88,32 @@ def test_only_sources_of_the_standard_library_count(tmp_path: Path) -> None:
     assert python_docs.generate(tmp_path).document_ids == ("json",)
 
 
+def test_classes_are_packages_and_every_second_docstring_is_tested(tmp_path: Path) -> None:
+    functions = "".join(f"def f{n}():\n    {doc(f'json {n}')}\n" for n in range(5))
+    others = f'class One:\n    {doc("csv 1")}\n    def two(self): {doc("json 3")}\n    def three(self): "Too short."\n'
+    sources = {"json/decoder": functions, "csv": others, "_strptime": doc("private"), "json/tool": doc("json 0")}
+    data = python_docs.classify(library(tmp_path, sources))
+    assert data.train is not None
+    # csv.One.two comes before json.decoder.f3, which says the same, and json.decoder.f0 before json.tool
+    assert data.train.ids == ("csv.One", "json.decoder.f0", "json.decoder.f2")
+    assert data.test.ids == ("csv.One.two", "json.decoder.f1", "json.decoder.f4")
+    assert data.train.labels == data.test.labels == ("csv", "json", "json")
+    assert data.test.inputs[1] == f"The summary line\nof json 1.\n\njson 1: {LONG}"
+    with pytest.raises(DataError, match="no docstrings to make PythonDocsModules from"):
+        python_docs.classify(tmp_path / "nothing")
+
+
+def test_no_docstring_of_this_python_is_in_both_parts() -> None:
+    data = python_docs.load_modules()
+    assert data.train is not None
+    parts = [{" ".join(text.split()) for text in part.inputs} for part in (data.train, data.test)]
+    assert [len(part) for part in parts] == [len(data.train.ids), len(data.test.ids)]
+    assert not parts[0] & parts[1]
+    assert set(data.train.labels or ()) == set(data.test.labels or ())
+    assert len(set(data.test.labels or ())) == 16
+    assert data.fingerprint == python_docs.load_modules().fingerprint
+
+
 @pytest.mark.slow
 def test_the_pairs_of_this_python_keep_the_rules_and_have_the_form_that_mteb_evaluates() -> None:
     pytest.importorskip("mteb")
@@ -110,8 +137,30 @@ def test_the_pairs_of_this_python_keep_the_rules_and_have_the_form_that_mteb_eva
     assert (split["relevant_docs"], split["top_ranked"]) == (data.qrels, None)
 
 
+@pytest.mark.slow
+def test_mteb_has_the_classes_and_every_image_task_of_the_paper() -> None:
+    mteb = pytest.importorskip("mteb")
+    from quantdrift_tasks.mteb_tasks import PythonDocsModules  # noqa: PLC0415 -- it imports mteb
+
+    data, task = python_docs.load_modules(), PythonDocsModules()
+    task.metadata._validate_metadata()
+    assert task.metadata.is_filled()
+    task.load_data(num_proc=1)
+    assert task.dataset["test"].to_dict() == {"text": list(data.test.inputs), "label": list(data.test.labels or ())}
+    entries = load_suite("images").content["data"]
+    assert len(entries) == 42
+    for entry in entries:
+        metadata = mteb.get_task(entry["mteb"]).metadata
+        metadata._validate_metadata()
+        assert (metadata.modalities, metadata.type) == (["image"], "ImageClassification")
+        assert entry.get("split", "test") in metadata.eval_splits
+
+
 def test_the_small_task_is_a_quarter_of_the_whole() -> None:
     whole, small = python_docs.load(), python_docs.load_small()
     assert small.query_ids == whole.query_ids[::4]
     assert small.documents == whole.documents[::4]
     assert {name for grades in small.qrels.values() for name in grades} == {*small.document_ids}
+    rest = python_docs.load_rest()
+    assert {*rest.query_ids, *small.query_ids} == {*whole.query_ids}
+    assert not {*rest.document_ids} & {*small.document_ids}

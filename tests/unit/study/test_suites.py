@@ -1,5 +1,6 @@
 """Suites: every one that is there can be planned, as it is, offline, and with other models and data."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ def test_every_suite_can_be_planned(name: str) -> None:
     assert {*suite.shows} <= {*_CONTENT, *FIGURES}
     if suite.offline is not None:
         offline = cells_of(suite.study(offline=True))
-        assert {cell.called for cell in offline} == {"minilm"}
-        assert {cell.data.task for cell in offline} == {"PythonDocsSmall"}
+        assert {cell.called for cell in offline} <= {"minilm", "python-docs-reranker", "vit"}
+        assert all(cell.data.task or cell.data.folder for cell in offline)
         parts = [{(cell.spec.scheme.quantizer, cell.spec.scheme.criterion) for cell in one} for one in (offline, cells)]
         assert parts[0] <= parts[1]
 
@@ -54,6 +55,36 @@ def test_data_of_yours_are_reranked_behind_the_same_retriever() -> None:
     }
 
 
+def test_the_paper_s_image_tasks_have_a_model_each() -> None:
+    cells = cells_of(load_suite("images").study())
+    assert len(cells) == 2 * 21 * 2 * 16
+    place = str(Path.cwd() / "vit-b-16" / "SVHN")
+    assert {cell.data.called for cell in cells if cell.spec.model == place} == {"SVHN", "SVHN-self"}
+    assert {cell.called for cell in cells} == {"ViT-B/16", "ViT-L/16"}
+
+
+def test_what_is_to_be_made_first_is_told_with_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = load_suite("reranking")
+    with pytest.raises(StudyError, match=r"needed first: python -m quantdrift_tasks\.train_reranker --out"):
+        suite.refuse_missing(suite.study(offline=True))
+    suite.refuse_missing(suite.study(offline=True, models=["./mine"]))
+    (tmp_path / "python-docs-reranker").mkdir()
+    suite.refuse_missing(suite.study(offline=True))
+    images = load_suite("images")
+    with pytest.raises(StudyError, match=r"vit-b-16/.data. is not there"):
+        images.refuse_missing(images.study())
+
+
+def test_data_of_yours_are_read_in_every_way_of_the_suite() -> None:
+    cells = cells_of(load_suite("images").study(offline=True, models=["./mine"], data=["pictures.npz"]))
+    assert {cell.data.folder for cell in cells} == {str(Path.cwd() / "pictures.npz")}
+    assert {cell.data.called: cell.data.neighbours for cell in cells} == {
+        "pictures.npz": False,
+        "pictures.npz-self": True,
+    }
+
+
 def test_labelled_data_are_read_both_ways() -> None:
     cells = cells_of(load_suite("contrast").study())
     called = {cell.data.called: cell.data.neighbours for cell in cells}
@@ -66,6 +97,6 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(UnknownNameError, match="did you mean text"):
         load_suite("txt")
     with pytest.raises(StudyError, match="no offline variant"):
-        load_suite("classes").study(offline=True)
+        replace(load_suite("classes"), offline=None).study(offline=True)
     with pytest.raises(StudyError, match=r"text\.yaml: two data entries are called a"):
         load_suite("text").study(data=["a", "a"])

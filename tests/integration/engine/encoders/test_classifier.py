@@ -14,11 +14,12 @@ from sentence_transformers import CrossEncoder
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.layers import find_linears
+from quantdrift.engine.opening import before_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import ModelSource, resolve
-from quantdrift.spec import parse_scheme
+from quantdrift.spec import Spec, parse_scheme
 from support.classifier_samples import (
     CPU,
     IMAGE_MODELS,
@@ -108,6 +109,20 @@ def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> N
     )
     with pytest.raises(ScoreError, match="cannot be contrasted"):
         sees_tokens.encode(TEXTS, "input", 2)
+
+
+def test_a_head_of_two_layers_reads_what_goes_into_its_first(tmp_path: Path) -> None:
+    """Of RoBERTa the first token, as transformers gives it."""
+    classifier = loaded(tmp_path, "roberta")
+    spec = Spec(model="roberta", scheme=parse_scheme("W3"))
+    before, head = before_head(spec, classifier, QuantizedPair([classifier.module], spec.scheme))
+    module: Any = classifier.module
+    with torch.no_grad():
+        first = module.roberta(**classifier.prepare(list(TEXTS))).last_hidden_state[:, 0]
+    vectors = before.encode(TEXTS, "input", len(TEXTS))
+    assert close(vectors, first)
+    assert close(head.logits(vectors), classifier.encode(TEXTS, "input", len(TEXTS)))
+    assert close(head.graph(torch.from_numpy(vectors)).detach(), head.logits(vectors))
 
 
 def test_texts_beyond_the_limit_are_cut(tmp_path: Path) -> None:

