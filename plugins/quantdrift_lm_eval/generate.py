@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -60,7 +62,8 @@ class HarnessGenerator:
             arguments: as `lm_eval --model_args`.
             batch_size: prompts per call; answers come back call by call.
             max_tokens: of an answer.
-            chat: whether each prompt goes through the model's chat template, as a user's message.
+            chat: whether each prompt goes through the model's chat template, as a user's message; chat servers always
+                do so.
             device: of a local model.
 
         Raises:
@@ -79,17 +82,19 @@ class HarnessGenerator:
         options = simple_parse_args_string(arguments)
         named = options.get("pretrained") or options.get("model") or ""
         self.name = f"{model} {named}".strip()  # arguments may hold a key that opens a server
-        self._batch_size, self._chat = batch_size, chat
+        self._batch_size, self._chat = batch_size, chat or "chat-completions" in model
         self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
         if model in _LOCAL and not named:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
         with _told(self.name, "cannot be loaded"), vetted(named, options) if model in _LOCAL else nullcontext():
             own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, own)
+        if (server := sys.modules.get("lm_eval.models.api_models")) is not None:
+            server.tqdm = partial(server.tqdm, disable=True)  # type: ignore[attr-defined]  # it heeds no argument
         weights = getattr(self._lm, "model", None)  # of a server its name
         told = weights_fingerprint([weights]) if isinstance(weights, nn.Module) else ""
         open_ = sorted((key, str(value)) for key, value in options.items() if not _SECRET.search(key))
-        self.identity = f"{model} {open_} {version('lm_eval')} {told} {self._settings} chat={chat}"
+        self.identity = f"{model} {open_} {version('lm_eval')} {told} {self._settings} chat={self._chat}"
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
         """Every prompt with its answer, a batch at a time; those of about one length together, the longest first."""
@@ -104,7 +109,7 @@ class HarnessGenerator:
                     for n, each in enumerate(batch)
                 ]
                 said = self._lm.generate_until(requests, disable_tqdm=True)
-            yield [(each, str(text)) for each, text in zip(batch, said, strict=True)]
+            yield [(each, str(text or "")) for each, text in zip(batch, said, strict=True)]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """How many prompts were cut, where the model's tokenizer is at hand."""

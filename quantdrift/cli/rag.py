@@ -151,9 +151,10 @@ def _generator(options: RagOptions) -> Generator:
 def _shown(rag: Rag, n_changed: int, place: Path | None) -> Shown:
     record = rag.record
     what = {"generator": "generator", "extractive reader": "extractive reader, no generator", "FlashRAG": "answers"}
-    sides = [each.spec is not None and each.spec.endswith("+query") for each in record.candidates]
     about = [f"{what[record.kind]}: {shown(record.generator, _TEXT)}"]
-    about += ["only the query encoder is quantized; documents are embedded by the reference"] if all(sides) else []
+    about += (
+        ["only the query encoder is quantized; documents are embedded by the reference"] if _query_only(rag) else []
+    )
     return Shown(
         data=_json(rag, n_changed),
         title=f"{len(record.ids):,} questions of {shown(record.data)}, {counted(record.n_passages, 'passage')} each",
@@ -169,7 +170,7 @@ def _table(rag: Rag) -> Grid:
     rows = []
     for name, scored in rag.scored.items():
         found, effect = scored.estimates, rag.effects.get(name)
-        row = [_short(name), *(with_interval(found[each]) if each in found else "-" for each in _MEASURES)]
+        row = [_short(rag, name), *(with_interval(found[each]) if each in found else "-" for each in _MEASURES)]
         if effect is None:
             rows.append([*row, "-", "-", "-"])
         else:
@@ -184,7 +185,7 @@ def _differences(rag: Rag) -> Grid:
     rows = []
     for name, effect in rag.effects.items():
         steps = [effect.differences.get(each) for each in _MEASURES]
-        row = [_short(name), "-" if effect.other_passages is None else f"{effect.other_passages:,}"]
+        row = [_short(rag, name), "-" if effect.other_passages is None else f"{effect.other_passages:,}"]
         row += ["-" if step is None else with_interval(step, sign="+") for step in steps]
         rows.append([*row, show_p(effect.p_value), show_p(effect.p_holm)])
     head = ["passages of", "other passages", *_MEASURES.values(), "p", "p (Holm)"]
@@ -192,25 +193,28 @@ def _differences(rag: Rag) -> Grid:
     return Grid(title=title, head=head, rows=rows, stacked=True)
 
 
-def _short(name: str) -> str:
-    return shown(name.removesuffix("+query"))
+def _query_only(rag: Rag) -> bool:
+    return all("+query" in (each.spec or "").rpartition("@")[2] for each in rag.record.candidates)
+
+
+def _short(rag: Rag, name: str) -> str:
+    """A name without what is said above the table of all of them."""
+    return shown(name.replace("+query", "") if _query_only(rag) else name)
 
 
 def _sentences(rag: Rag) -> Iterator[str]:
     for name, effect in rag.effects.items():
         moved = 100 * (effect.differences["exact_match"].value or 0)
         share = f"{effect.n_changed:,} of {effect.changed.n:,} answers ({percent(effect.changed.value)}) change"
-        yield (
-            f"{_short(name)}: {share}, while exact match moves by {moved:+.1f} points: {effect.right_to_wrong:,} turn "
-            f"from right to wrong, {effect.wrong_to_right:,} from wrong to right."
-        )
+        turned = f"{effect.right_to_wrong:,} turn from right to wrong, {effect.wrong_to_right:,} from wrong to right"
+        yield f"{_short(rag, name)}: {share}, while exact match moves by {moved:+.1f} points: {turned}."
 
 
 def _changes(rag: Rag, n_changed: int) -> Iterator[Grid]:
     for name, effect in rag.effects.items():
         if rows := [_change_row(effect, number) for number in range(min(n_changed, len(effect.changes)))]:
             head = ["question", "full precision", "candidate", "gold", "change"]
-            title = f"{_short(name)}: {len(rows):,} of {len(effect.changes):,} changed answers"
+            title = f"{_short(rag, name)}: {len(rows):,} of {len(effect.changes):,} changed answers"
             yield Grid(title=title, head=head, rows=rows, words=head)
 
 

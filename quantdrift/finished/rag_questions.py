@@ -298,8 +298,10 @@ def read_questions(
     unknown = sorted({each for part in found.values() for ids in part.values() for each in ids} - texts.items.keys())
     if unknown:
         raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(unknown)}")
+    part = len(texts.inputs) - len(ids)
+    notes = [f"{part:,} of {len(texts.inputs):,} questions are not in all runs and are not asked"] if part else []
     without = sum(one not in golds for one in ids)
-    notes = [f"{without:,} of {len(ids):,} questions have no gold answer and are not asked"] if without else []
+    notes += [f"{without:,} of {len(ids):,} questions have no gold answer and are not asked"] if without else []
     if hidden := sum(one in kept_out for one in ids):
         notes.append(f"{hidden:,} of {len(ids):,} questions are not asked, as the reader was trained on them")
     return Questions(

@@ -17,6 +17,8 @@ from quantdrift.records import write_text
 from quantdrift.report import paper_tables as tables
 from quantdrift.report.figures import Figure, separation_histogram, write_pictures
 from quantdrift.report.paper_capture import capture_tables, criteria_figure
+from quantdrift.report.paper_rag import FOLDER as RAG
+from quantdrift.report.paper_rag import rag_tables
 from quantdrift.report.paper_tables import NO_W4, Cells, Table, escaped, plain_cells, run_cells
 from quantdrift.report.study_figures import change_rates, law_chart
 from quantdrift.runs import is_part
@@ -39,12 +41,12 @@ _CONTENT: Mapping[str, tuple[str, Callable[[Cells], Table | str]]] = {
     "quantizers": ("Stronger quantizers reduce ranking damage.", tables.quantizers),
     "regime": ("Separation shows which configurations cross the threshold.", tables.regime),
     "alloc_absolute": ("Retrieval with each allocation, not as a share.", tables.absolute),
-    "alloc_rag_gap": ("", lambda _: "no generator answers from what is found"),
-    "alloc_rag_mse": ("", lambda _: "no generator answers from what is found"),
+    "alloc_rag_gap": ("Answers with widths chosen by gap.", lambda _: ""),
+    "alloc_rag_mse": ("Answers with widths chosen by reconstruction error.", lambda _: ""),
     "alloc_permodel": ("Capture per model.", lambda _: _CAPTURE),
     "routing_sweep": ("Routing by score and by threshold.", tables.routing),
     "granularity": ("A finer grid helps both task families.", tables.granularity),
-    "rag": ("", lambda _: "no generator answers from what is found"),
+    "rag": ("Quantizing the retriever changes answers.", lambda _: ""),
     "topk": ("Below the first rank little is protected.", tables.topk),
     "accrank": ("Accuracy damage against ranking damage.", tables.accuracy_rank),
     "harm": ("What a flip costs, by separation.", tables.harm),
@@ -74,6 +76,7 @@ def tables_of(folder: StudyFolder) -> tuple[dict[str, Table], dict[str, str]]:
     found: dict[str, Table] = {}
     left_out: dict[str, str] = {}
     captured = {} if folder.capture is None or not cells else capture_tables(folder)
+    captured |= rag_tables(folder.path / RAG)
     for name, (_, make) in _CONTENT.items():
         made = captured.get(name) or make(cells)
         if isinstance(made, Table):

@@ -29,8 +29,8 @@ from quantdrift.finished.rag_questions import read_answers
 from quantdrift.models.named import resolve
 from quantdrift.progress import Terminal
 
-EPOCHS, BATCH, RATE, SHARE, WINDOW = 4, 16, 1e-4, 0.5, 320
-"""Passes, pairs a step, learning rate, share of the passages that are learned from, tokens of a pair."""
+EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
+"""Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ def examples_of(
     share: float,
     seed: int,
 ) -> tuple[list[Example], list[str]]:
-    """What is learned from: of some passages every question, with the passage and with another one.
+    """What is learned from: of some passages every question, with a piece of the passage; of every second one with
+    another passage, too, which has no answer.
 
     Whole passages are taken, so that no question that is asked later has its passage among them.
 
@@ -65,7 +66,8 @@ def examples_of(
     rng = random.Random(seed)
     names = list(documents)
     learned = set(rng.sample(names, round(share * len(names))))
-    examples, ids = [], []
+    examples: list[Example] = []
+    ids: list[str] = []
     for query, text in queries.items():
         own = [one for one, grade in qrels.get(query, {}).items() if grade > 0]
         places = [(one, documents.get(one, "").find(gold), gold) for one in own for gold in golds.get(query, ())]
@@ -74,13 +76,19 @@ def examples_of(
             continue
         passage, at, gold = found
         other = rng.choice([one for one in names if one in learned and one not in own] or [passage])
-        examples.append(Example(text, documents[passage], at, at + len(gold)))
-        if other != passage:
-            examples.append(Example(text, documents[other]))
+        examples.append(_piece(text, documents[passage], at, at + len(gold), rng))
+        if other != passage and len(ids) % 2:
+            examples.append(Example(text, documents[other][:LENGTH]))
         ids.append(query)
     if not ids:
         raise DataError("no gold answer stands, letter by letter, in the relevant passage of its question")
     return examples, ids
+
+
+def _piece(question: str, passage: str, start: int, end: int, rng: random.Random) -> Example:
+    """A piece of a passage that holds the answer, somewhere in it."""
+    first = max(0, min(rng.randint(end - LENGTH, start), len(passage) - LENGTH)) if end - start < LENGTH else start
+    return Example(question, passage[first : max(end, first + LENGTH)], start - first, end - first)
 
 
 def started(name: str, *, seed: int) -> tuple[Any, Any]:
@@ -93,6 +101,7 @@ def started(name: str, *, seed: int) -> tuple[Any, Any]:
     with loading(source), torch.random.fork_rng():
         torch.manual_seed(seed)
         model: Any = BertForQuestionAnswering.from_pretrained(source.location)
+        model.bert.embeddings.requires_grad_(False)  # what few questions teach of words would not be words of others
         return model, AutoTokenizer.from_pretrained(source.location)
 
 
@@ -102,7 +111,9 @@ def trained(model: Any, tokenizer: Any, examples: Sequence[Example], *, epochs: 
     steps = epochs * -(-len(examples) // BATCH)
     with torch.random.fork_rng(), Terminal().stage("training", steps) as tell:
         torch.manual_seed(seed)
-        optimizer = torch.optim.AdamW(model.train().parameters(), lr=RATE, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(
+            [each for each in model.train().parameters() if each.requires_grad], lr=RATE, weight_decay=0.01
+        )
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
         for _ in range(epochs):
             order = sorted(examples, key=lambda one: len(one.passage) + rng.randint(0, 100))

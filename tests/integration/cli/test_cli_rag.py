@@ -18,7 +18,7 @@ SWAPPED = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]
 def result(tmp_path: Path) -> Path:
     """What an echo of the first passage said: one of three answers turns from right to wrong."""
     data = write_world(tmp_path)
-    runs = [write_search(tmp_path / name, data, SWAPPED) for name in ("W4+query", "W3+query")]
+    runs = [write_search(tmp_path / name, data, SWAPPED) for name in ("W4+query", "W3+query+gap")]
     questions = read_questions([read_run(run) for run in runs], answers=None, data=None, n_passages=2)
     record = questions.answered_by(Echo(), None, Silent())
     hostile = [text.replace("who swam", "who \x1b[31mswam\n::error::x") for text in record.questions]
@@ -36,6 +36,7 @@ def test_the_table_has_the_columns_of_the_paper(result: Path) -> None:
     assert by_name["no passages"] == ["0.0 %", "0.0 %", "-", "-", "-", "-"]
     assert by_name["full precision"] == ["66.7 %", "66.7 %", "100.0 %", "-", "-", "-"]
     assert by_name["W4"] == ["33.3 %", "33.3 %", "100.0 %", "1", "1", "0"]
+    assert by_name["W3+gap"] == by_name["W4"]
     assert "1 turn from right to wrong, 0 from wrong to right" in out
     assert "\x1b" not in out
     assert "\n::error::" not in out
@@ -43,7 +44,12 @@ def test_the_table_has_the_columns_of_the_paper(result: Path) -> None:
 
 def test_json_has_the_same_figures_and_the_changed_answers(result: Path) -> None:
     told = json.loads(cli("rag", result, "--json", "--changed", "1")[1])
-    assert [each["name"] for each in told["conditions"]] == ["no passages", "full precision", "W4+query", "W3+query"]
+    assert [each["name"] for each in told["conditions"]] == [
+        "no passages",
+        "full precision",
+        "W4+query",
+        "W3+query+gap",
+    ]
     candidate = told["conditions"][2]
     assert candidate["exact_match"]["value"] == pytest.approx(1 / 3)
     assert (candidate["right_to_wrong"], candidate["wrong_to_right"], candidate["other_passages"]) == (1, 0, 1)

@@ -58,19 +58,25 @@ def test_an_answer_is_a_piece_of_a_passage_whatever_the_batch(tiny: Path) -> Non
     assert said[prompts[0]] == said[prompts[-1]]  # the order of passages is nothing to a reader
 
 
-def test_whole_passages_are_learned_from_each_with_one_that_has_no_answer() -> None:
-    documents = {f"d{n}": f"the wing {n} of heat{n} flow" for n in range(20)}
+def test_pieces_of_some_passages_are_learned_from_and_others_without_an_answer() -> None:
+    documents = {f"d{n}": f"{'x' * 40 * n} the wing {n} of heat{n} flow {'y' * 400}" for n in range(20)}
     queries = {f"q{n}": f"which wing {n}" for n in range(20)}
     qrels = {f"q{n}": {f"d{n}": 1, "d0": 0} for n in range(20)}
     golds = {f"q{n}": ["nowhere", f"heat{n}"] for n in range(19)}
     examples, ids = train_reader.examples_of(queries, documents, qrels, golds, share=0.5, seed=0)
     assert 8 <= len(ids) <= 10
-    assert len(examples) == 2 * len(ids)
-    for query, with_it, without in zip(ids, examples[::2], examples[1::2], strict=True):
-        assert with_it.passage == documents[f"d{query[1:]}"]
-        assert with_it.passage[with_it.start : with_it.end] == f"heat{query[1:]}"
-        assert (without.start, without.end) == (0, 0)
-        assert without.passage != with_it.passage
+    with_it = [one for one in examples if one.end]
+    assert len(with_it) == len(ids)
+    for query, one in zip(ids, with_it, strict=True):
+        assert one.passage in documents[f"d{query[1:]}"]
+        assert len(one.passage) == min(len(documents[f"d{query[1:]}"]), train_reader.LENGTH)
+        assert one.passage[one.start : one.end] == f"heat{query[1:]}"
+    without = [one for one in examples if not one.end]
+    assert len(without) == len(ids) // 2
+    for one in without:
+        own = documents[f"d{one.question.removeprefix('which wing ')}"]
+        assert one.passage not in own
+        assert any(text.startswith(one.passage) for text in documents.values())
 
 
 def test_it_learns_and_is_not_asked_what_it_has_seen(

@@ -12,6 +12,7 @@ import pytest
 
 from quantdrift.cli import main
 from quantdrift.errors import QuantDriftError
+from quantdrift.finished.rag import Condition, RagRecord
 from quantdrift.report.paper import tables_of, write_paper
 from quantdrift.report.paper_tables import RunCell, Table, accuracy_rank, escaped
 from quantdrift.runs import read_run
@@ -188,6 +189,42 @@ def test_what_a_study_does_not_have_is_named(study: StudyFolder, tmp_path: Path)
     assert len(left_out) == 37
     with pytest.raises(QuantDriftError, match="no run that a table"):
         write_paper(small, tmp_path / "paper")
+
+
+def test_answers_behind_a_search_lie_beside_a_study_as_the_papers_table(tmp_path: Path) -> None:
+    """Of two questions: the reference has both right, AWQ the first, gap changes the wording alone."""
+    study = study_of(tmp_path, models=("m",), schemes=("W4",), data=("docs",), n=10)
+    assert "quantdrift rag" in tables_of(study)[1]["rag"]
+    said = {"W4-awq": ["x", "z"], "W4-g128-rtn": ["w", "z"], "W3.5+gap": ["x!", "y"], "./b_int4": ["x", "y"]}
+    known = {"passages": [["d"], ["d"]], "gold_in_context": [True, False]}
+    RagRecord(
+        generator="hf m_1",
+        kind="generator",
+        data="docs",
+        n_passages=1,
+        gold_by="labels",
+        ids=["0", "1"],
+        questions=["?", "?"],
+        golds=[["x"], ["y"]],
+        control=Condition(name="no passages", answers=["no", "no"]),
+        reference=Condition(name="full precision", answers=["x", "y"], **known),
+        candidates=[
+            Condition(name=name, spec=f"m@{name}" if "W" in name else f"m vs {name}", answers=answers, **known)
+            for name, answers in said.items()
+        ],
+    ).write(study.path / "rag" / "rag.json")
+    found, left_out = tables_of(study)
+    rows = [list(row or ()) for row in found["rag"].rows]
+    assert rows == [
+        ["No passages", r"0.0\%", r"0.0\%", "--", "--", "--", "--"],
+        ["Full-precision retrieval", r"100.0\%", r"100.0\%", r"50.0\%", "--", "--", "--"],
+        ["Quantized retrieval, RTN", r"0.0\%", r"0.0\%", r"50.0\%", "2", "2", "0"],
+        ["Quantized retrieval, AWQ", r"50.0\%", r"50.0\%", r"50.0\%", "1", "1", "0"],
+        [r"Quantized retrieval, ./b\_int4", r"100.0\%", r"100.0\%", r"50.0\%", "0", "0", "0"],
+    ]
+    assert found["alloc_rag_gap"].rows == [["RTN", "--", "0", "0"]]
+    assert "reconstruction" in left_out["alloc_rag_mse"]
+    assert columns(found["rag"].tabular().splitlines()[2]) == 7
 
 
 def test_files_and_the_document_that_shows_all(study: StudyFolder, tables: dict[str, Table], tmp_path: Path) -> None:
