@@ -109,10 +109,10 @@ def _answered(options: RagOptions) -> tuple[RagRecord, Path]:
     if options.control is not None:
         raise QuantDriftError("--control is for finished runs of FlashRAG; here the control is asked")
     runs = find_runs(options.what)
-    how: dict[str, Any] = {"answers": options.answers, "data": options.data, "n_passages": options.passages}
-    read_questions(runs, **how)  # what cannot be asked is told before a model loads
+    # what cannot be asked is told before a model loads
+    every = read_questions(runs, answers=options.answers, data=options.data, n_passages=options.passages)
     generator = _generator(options)
-    questions = read_questions(runs, **how, limit=options.limit, left_out=generator.trained_on)
+    questions = every.part(limit=options.limit, left_out=generator.trained_on)
     place = options.out or RUNS / f"rag_{slug(questions.data)}_{slug(generator.name)}"
     check_writable(place / RECORD, what="the result")
     RagRecord.check_place(place / RECORD)

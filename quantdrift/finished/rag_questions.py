@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -209,6 +210,17 @@ class Questions:
     specs: Mapping[str, str]
     notes: Sequence[str] = ()
 
+    def part(self, *, limit: int | None = None, left_out: Collection[str] = ()) -> Questions:
+        """The first questions, without those that may not be asked; raises DataError where none is left."""
+        asked = {one: text for one, text in self.asked.items() if one not in left_out}
+        if not asked:
+            raise DataError(
+                f"the reader was trained on all {len(self.asked):,} questions; train one with a smaller --share"
+            )
+        hidden = len(self.asked) - len(asked)
+        told = f"{hidden:,} of {len(self.asked):,} questions are not asked, as the reader was trained on them"
+        return replace(self, asked=dict(islice(asked.items(), limit)), notes=[*self.notes, *([told] if hidden else [])])
+
     def prompt(self, name: str, question: str) -> Prompt:
         """What is asked in a condition."""
         found = self.found[name][question] if name in self.found else ()
@@ -248,15 +260,7 @@ class Questions:
         return Condition(name=name, spec=self.specs.get(name), answers=answers, passages=found, gold_in_context=gold)
 
 
-def read_questions(
-    runs: Sequence[Run],
-    *,
-    answers: Path | None,
-    data: Path | None,
-    n_passages: int,
-    limit: int | None = None,
-    left_out: Iterable[str] = (),
-) -> Questions:
+def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int) -> Questions:
     """The questions that all runs searched for and that have gold answers.
 
     Args:
@@ -264,8 +268,6 @@ def read_questions(
         answers: file of gold answers; by default answers.jsonl beside the data.
         data: the folder of the data, where it is not where the runs found it.
         n_passages: to read for each question.
-        limit: how many questions, the first ones.
-        left_out: ids of questions that may not be asked.
 
     Raises:
         QuantDriftError: runs are no searches, or of different data or references; or the data were changed.
@@ -275,45 +277,37 @@ def read_questions(
     for run in runs[1:]:
         said = [one.record["data"].get("fingerprint") for one in (first, run)]
         if said[0] != said[1]:
-            raise RunError(
-                f"expected runs on the same data; {first.path} and {run.path} are of {said[0]} and {said[1]}"
-            )
-    texts = read_texts(first, data=data)
+            raise RunError(f"expected runs on the same data; {first.path} has {said[0]} and {run.path} {said[1]}")
+    texts, path = read_texts(first, data=data), data or first.record["data"].get("path")
     if not texts.items:
-        where = data or first.record["data"].get("path") or first.record["data"]["name"]
         raise DataError(
-            f"the data of {first.path} are gone or changed ({where}); name a folder of the same with --data"
+            f"the data of {first.path} are gone or changed ({path or first.record['data']['name']}); name a folder "
+            "that has them with --data"
         )
-    place = data or Path(str(first.record["data"].get("path") or ""))
-    file = answers or plain_or_zipped(place, ANSWERS)
+    file = answers or (plain_or_zipped(Path(path), ANSWERS) if path else None)
     if file is None:
-        raise DataError(f"{place} has no {ANSWERS}; name a file of gold answers with --answers: {_EXPECTED}")
-    golds, kept_out = read_answers(file, texts.inputs), set(left_out)
+        raise DataError(f"{path or 'the task'} has no {ANSWERS}; name a file with --answers: {_EXPECTED}")
+    golds = read_answers(file, texts.inputs)
     shared = set.intersection(*(set(map(str, evidence.input_ids)) for _, evidence in every))
     ids = [one for one in texts.inputs if one in shared]
-    wanted = [one for one in ids if one in golds and one not in kept_out][:limit]
+    wanted = [one for one in ids if one in golds]
     if not wanted:
-        raise DataError(f"none of the {len(ids):,} questions that all runs searched for may be asked: see {file}")
+        raise DataError(f"none of the {len(ids):,} questions that all runs searched for has an answer in {file}")
     found, specs = _found(every, wanted, n_passages)
-    unknown = sorted({each for part in found.values() for ids in part.values() for each in ids} - texts.items.keys())
-    if unknown:
-        raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(unknown)}")
-    part = len(texts.inputs) - len(ids)
-    notes = [f"{part:,} of {len(texts.inputs):,} questions are not in all runs and are not asked"] if part else []
-    without = sum(one not in golds for one in ids)
-    notes += [f"{without:,} of {len(ids):,} questions have no gold answer and are not asked"] if without else []
-    if hidden := sum(one in kept_out for one in ids):
-        notes.append(f"{hidden:,} of {len(ids):,} questions are not asked, as the reader was trained on them")
+    passages = dict.fromkeys(each for part in found.values() for names in part.values() for each in names)
+    if unknown := passages.keys() - texts.items.keys():
+        raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
+    lacking = {"are not in all runs": len(texts.inputs) - len(ids), "have no gold answer": len(ids) - len(wanted)}
     return Questions(
         data=str(first.record["data"]["name"]),
         n_passages=n_passages,
         asked={one: texts.inputs[one] for one in wanted},
         golds={one: golds[one] for one in wanted},
         relevant=_relevant(every[0][1], wanted),
-        texts=texts.items,
+        texts={each: texts.items[each] for each in passages},
         found=found,
         specs=specs,
-        notes=notes,
+        notes=[f"{n:,} of {len(texts.inputs):,} questions {why} and are not asked" for why, n in lacking.items() if n],
     )
 
 

@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quantdrift.errors import DataError, QuantDriftError, RunError
 from quantdrift.finished.rag import Condition, Rag, RagRecord, exact_match, holds_answer, normalized, token_f1
 from quantdrift.finished.rag_questions import Prompt, Questions, answer, read_answers, read_flashrag, read_questions
 from quantdrift.progress import Silent
-from quantdrift.runs import read_run
+from quantdrift.runs import read_run, write_run
 from support.rag_samples import GOLDS, PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
 
 ASKED = {"q1": "Who swam?", "q2": "Who flew?"}
@@ -152,9 +153,7 @@ def questions_of(*runs: Path, **options: Any) -> Questions:
 
 def test_each_condition_reads_what_its_arm_found_and_each_prompt_is_asked_once(data: Path, tmp_path: Path) -> None:
     swapped = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]  # q1 now finds d0, then d1
-    found = questions_of(
-        write_search(tmp_path / "W4", data, swapped), write_search(tmp_path / "W8", data, REFERENCE), limit=None
-    )
+    found = questions_of(write_search(tmp_path / "W4", data, swapped), write_search(tmp_path / "W8", data, REFERENCE))
     generator = Echo()
     record = found.answered_by(generator, None, Silent())
     assert record.control is not None
@@ -181,10 +180,25 @@ def test_gold_in_context_is_by_labels_or_else_by_the_text_of_an_answer(data: Pat
 
 def test_what_may_not_or_cannot_be_asked_is_left_out_and_said(data: Path, tmp_path: Path) -> None:
     (data / "answers.jsonl").write_text('{"_id": "q0", "answers": ["Ann"]}\n{"_id": "q1", "answers": ["Bob"]}')
-    found = questions_of(write_search(tmp_path / "W4", data, REFERENCE), left_out=["q0"])
-    assert list(found.asked) == ["q1"]
-    assert "1 of 3 questions have no gold answer" in found.notes[0]
-    assert "trained on them" in found.notes[1]
+    found = questions_of(write_search(tmp_path / "W4", data, REFERENCE))
+    assert list(found.part(limit=1).asked) == ["q0"]
+    part = found.part(left_out=["q0"])
+    assert list(part.asked) == ["q1"]
+    assert "1 of 3 questions have no gold answer" in part.notes[0]
+    assert "1 of 2 questions are not asked" in part.notes[1]
+    assert part.answered_by(Echo(), None, Silent()).ids == ["q1"]
+    with pytest.raises(DataError, match="trained on all 2 questions"):
+        found.part(left_out=["q0", "q1"])
+
+
+def test_questions_are_those_of_all_runs(data: Path, tmp_path: Path) -> None:
+    runs = [write_search(tmp_path / name, data, REFERENCE) for name in ("W4", "W8")]
+    whole = read_run(runs[1])
+    write_run(runs[1], evidence=whole.evidence().part(np.array([2, 1])), record=whole.record)
+    found = questions_of(*runs)
+    assert list(found.asked) == ["q1", "q2"]
+    assert found.found["W8"]["q1"] == found.found["W4"]["q1"] == ["d1", "d0"]
+    assert "1 of 3 questions are not in all runs" in found.notes[0]
 
 
 def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path) -> None:
