@@ -82,7 +82,7 @@ def command(options: RagOptions) -> Shown:
         place = first / RECORD if first.is_dir() else first
         return _shown(Rag(record=RagRecord.read(place)), options.changed, None)
     if all(path.suffix == ".json" and path.name != "run.json" for path in options.what):
-        from quantdrift.finished.rag_questions import read_flashrag
+        from quantdrift.finished.flashrag import read_flashrag
 
         if options.model or options.reader:
             raise QuantDriftError("a finished run of FlashRAG has its answers; leave --model and --reader out")

@@ -134,6 +134,9 @@ class RagRecord(Record):
                 parts += [part for part in (each.answers, each.passages, each.gold_in_context) if part is not None]
         if not n or any(len(part) != n for part in parts):
             raise ValueError(f"expected {n:,} of everything, one a question; got {sorted({*map(len, parts)})}")
+        names = [each.name for each in (self.control, self.reference, *self.candidates) if each is not None]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected conditions of different names; got {names}")
         if not self.candidates or not all(self.golds):
             raise ValueError("expected a candidate, and a gold answer for every question")
         return self

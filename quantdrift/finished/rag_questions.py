@@ -1,7 +1,6 @@
 """What a generator is asked: questions with gold answers, and the passages that finished runs found for them.
 
-Runs are searches that `quantdrift run` measured; nothing is searched here. A finished run of FlashRAG has its answers
-already.
+Runs are searches that `quantdrift run` measured; nothing is searched here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from quantdrift.datasets.retrieval import excerpt, plain_or_zipped, read_lines, some
 from quantdrift.errors import DataError, QuantDriftError, RunError
@@ -38,7 +37,8 @@ def _writable(text: str) -> str:
     return text
 
 
-_Text = Annotated[str, AfterValidator(_writable)]
+Text = Annotated[str, AfterValidator(_writable)]
+"""Of a file from anywhere; we can write it again."""
 
 
 # --- gold answers ---------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ class _Gold(BaseModel, extra="ignore", strict=True, populate_by_name=True):
     """A question's gold answers, by the names that files have for them."""
 
     id: str | int | None = None
-    question: _Text | None = None
-    answers: list[_Text] = Field(min_length=1)
+    question: Text | None = None
+    answers: list[Text] = Field(min_length=1)
 
 
 _EXPECTED = (
@@ -429,104 +429,3 @@ def _drop_half_line(path: Path) -> None:
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(start + tail.rfind(b"\n") + 1)
-
-
-# --- finished runs of FlashRAG --------------------------------------------------------------------
-
-
-class _Passage(BaseModel, extra="ignore"):
-    id: str | int | None = None
-    contents: _Text = ""
-
-
-class _Output(BaseModel, extra="ignore"):
-    pred: _Text
-    retrieval_result: list[_Passage] | None = None
-
-
-class _Item(BaseModel, extra="ignore"):
-    """What FlashRAG keeps of a question."""
-
-    id: _Text | int | None = None
-    question: _Text
-    golden_answers: list[_Text] = Field(min_length=1)
-    choices: list[str] = []
-    output: _Output
-
-    @property
-    def passages(self) -> list[str] | None:
-        """Texts of what was read; None where nothing was searched."""
-        found = self.output.retrieval_result
-        return None if found is None else [each.contents for each in found]
-
-
-_ITEMS = TypeAdapter(list[_Item])
-
-
-def read_flashrag(paths: Sequence[Path], control: Path | None = None) -> RagRecord:
-    """The record of finished runs of FlashRAG on the same questions, the reference's first.
-
-    Args:
-        paths: intermediate_data.json of each.
-        control: that of a run without passages, such as of FlashRAG's naive pipeline.
-
-    Raises:
-        DataError: a file is none of FlashRAG's, or the files ask different questions.
-    """
-    if len(paths) < 2:  # noqa: PLR2004 -- a reference and a candidate
-        raise QuantDriftError("expected two files of FlashRAG or more: the reference's, then each candidate's")
-    every = [_read_items(path) for path in (*paths, *([] if control is None else [control]))]
-    asked = [(one.question, one.golden_answers) for one in every[0]]
-    for path, items in zip((*paths, control), every, strict=False):
-        if [(one.question, one.golden_answers) for one in items] != asked:
-            raise DataError(
-                f"expected the same questions and gold answers in all files; {path} has others than {paths[0]}"
-            )
-    names = _names(paths)
-    conditions = [_of_items(name, items) for name, items in zip(names, every, strict=False)]
-    return RagRecord(
-        generator="FlashRAG's",
-        kind="FlashRAG",
-        data=paths[0].resolve().parent.name,
-        n_passages=max((len(one.passages or ()) for one in every[0]), default=0),
-        gold_by="answer text",
-        ids=[str(number if one.id is None else one.id) for number, one in enumerate(every[0])],
-        questions=[one.question for one in every[0]],
-        golds=[one.golden_answers for one in every[0]],
-        control=None if control is None else _of_items(CONTROL, every[-1]).model_copy(update={"passages": None}),
-        reference=conditions[0].model_copy(update={"name": REFERENCE}),
-        candidates=conditions[1:],
-    )
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """FlashRAG gives every run a folder of its own."""
-    names = [path.resolve().parent.name or path.stem for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
-def _read_items(path: Path) -> list[_Item]:
-    try:
-        items = _ITEMS.validate_python(read_json(path))
-    except (OSError, ValueError) as error:  # pydantic's is a ValueError
-        why = problem_of(error) if isinstance(error, ValidationError) else error
-        raise DataError(
-            f"{path} is no intermediate_data.json of FlashRAG with id, question, golden_answers and output.pred: {why}"
-        ) from error
-    if not items or any(one.choices for one in items):
-        raise DataError(f"{path} holds no questions, or questions with choices; expected questions with short answers")
-    return items
-
-
-def _of_items(name: str, items: Sequence[_Item]) -> Condition:
-    """What a run says; FlashRAG's corpora name passages as they like, so texts tell them apart."""
-    read = [each for one in items if (each := one.passages) is not None]
-    whole = len(read) == len(items)
-    return Condition(
-        name=name,
-        answers=[cleaned(one.output.pred) for one in items],
-        passages=[[bytes_digest(text.encode()) for text in each] for each in read] if whole else None,
-        gold_in_context=[holds_answer(*one) for one in zip(read, (each.golden_answers for each in items), strict=True)]
-        if whole
-        else None,
-    )
