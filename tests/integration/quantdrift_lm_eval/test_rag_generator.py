@@ -115,9 +115,9 @@ def test_a_kill_leaves_what_was_answered(world: Path, tmp_path: Path) -> None:
 
 
 def test_prompts_that_are_cut_are_told(world: Path, tmp_path: Path) -> None:
-    code, out, _ = cli(*command(world, tmp_path / "out", "--max-tokens", 200))
+    code, out, _ = cli(*command(world, tmp_path / "out", "--max-tokens", 160))
     assert code == 0
-    assert "prompts are longer than the 56 tokens" in " ".join(out.split())
+    assert "prompts are longer than the 96 tokens" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
