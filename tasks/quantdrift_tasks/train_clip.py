@@ -1,7 +1,7 @@
 """Trains a small CLIP on images and captions made of them, in minutes on two cores, and writes the search to test it.
 
     python -m quantdrift_tasks.train_clip --data cifar10.npz --out ./clip
-    quantdrift run ./clip/model@W4 --data ./clip/search
+    quantdrift run ./clip/small-clip@W4 --data ./clip/captions
 
 The images are those of `quantdrift run`: a .npz file or folders of images, all of one size, with a train part. A
 caption says what tells an image apart: its label, colours, brightness, where it is lighter. Two images seldom share
@@ -10,9 +10,7 @@ all of it, and every caption that occurs once is a query with one right image.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,9 +26,9 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
 
 from quantdrift.datasets.labelled import Labelled, read_classification_folder
-from quantdrift.display import complain, say
-from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.errors import DataError
 from quantdrift.progress import Terminal
+from quantdrift_tasks.command import make, options_of
 from quantdrift_tasks.train_vit import batches, pixels, shifted
 
 PATCH, VISION, TEXT, JOINT = 8, (6, 192, 6), (3, 128, 4), 128
@@ -191,37 +189,24 @@ def _write(file: Path, lines: Sequence[str]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, keep model and search, say how many there are."""
-    parser = argparse.ArgumentParser(
-        prog="python -m quantdrift_tasks.train_clip", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--data", type=Path, required=True, help=".npz file or folder of images, with a train part")
-    parser.add_argument("--out", type=Path, required=True, help="folder of model/ and search/; must be new or empty")
-    parser.add_argument("--names", default="", help="names of labels that are numbers, from 0 on, with commas between")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the train images, {EPOCHS} by default")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order and augmentation")
-    options = parser.parse_args(arguments)
-    try:
-        if options.epochs < 1:
-            raise DataError(f"--epochs: expected 1 or more, got {options.epochs}")
-        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
-            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
+    about = ".npz file or folder of images, with a train part"
+    names = ("--names", "names of labels that are numbers, from 0 on, with commas between")
+    options = options_of(arguments, name="train_clip", about=str(__doc__), data=about, epochs=EPOCHS, more=[names])
+
+    def work() -> str:
         data = read_classification_folder(options.data)
         if data.train is None or data.kind != "image":
             raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
-        names = [name.strip() for name in options.names.split(",") if name.strip()]
-        shown, asked = (captions(part, names) for part in (data.train, data.test))
+        called = [name.strip() for name in options.names.split(",") if name.strip()]
+        shown, asked = (captions(part, called) for part in (data.train, data.test))
         words = sorted({word for text in (*shown, *asked) for word in text.replace(",", " , ").split()})
         model, processor = trained(data.train, shown, words, epochs=options.epochs, seed=options.seed)
-        processor.save_pretrained(options.out / "model")
-        model.save_pretrained(options.out / "model")
-        n = write_search(data.test, asked, options.out / "search")
-        say(f"{options.out}: model, and a search of {n:,} captions in {len(data.test.ids):,} images")
-    except QuantDriftError as error:
-        complain(str(error))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        complain("stopped; the folder is not complete")
-        sys.exit(130)
+        processor.save_pretrained(options.out / "small-clip")
+        model.save_pretrained(options.out / "small-clip")
+        n = write_search(data.test, asked, options.out / "captions")
+        return f": model, and a search of {n:,} captions in {len(data.test.ids):,} images"
+
+    make(options, work)
 
 
 if __name__ == "__main__":

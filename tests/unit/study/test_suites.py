@@ -22,7 +22,7 @@ def test_every_suite_can_be_planned(name: str) -> None:
     assert {*suite.shows} <= {*_CONTENT, *FIGURES}
     if suite.offline is not None:
         offline = cells_of(suite.study(offline=True))
-        assert {cell.called for cell in offline} <= {"minilm", "python-docs-reranker", "vit"}
+        assert {cell.called for cell in offline} <= {"minilm", "python-docs-reranker", "small-clip", "vit"}
         assert all(cell.data.task or cell.data.folder for cell in offline)
         parts = [{(cell.spec.scheme.quantizer, cell.spec.scheme.criterion) for cell in one} for one in (offline, cells)]
         assert parts[0] <= parts[1]
