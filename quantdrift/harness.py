@@ -123,6 +123,7 @@ class Found:
         results: of either arm, as the harness has them; made anew at each call, for harnesses change what they get.
         candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
+        floor: how the noise floor was measured; None where all that could be first was run again.
         seconds: time by stage.
         notes: what whoever reads the record should know.
         deployment: how the candidate was stored and searched, where that is not float32 and exactly.
@@ -136,6 +137,7 @@ class Found:
     results: Callable[[Arm], Results] = lambda _: {}
     candidate_fingerprint: str | None = None
     left_out: int = 0
+    floor: Mapping[str, Any] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     deployment: Mapping[str, Any] | None = None
@@ -258,6 +260,7 @@ def search_embedded(
         n_items=len(documents.inputs.ids),
         results=results,
         left_out=measured.left_out,
+        floor=measured.floor,
         seconds=measured.seconds,
         notes=measured.notes,
         deployment=measured.deployment,

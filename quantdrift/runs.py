@@ -105,6 +105,12 @@ class _Metric(_Part):
     n: _Count | None = None
 
 
+class _Floor(_Part):
+    sampled: _Count
+    within_reach: _Count
+    largest: float
+
+
 class _Times(_Part):
     finished: _Text = None
 
@@ -135,6 +141,7 @@ class RunRecord(Record, extra="allow"):
     bits_per_weight: dict[str, float | None] | None = None
     metrics: dict[str, _Metric] = Field(default_factory=dict)
     times: _Times | None = None
+    noise_floor: _Floor | None = None
     diff: _Compared | None = None
 
     @model_validator(mode="after")

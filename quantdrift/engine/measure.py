@@ -28,6 +28,10 @@ PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
 PACED = 16
 """Inputs that are encoded to see how fast a model is."""
+SAMPLED = 64
+"""Inputs that are always encoded again for the noise floor."""
+MARGIN = 4.0
+"""How much more than in the sample a score may change elsewhere."""
 NOISE_DEPTH = 10
 """Ranks of the reference that are scored again: numeric noise swaps neighbours, not strangers."""
 MANY = 0.1
@@ -102,12 +106,12 @@ class Reading:
         """The scores of both arms; `before` is that of the reading before, of which it may go on."""
         raise NotImplementedError
 
-    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
-        """Rows of each side that are encoded again for the noise floor."""
+    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+        """Rows of each side that are encoded again for the noise floor of some inputs, increasing."""
         raise NotImplementedError
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
-        """The noise floor; `again` holds the rows of `rerun`."""
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
+        """The noise floor of these inputs; `again` holds the rows of `rerun`."""
         raise NotImplementedError
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
@@ -129,6 +133,7 @@ class Measured:
         fingerprint: digest of the reference's weights.
         candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of these inputs.
+        floor: how the noise floor was measured, as JSON values; None if it was not.
         seconds: time per stage.
         notes: what deserves a word of the embeddings, one sentence each.
     """
@@ -139,6 +144,7 @@ class Measured:
     reading: Reading = field(default_factory=Reading)
     candidate_fingerprint: str | None = None
     left_out: int = 0
+    floor: Mapping[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -217,9 +223,9 @@ class Flow:
     def _read(
         self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
     ) -> Measured:
-        noise = None
+        noise, floor = None, None
         if self.settings.noise_floor and reading.noisy:
-            noise = self._noise(reading, state, reference, fingerprints[0])
+            noise, floor = self._noise(reading, state, reference, fingerprints[0])
         evidence = reading.evidence(state, candidate, noise)
         rest = not_calibrated_on(self.pair, reading.ids, reading.dataset)
         rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
@@ -231,24 +237,48 @@ class Flow:
             fingerprint=fingerprints[0],
             candidate_fingerprint=fingerprints[1],
             left_out=left_out,
+            floor=floor,
             seconds=self.seconds,
             notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
         )
 
-    def _noise(self, reading: Reading, state: ScoreState, reference: Arms, weights: str) -> Noise:
-        """Encode again, in another order and batch size, what could be first; compare."""
+    def _noise(
+        self, reading: Reading, state: ScoreState, reference: Arms, weights: str
+    ) -> tuple[Noise, dict[str, Any]]:
+        """Encode some inputs again, in another order and batch size, and then all whose first answer that could change.
+
+        An input whose first two items are further apart than twice the reach keeps its first answer. The reach is
+        MARGIN times the largest change of a score that the sample showed.
+        """
+        rng = np.random.default_rng(self.settings.seed)
+        n = len(state.reference_top()[0])
+        rows = np.sort(rng.permutation(n)[:SAMPLED]).astype(np.int64)
+        found = self._again(reading, state, reference, weights, rows)
+        reach = MARGIN * float(found.epsilon.max(initial=0.0))
+        near = np.setdiff1d(np.flatnonzero(_gaps(state) <= 2 * reach), rows).astype(np.int64)
+        flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, found.epsilon.max(initial=0.0), dtype=np.float32)
+        flips[rows], epsilon[rows] = found.flips, found.epsilon
+        if len(near):
+            found = self._again(reading, state, reference, weights, near)
+            flips[near], epsilon[near] = found.flips, found.epsilon
+        largest = float(epsilon.max(initial=0.0))
+        told = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
+        return Noise(flips=flips, epsilon=epsilon), told
+
+    def _again(self, reading: Reading, state: ScoreState, reference: Arms, weights: str, rows: Rows) -> Noise:
+        """The noise of some inputs: what could be first for them is encoded again."""
         rng = np.random.default_rng(self.settings.seed)
         size = other_batch_size(self.settings.batch_size)
-        wanted = reading.rerun(state)
+        wanted = reading.rerun(state, rows)
         fixed = len(wanted) - 1 if self.pair.query_only else 0  # the index is fixed there, so it has no noise
         again = []
         with self.stage("noise floor", "noise floor", sum(map(len, wanted[: len(wanted) - fixed]))) as tell:
-            for number, (side, rows) in enumerate(zip(reading.sides, wanted, strict=True)):
+            for number, (side, own) in enumerate(zip(reading.sides, wanted, strict=True)):
                 if number and self.pair.query_only:
-                    again.append(reference[number][rows])
+                    again.append(reference[number][own])
                 else:
-                    again.append(self.encoded(side.part(rows), rng.permutation(len(rows)), weights, size, tell))
-        return reading.noise(state, reference, again)
+                    again.append(self.encoded(side.part(own), rng.permutation(len(own)), weights, size, tell))
+        return reading.noise(state, reference, again, rows)
 
     @contextmanager
     def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -401,6 +431,16 @@ def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
 
 
 # --- The noise floor ------------------------------------------------------------------------------
+
+
+def _gaps(state: ScoreState) -> NDArray[np.float64]:
+    """How far the first two items are apart for the reference, float64 [n_inputs]; infinitely where there is one."""
+    positions, scores = state.reference_top()[:2]
+    apart = np.full(len(positions), np.inf)
+    if positions.shape[1] > 1:
+        two = positions[:, 1] >= 0
+        apart[two] = scores[two, 0].astype(np.float64) - scores[two, 1]
+    return apart
 
 
 def other_batch_size(batch_size: int) -> int:

@@ -116,21 +116,19 @@ class Search(Reading):
         state = state if self.rows is None else at_positions(state, self.rows)
         return merge(before, state) if self.joins and before is not None else state
 
-    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
-        """All queries, and documents that could be first."""
-        every = np.arange(len(self.queries.ids), dtype=np.int64)
-        if self.documents is None:
-            return (every,)
-        contenders = state.reference_top()[0][:, :NOISE_DEPTH]
-        return every, np.unique(contenders[contenders >= 0])
+    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+        """The queries, and documents that could be first."""
+        contenders = state.reference_top()[0][rows, :NOISE_DEPTH]
+        needed = np.unique(contenders[contenders >= 0])
+        return (np.union1d(rows, needed),) if self.documents is None else (rows, needed)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
         """Whether the first of the contenders is the same."""
-        contenders, needed = state.reference_top()[0][:, :NOISE_DEPTH], self.rerun(state)[-1]
+        contenders, wanted = state.reference_top()[0][rows, :NOISE_DEPTH], self.rerun(state, rows)
         return compare_rankings(
-            (once[0], once[-1][needed]),
-            (again[0], again[-1]),
-            np.where(contenders >= 0, np.searchsorted(needed, contenders), -1),
+            (once[0][rows], once[-1][wanted[-1]]),
+            (again[0][np.searchsorted(wanted[0], rows)], again[-1]),
+            np.where(contenders >= 0, np.searchsorted(wanted[-1], contenders), -1),
             self.similarity,
         )
 
@@ -305,15 +303,15 @@ class Classes(Reading):
         logits = self.read_by.logits
         return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
 
-    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
-        """All inputs."""
+    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+        """The inputs."""
         del state
-        return (np.arange(len(self.inputs.ids), dtype=np.int64),)
+        return (rows,)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
         """Whether the first class is the same."""
         del state
-        return noise_of_logits(self.read_by.logits(once[0]), self.read_by.logits(again[0]))
+        return noise_of_logits(self.read_by.logits(once[0][rows]), self.read_by.logits(again[0]))
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
         """With the candidate's confidence."""
@@ -417,25 +415,25 @@ class Shortlist(Reading):
         rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
         return score_ragged(rows, k=flow.settings.k)
 
-    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
+    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
         """Pairs of documents that could be first."""
-        numbers = self._numbers(state.reference_top()[0][:, :NOISE_DEPTH])
+        numbers = self._numbers(state.reference_top()[0][rows, :NOISE_DEPTH], rows)
         return (np.unique(numbers[numbers >= 0]),)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
         """Whether the first of the contenders is the same."""
-        positions = state.reference_top()[0][:, :NOISE_DEPTH]
-        numbers, (needed,) = self._numbers(positions).clip(min=0), self.rerun(state)
+        positions = state.reference_top()[0][rows, :NOISE_DEPTH]
+        numbers, (needed,) = self._numbers(positions, rows).clip(min=0), self.rerun(state, rows)
         places = np.searchsorted(needed, numbers).clip(max=len(needed) - 1)
         first, second = (np.asarray(arm[0])[:, 0].astype(np.float64) for arm in (once, again))
         return noise_of_scores(first[numbers], second[places], positions)
 
-    def _numbers(self, positions: Rows) -> Rows:
-        """Which pairs are of these documents [n_queries, depth]; -1 where a position is."""
+    def _numbers(self, positions: Rows, rows: Rows) -> Rows:
+        """Which pairs are of these documents [n_rows, depth] of some queries; -1 where a position is."""
         found = np.full(positions.shape, -1, dtype=np.int64)
-        for row, wanted in enumerate(positions):
+        for place, (row, wanted) in enumerate(zip(rows.tolist(), positions, strict=True)):
             own = self.document_rows[self.starts[row] : self.starts[row + 1]]
-            found[row, wanted >= 0] = self.starts[row] + np.searchsorted(own, wanted[wanted >= 0])
+            found[place, wanted >= 0] = self.starts[row] + np.searchsorted(own, wanted[wanted >= 0])
         return found
 
 

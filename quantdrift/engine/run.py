@@ -363,6 +363,7 @@ def describe_run(
         "bits_per_weight": None if bits is None else bits.to_json(),
         "quantization": made,
         **({} if measured.deployment is None else {"deployment": dict(measured.deployment)}),
+        **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**asdict(settings), **reading, **pair.runtime},
         "versions": _versions(),

@@ -188,6 +188,12 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
+    if floor := record.get("noise_floor"):
+        n = floor["within_reach"]
+        others = f"the {n:,} others within reach of that were run again too" if n else "no other is within reach of that"
+        yield (
+            f"noise floor: {floor['sampled']:,} inputs run again, scores moved by {floor['largest']:.1e} at most; {others}"
+        )
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
 

@@ -164,8 +164,14 @@ def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs(
     assert state.reference_top()[0][:, :2].tolist() == [[3, 0], [1, -1], [1, 2]]
     assert state.candidate_top()[0][:, :2].tolist() == [[0, 3], [1, -1], [2, 1]]
     assert state.delta_max.tolist() == [2.0, -1.0, 2.0]
-    (needed,) = shortlist.rerun(state)
+    every = np.arange(3)
+    (needed,) = shortlist.rerun(state, every)
     assert needed.tolist() == [0, 1, 2, 3, 4, 5]
-    noise = shortlist.noise(state, [once], [once + np.array([[2], [0], [0], [0], [0], [0.5]], dtype=np.float32)])
+    again = once + np.array([[2], [0], [0], [0], [0], [0.5]], dtype=np.float32)
+    noise = shortlist.noise(state, [once], [again], every)
     assert noise.flips.tolist() == [True, False, False]
     assert noise.epsilon.tolist() == [2.0, 0.0, 0.5]
+    (own,) = shortlist.rerun(state, every[2:])
+    assert own.tolist() == [3, 4, 5]
+    noise = shortlist.noise(state, [once], [again[own]], every[2:])
+    assert (noise.flips.tolist(), noise.epsilon.tolist()) == ([False], [0.5])
