@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,26 @@ from quantdrift.cli.output import Shown
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.report.words import candidate_lines, data_line, findings, headlines, metric_grid, weights_line
-from quantdrift.spec import Spec, Versus, parse_pair
+from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 
 if TYPE_CHECKING:
+    from quantdrift.datasets.labelled import Dataset
     from quantdrift.engine.encoders.server import Servers
     from quantdrift.runs import Run
 
 RUNS = Path("quantdrift-runs")
+_DECIDE = (
+    "quantdrift",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "numpy",
+    "gptqmodel",
+    "autoawq",
+    "hqq",
+    "faiss-cpu",
+)
+"""Packages whose version decides a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +111,6 @@ def measured(
     servers: Servers | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, and write the run folder."""
-    from quantdrift.datasets.labelled import Dataset
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs import check_place
@@ -119,10 +133,47 @@ def measured(
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
+    from quantdrift.study.folder import finished
+
+    asked = _asked(pair, dataset, options, () if shortlist is None else (shortlist.digest, shortlist.top))
+    if asked is not None and (kept := finished(out.absolute(), asked)[1]) is not None:
+        note(f"{out} holds this run already; --no-cache measures it again")
+        return kept
     from quantdrift.engine.run import run
 
     with options.stoppable("no run was written"):
-        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers)
+        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=asked)
+
+
+def _asked(
+    pair: Spec | Versus, dataset: Dataset, options: MeasuringAnything, shortlist: Sequence[object]
+) -> str | None:
+    """A digest of all that decides a run; None where files here do not tell it: on a hub, on a server, uncached."""
+    from quantdrift.engine.calibration.sample import calibration_file
+    from quantdrift.extras import version_of
+    from quantdrift.models.named import resolve
+    from quantdrift.records import bytes_digest, file_digest
+    from quantdrift.study.sources import stamp_of
+
+    names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+    if not options.cache or any(is_endpoint(name) or Path(name).is_file() for name in names):
+        return None
+    if any(resolve(name).kind == "hub" for name in names):
+        return None
+    files = []
+    if isinstance(pair, Spec):
+        stored = pair.scheme.option("allocation")
+        named = (None if stored is None else Path(stored).expanduser(), calibration_file(pair.scheme))
+        files = [file_digest(file) for file in named if file is not None]
+    parts = {
+        "pair": str(pair),
+        "models": [stamp_of(name) for name in names],
+        "files": files,
+        "data": [dataset.name, dataset.split, dataset.fingerprint, *shortlist],
+        "how": [asdict(options.settings), options.device, options.revision],
+        "versions": {name: version_of(name) for name in _DECIDE},
+    }
+    return bytes_digest(json.dumps(parts, sort_keys=True).encode())
 
 
 # --- where runs are written -----------------------------------------------------------------------

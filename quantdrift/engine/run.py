@@ -54,8 +54,9 @@ def run(
     shortlist: Shortlist | None = None,
     servers: Servers | None = None,
     models: Given = NONE,
+    fingerprint: str | None = None,
 ) -> Run:
-    """Measure a pair on data of either kind and write the run."""
+    """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
     check_pair(pair, dataset, reranks=shortlist is not None, loaded=models != NONE)
     check_place(out.absolute())
     opened = open_pair(
@@ -68,7 +69,8 @@ def run(
         root=store.root,
         models=models,
     )
-    return measured_run(opened, out=out, settings=settings, store=store, progress=progress)
+    more = {} if fingerprint is None else {"cell": fingerprint}
+    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
 
 
 def measured_run(

@@ -189,11 +189,9 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     if floor := record.get("noise_floor"):
-        n = floor["within_reach"]
-        others = f"the {n:,} others within reach of that were run again too" if n else "no other is within reach of that"
-        yield (
-            f"noise floor: {floor['sampled']:,} inputs run again, scores moved by {floor['largest']:.1e} at most; {others}"
-        )
+        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
+        others = f"the {n:,} others within reach of that too" if n else "no other is within reach of that"
+        yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {others}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
 
