@@ -59,10 +59,11 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
     assert times == {"_contributions": 2, "_rounding_losses": 1}
 
     told = json.loads(quantdrift("study", "results", "study.yaml", "--capture", "c.parquet", "--json", quiet=False))
+    point = {"quantizer": "hqq", "budget": 3.5, "activations": 16}
     one = next(
         one
         for one in told["capture"]["captures"]
-        if (one["metric"], one["criterion"], one["of"]) == ("flip@1", "gap", {"quantizer": "hqq", "budget": 3.5})
+        if (one["metric"], one["criterion"], one["of"]) == ("flip@1", "gap", point)
     )
     draws = ["+queries=4", "+queries=4+seed=1"]
     low, high = (np.mean(list(flips(runs[f"tiny@W{bits}-g128-hqq_on_a"]).values())) for bits in (3, 4))

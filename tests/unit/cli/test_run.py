@@ -1,5 +1,6 @@
 """`quantdrift run`: where a run goes by default, and what is said of how its candidate was made."""
 
+import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def data(fingerprint: str) -> Any:
-    return SimpleNamespace(name="mydata", fingerprint=fingerprint * 32)
+    return SimpleNamespace(name="mydata", fingerprint=fingerprint * 32, split="test", kinds=("text", "text"))
 
 
 def lies(place: Path, fingerprint: str, **more: Any) -> Path:
@@ -74,6 +75,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    importlib.import_module("quantdrift.study.sources")  # before it could take the other reader for its own
     monkeypatch.setattr("quantdrift.datasets.labelled.read_folder", lambda *_: data("b"))
     monkeypatch.setattr("quantdrift.engine.run.run", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
