@@ -10,8 +10,18 @@ from collections.abc import Iterable
 
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import ranking, relevance, trusted  # noqa: F401 -- they define the families
-from quantdrift.metrics.base import FAMILIES, SECTIONS, Family, Metric, MetricError, Slice, members, parse_metric
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.metrics.base import (
+    FAMILIES,
+    SECTIONS,
+    Family,
+    Metric,
+    MetricError,
+    Slice,
+    estimates,
+    members,
+    parse_metric,
+)
+from quantdrift.statistics.estimates import Estimate
 
 __all__ = [
     "FAMILIES",
@@ -61,13 +71,8 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
         asked = [metrics] if isinstance(metrics, str) else metrics
         chosen = [parse_metric(one) if isinstance(one, str) else one for one in asked]
         return {str(metric): metric(evidence) for metric in chosen}
-    found = {}
-    for metric in [*default_metrics(), *(staged_metrics() if evidence.exhaustive_top is not None else ())]:
-        try:
-            found[str(metric)] = metric(evidence)
-        except MetricError as error:  # nobody asked for this one
-            found[str(metric)] = undefined(str(error))
-    return found
+    chosen = [*default_metrics(), *(staged_metrics() if evidence.exhaustive_top is not None else ())]
+    return dict(zip(map(str, chosen), estimates(chosen, evidence), strict=True))
 
 
 def staged_metrics() -> list[Metric]:

@@ -19,6 +19,7 @@ from quantdrift.evidence import Evidence, Stage
 from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,
+    mean_estimates,
     quantile_estimate,
     rate_estimate,
     relative_change_estimate,
@@ -338,6 +339,11 @@ class Metric:
         return replace(self, stage=None).over(seen) if seen else undefined(_NO_INDEX)
 
     def _over(self, group: Sequence[Evidence]) -> Estimate:
+        found = self._sample(group)
+        return found if isinstance(found, Estimate) else self._told(self.estimate(found), group)
+
+    def _sample(self, group: Sequence[Evidence]) -> NDArray[np.float64] | Estimate:
+        """The values that an estimate is made of; the estimate, where it is undefined or not made of values."""
         if self.family.needs_labels:
             group = [evidence for evidence in group if evidence.judgements is not None]
             if not group:
@@ -351,7 +357,11 @@ class Metric:
         if self.arm == "relative":
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
-        estimate = replace(self.estimate(values[defined]), bound=self._bound(group))
+        return values[defined]
+
+    def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
+        """With what is known of it beside the values."""
+        estimate = replace(estimate, bound=self._bound(group))
         if estimate.value is not None and math.isinf(estimate.value):
             reason = self.family.infinite_when if estimate.bound != "upper" else _NOT_BOUNDED
             return replace(estimate, reason=reason)
@@ -427,6 +437,26 @@ class Metric:
                 f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
                 f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"
             )
+
+
+def estimates(metrics: Sequence[Metric], evidence: Evidence) -> list[Estimate]:
+    """Estimates of one run, all bootstraps at once; undefined where a metric looks deeper than the stored ranks."""
+    found: dict[int, Estimate] = {}
+    means: dict[int, NDArray[np.float64]] = {}
+    for place, metric in enumerate(metrics):
+        try:
+            values = metric.over([evidence]) if metric.stage is not None else metric._sample([evidence])
+        except MetricError as error:
+            values = undefined(str(error))
+        if isinstance(values, Estimate):
+            found[place] = values
+        elif metric.uncertainty in {"wilson", "order statistics"}:
+            found[place] = metric._told(metric.estimate(values), [evidence])
+        else:
+            means[place] = values
+    made = mean_estimates(list(means.values()))
+    found |= {place: metrics[place]._told(one, [evidence]) for place, one in zip(means, made, strict=True)}
+    return [found[place] for place in range(len(metrics))]
 
 
 def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:

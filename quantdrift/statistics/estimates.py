@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -212,12 +212,38 @@ def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
         values: float64, at least one, finite.
         seed: of the resampling.
     """
-    value = float(values.mean())
-    if len(values) == 1 or np.ptp(values) == 0:
-        return Estimate(value=value, low=value, high=value, n=len(values))
-    ordered = np.sort(values)
-    low, high = _bootstrap(lambda places: ordered[places].mean(axis=-1), len(values), seed)
-    return Estimate(value=value, low=low, high=high, n=len(values))
+    return mean_estimates([values], seed=seed)[0]
+
+
+def mean_estimates(columns: Sequence[NDArray[np.float64]], *, seed: int = 0) -> list[Estimate]:
+    """`mean_estimate` of several sets of values; those of one length share the draws, which are most of the work."""
+    found: dict[int, Estimate] = {}
+    alike: dict[int, list[int]] = {}
+    for place, values in enumerate(columns):
+        if len(values) == 1 or np.ptp(values) == 0:
+            value = float(values.mean())
+            found[place] = Estimate(value=value, low=value, high=value, n=len(values))
+        else:
+            alike.setdefault(len(values), []).append(place)
+    for n, places in alike.items():
+        means = _resampled_means([np.sort(columns[place]) for place in places], seed)
+        for place, own in zip(places, means, strict=True):
+            low, high = percentile_interval(own)
+            found[place] = Estimate(value=float(columns[place].mean()), low=low, high=high, n=n)
+    return [found[place] for place in range(len(columns))]
+
+
+def _resampled_means(columns: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
+    """Means of resamples of columns [n], float64 [n_columns, RESAMPLES]."""
+    n = len(columns[0])
+
+    def means(places: NDArray[np.int64]) -> NDArray[np.float64]:
+        # how often each input was drawn says all; one product a column, so that none depends on the others
+        rows = np.arange(len(places))[:, None] * n
+        times = np.bincount((places + rows).ravel(), minlength=places.size).reshape(places.shape).astype(np.float64)
+        return np.stack([times @ column for column in columns], axis=1) / n
+
+    return resampled(means, n, seed=seed).T
 
 
 def relative_change_estimate(
