@@ -357,7 +357,7 @@ class Metric:
         if self.arm == "relative":
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
-        return values[defined]
+        return np.asarray(values[defined])
 
     def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
         """With what is known of it beside the values."""

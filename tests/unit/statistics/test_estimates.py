@@ -17,6 +17,7 @@ from quantdrift.statistics.estimates import (
     at_most,
     lower_quantile,
     mean_estimate,
+    mean_estimates,
     percentile_interval,
     quantile_estimate,
     rate_estimate,
@@ -172,3 +173,12 @@ assert not {"scipy.stats", "scipy.optimize"} & sys.modules.keys()
 def test_no_test_needs_what_takes_long_to_import() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_means_at_once_are_what_each_is_by_itself() -> None:
+    rng = np.random.default_rng(3)
+    columns = [rng.normal(size=40), rng.random(40), rng.random(7), np.ones(40), rng.random(40), np.array([2.0])]
+    together = mean_estimates(columns, seed=5)
+    assert together == [mean_estimate(column, seed=5) for column in columns]
+    assert together == mean_estimates(columns[::-1], seed=5)[::-1]
+    assert len({(one.low, one.high) for one in together}) == len(columns)
