@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check golden faults bench matrix clean
+.PHONY: help setup demo test check golden faults suites bench matrix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,10 @@ golden: setup ## Hold what fifty commands give against the figures in tests/gold
 
 faults: setup ## Kill, starve and damage studies, in many more ways than make test does, and tell what came of it
 	@QUANTDRIFT_FAULTS=full $(BIN)/python -m pytest tests/faults -m "slow or not slow" -p no:cacheprovider
+
+suites: setup ## Run the paper's suites in their offline variants; those of models that are made first say how
+	@for suite in text query granularity activations corpus-sizes classes contrast allocation; do \
+		OMP_NUM_THREADS=2 $(BIN)/quantdrift study run --suite $$suite --offline --quiet || exit 1; done
 
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider
