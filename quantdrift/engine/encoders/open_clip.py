@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
+from quantdrift.engine.encoders.vetting import vet_settings
 from quantdrift.errors import UnsupportedError
+from quantdrift.models.classifier_config import model_json
 from quantdrift.models.named import ModelSource
 
+_CONFIG = "open_clip_config.json"
 TEXT, IMAGE = "open_clip_tokens", "open_clip_pixels"
 
 
@@ -90,6 +94,8 @@ def load_open_clip(source: ModelSource, device: torch.device, revision: str | No
         raise UnsupportedError(f"open_clip takes no revision; leave --revision out for {source.name}")
     architecture, _, tag = source.location.partition("/")
     listed = source.kind == "hub" and architecture in open_clip.list_models()
+    if not listed:
+        vet_settings(model_json(replace(source, canonical=source.location), _CONFIG), f"{_CONFIG} of {source.name}")
     schema = "local-dir" if source.kind == "local" else "hf-hub"
     name = architecture if listed else f"{schema}:{source.location}"
     clip, _, prepare = open_clip.create_model_and_transforms(

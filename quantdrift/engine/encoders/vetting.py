@@ -95,7 +95,6 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
             )
         parts.append(path)
     parts = list(dict.fromkeys(parts))
-    _check(read("open_clip_config.json"), f"open_clip_config.json of {source.name}", unpacks)
     for part in parts[:2] if on_hub else parts:  # the transformer lies in the first module's
         config = str(PurePosixPath(part, "config.json"))
         _check(read(config), f"{config} of {source.name}", unpacks)
@@ -103,6 +102,11 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
             read(str(PurePosixPath(part, "tokenizer_config.json")))
             for file in weight_files(Path(source.location, part), "model.safetensors"):
                 read_head(file)
+
+
+def vet_settings(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse settings that make a library run code that comes with a model, or build without end."""
+    _check(settings, where, "")
 
 
 def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
