@@ -158,7 +158,11 @@ def _asked(
     names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
     if not options.cache or any(is_endpoint(name) or Path(name).is_file() for name in names):
         return None
-    if any(resolve(name).kind == "hub" for name in names):
+    try:
+        stamps = [stamp_of(name) for name in names if resolve(name).kind != "hub"]
+    except QuantDriftError:  # a candidate that transformers cannot load by itself, such as a folder of a GGUF file
+        return None
+    if len(stamps) < len(names):
         return None
     files = []
     if isinstance(pair, Spec):
@@ -167,7 +171,7 @@ def _asked(
         files = [file_digest(file) for file in named if file is not None]
     parts = {
         "pair": str(pair),
-        "models": [stamp_of(name) for name in names],
+        "models": stamps,
         "files": files,
         "data": [dataset.name, dataset.split, dataset.fingerprint, *shortlist],
         "how": [asdict(options.settings), options.device, options.revision],

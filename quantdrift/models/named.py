@@ -94,8 +94,13 @@ def resolve(name: str) -> ModelSource:
     path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # unlike Path's, never fails: ~nobody stays as it is
     if path.is_dir():
         return _local(name, path)
-    if name.startswith(OPEN_CLIP) and name.count("/") == 1 and not path.is_absolute():
-        return ModelSource(name=name, canonical=name, kind="hub", location=str(path))
+    if name.startswith(OPEN_CLIP):
+        if name.count("/") == 1 and not name.removeprefix(OPEN_CLIP).startswith((".", "/", "~")):
+            return ModelSource(name=name, canonical=name, kind="hub", location=str(path))
+        raise UnsupportedError(
+            f"expected {OPEN_CLIP}ARCHITECTURE/TAG (such as ViT-B-32/openai), {OPEN_CLIP}org/model of a hub, or "
+            f"{OPEN_CLIP}FOLDER of a folder that is there; got {name!r}"
+        )
     if path.is_absolute() or name.startswith((".", "~")):
         raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
     if name.count("/") == 1:

@@ -6,23 +6,31 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from quantdrift.display import complain, say
 from quantdrift.errors import DataError, QuantDriftError, RunError
 
 
 def options_of(
-    arguments: list[str] | None, *, name: str, about: str, data: str, epochs: int, more: Sequence[tuple[str, str]] = ()
+    arguments: list[str] | None,
+    *,
+    name: str,
+    about: str,
+    data: str,
+    epochs: int,
+    more: Sequence[tuple[str, Any, str]] = (),
 ) -> argparse.Namespace:
     """The options of such a script: data, out, epochs and seed; data may be left out if its help says so.
 
-    `more` are texts that may be given, with their help.
+    `more` are options of its own: name, default (None asks for one that must be given, a path), and help.
     """
     parser = argparse.ArgumentParser(prog=f"python -m quantdrift_tasks.{name}", description=about.partition("\n")[0])
     parser.add_argument("--data", type=Path, required="by default" not in data, help=data)
     parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
-    for option, told in more:
-        parser.add_argument(option, default="", help=told)
+    for option, default, told in more:
+        kind = Path if default is None else type(default)
+        parser.add_argument(option, default=default, type=kind, required=default is None, help=told)
     parser.add_argument("--epochs", type=int, default=epochs, help=f"passes over the train part, {epochs} by default")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     return parser.parse_args(arguments)
@@ -40,5 +48,5 @@ def make(options: argparse.Namespace, work: Callable[[], str]) -> None:
         complain(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        complain("stopped; nothing was written")
+        complain(f"stopped; {options.out} is not complete" if options.out.exists() else "stopped; nothing was written")
         sys.exit(130)

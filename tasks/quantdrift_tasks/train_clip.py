@@ -190,7 +190,7 @@ def _write(file: Path, lines: Sequence[str]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Train, keep model and search, say how many there are."""
     about = ".npz file or folder of images, with a train part"
-    names = ("--names", "names of labels that are numbers, from 0 on, with commas between")
+    names = ("--names", "", "names of labels that are numbers, from 0 on, with commas between")
     options = options_of(arguments, name="train_clip", about=str(__doc__), data=about, epochs=EPOCHS, more=[names])
 
     def work() -> str:

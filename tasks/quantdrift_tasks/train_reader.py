@@ -9,25 +9,22 @@ trained on is listed in its folder, and `quantdrift rag` does not ask it that.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from quantdrift.datasets.labelled import read_search_folder
-from quantdrift.display import complain, say
 from quantdrift.engine.encoders.vetting import loading, quiet_loading
 from quantdrift.engine.reader import TRAINED_ON, TrainedOn
-from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.errors import DataError
 from quantdrift.finished.rag_questions import read_answers
 from quantdrift.models.named import resolve
 from quantdrift.progress import Terminal
+from quantdrift_tasks.command import make, options_of
 
 EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
 """Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""
@@ -152,23 +149,17 @@ def _tokens(tokenizer: Any, batch: Sequence[Example]) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, keep the reader, say what it learned from."""
-    parser = argparse.ArgumentParser(
-        prog="python -m quantdrift_tasks.train_reader", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder in BEIR layout, with labels")
-    parser.add_argument("--answers", type=Path, required=True, help="gold answers, as of quantdrift rag")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the reader; must be new or empty")
-    parser.add_argument("--model", default="minilm", help="the BERT to start from, minilm by default")
-    parser.add_argument("--share", type=float, default=SHARE, help=f"of the passages to learn from, {SHARE} by default")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the questions, {EPOCHS} by default")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of passages, and of training")
-    options = parser.parse_args(arguments)
-    try:
-        if options.epochs < 1 or not 0 < options.share < 1:
-            got = f"{options.epochs} and {options.share}"
-            raise DataError(f"expected --epochs of 1 or more and --share between 0 and 1; got {got}")
-        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
-            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
+    more = [
+        ("--answers", None, "gold answers, as of quantdrift rag"),
+        ("--model", "minilm", "the BERT to start from, minilm by default"),
+        ("--share", SHARE, f"of the passages to learn from, {SHARE} by default"),
+    ]
+    about = "folder in BEIR layout, with labels"
+    options = options_of(arguments, name="train_reader", about=str(__doc__), data=about, epochs=EPOCHS, more=more)
+
+    def work() -> str:
+        if not 0 < options.share < 1:
+            raise DataError(f"--share: expected more than 0 and less than 1, got {options.share}")
         data = read_search_folder(options.data, "test")
         queries = dict(zip(data.query_ids, data.queries, strict=True))
         documents = dict(zip(data.document_ids, data.documents, strict=True))
@@ -179,13 +170,9 @@ def main(arguments: list[str] | None = None) -> None:
         tokenizer.save_pretrained(options.out)
         model.save_pretrained(options.out)
         TrainedOn(data=data.name, ids=ids).write(options.out / TRAINED_ON)
-        say(f"{options.out}: an extractive reader, trained on {len(ids):,} of {len(queries):,} questions")
-    except QuantDriftError as error:
-        complain(str(error))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        complain("stopped; nothing was written")
-        sys.exit(130)
+        return f": an extractive reader, trained on {len(ids):,} of {len(queries):,} questions"
+
+    make(options, work)
 
 
 if __name__ == "__main__":

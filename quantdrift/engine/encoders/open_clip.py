@@ -73,7 +73,7 @@ class _Said:
         self._said = {
             "images": getattr(clip.visual, "preprocess_cfg", None),
             "tokenizer": [type(tokenize).__name__, getattr(tokenize, "context_length", None), digest],
-            "gelu": sorted({type(module).__name__ for module in clip.modules()}),  # QuickGELU has no weights
+            "modules": sorted({type(module).__name__ for module in clip.modules()}),  # QuickGELU has no weights
         }
 
     def to_dict(self) -> Mapping[str, Any]:

@@ -80,3 +80,20 @@ def test_a_wrong_name_gets_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         resolve(name)
     assert meant in caught.value.suggestions
+
+
+def test_what_open_clip_loads(tmp_path: Path) -> None:
+    listed = resolve("open_clip:ViT-B-32/openai")
+    assert (listed.kind, listed.location, listed.is_open_clip) == ("hub", "ViT-B-32/openai", True)
+    (tmp_path / "open_clip_config.json").write_text("{}")
+    for name in (str(tmp_path), f"open_clip:{tmp_path}"):
+        assert (resolve(name).kind, resolve(name).is_open_clip) == ("local", True)
+    (tmp_path / "config.json").write_text("{}")  # transformers loads it too, and is asked where nothing is said
+    assert not resolve(str(tmp_path)).is_open_clip
+    assert resolve(f"open_clip:{tmp_path}").is_open_clip
+
+
+@pytest.mark.parametrize("name", ["open_clip:ViT-B-32", "open_clip:./none", "open_clip:/no/where"])
+def test_open_clip_without_a_tag_or_a_folder(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="open_clip:ARCHITECTURE/TAG"):
+        resolve(name)
