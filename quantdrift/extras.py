@@ -27,6 +27,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
+        "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
         **{name: (name,) for name in ("faiss", "usearch")},

@@ -263,12 +263,8 @@ def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:
 
 def _scored(full: Tensor, low: Tensor, k: int, skip: Tensor | None) -> ScoreState:
     """The state of scores [n, n_docs] of both arms."""
-    pairs = None
-    if skip is not None:
-        rows = (skip >= 0).nonzero()[:, 0]
-        pairs = torch.stack([rows, skip[rows]], 1)
     block = Block(len(full), k, full.device)
-    block.add(full.clone(), low.clone(), torch.empty_like(full), 0, pairs)
+    block.add(full.clone(), low.clone(), torch.empty_like(full), 0, skip)
     return block.finish()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.engine.scoring import fused
 from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
 from quantdrift.errors import ScoreError
 
@@ -114,29 +116,47 @@ def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
 
 
 class Block:
-    """The running state of one block of queries."""
+    """The running state of one block of queries.
 
-    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
+    With a pool of threads, tiles in this machine's memory are taken in by `fused`, as far as it can.
+    """
+
+    def __init__(
+        self,
+        n_queries: int,
+        k: int,
+        device: torch.device,
+        bars: tuple[Tensor, Tensor] | None = None,
+        pool: Executor | None = None,
+    ) -> None:
         self.top = PairedTopK(n_queries, k, device, bars)
-        self.delta_min = torch.full((n_queries,), math.inf, device=device)
-        self.delta_max = torch.full((n_queries,), -math.inf, device=device)
+        self.extremes = torch.tensor([[math.inf], [-math.inf]], device=device).repeat(1, n_queries)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
+        self.pool = pool
 
     def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
-        """Take one tile of scores in; `skip` holds (row, column) pairs that do not count."""
-        self.n_items += reference.shape[1]
+        """Take one tile of scores in.
+
+        `skip`: int64 [n_queries], the column that does not count; a number outside of the tile where all do.
+        """
+        width = reference.shape[1]
+        self.n_items += width if skip is None else width - ((skip >= 0) & (skip < width)).long()
+        if self.pool is not None and self.top.selective:
+            columns = torch.full_like(self.n_items, -1) if skip is None else skip
+            if fused.take(self.top, self.extremes, reference, candidate, skip=columns, offset=offset, pool=self.pool):
+                return
         torch.sub(candidate, reference, out=delta)
         low, high = delta, delta
-        if skip is not None and len(skip):
-            rows, columns = skip.unbind(1)
-            self.n_items -= torch.bincount(rows, minlength=len(self.n_items))
+        if skip is not None and len(rows := ((skip >= 0) & (skip < width)).nonzero()[:, 0]):
+            columns = skip[rows]
             low, high = (delta.index_put((rows, columns), delta.new_tensor(end)) for end in (math.inf, -math.inf))
             reference[rows, columns] = candidate[rows, columns] = -math.inf
         # NaN (inf - inf, from overflowing products) passes through and is caught at the end
-        self.delta_min = torch.minimum(self.delta_min, low.amin(1))
-        self.delta_max = torch.maximum(self.delta_max, high.amax(1))
+        self.extremes[0] = torch.minimum(self.extremes[0], low.amin(1))
+        self.extremes[1] = torch.maximum(self.extremes[1], high.amax(1))
         self.top.add(reference, candidate, offset)
 
     def finish(self) -> ScoreState:
         """The state of everything taken in."""
-        return _state(*self.top.finish(), self.delta_min, self.delta_max, self.n_items)
+        low, high = self.extremes + 0.0  # no -0.0, whose order to 0.0 is nobody's
+        return _state(*self.top.finish(), low, high, self.n_items)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.engine.scoring import fused as in_one_pass
 from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
 from quantdrift.engine.scoring.topk import EMPTY, unpack
 from quantdrift.errors import ScoreError, UnknownNameError
@@ -93,7 +95,7 @@ WIDE_TILE = 16384  # an accelerator needs more work per call than a core's cache
 QUERY_BLOCK = 1024
 # In a long pass most work is items that enter the top-K only because it is still filling; a sample
 # tells beforehand about how good the K-th best will be.
-_PRIME_SAMPLE = 8192
+_PRIME_SAMPLE = 2048
 _PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
 
 
@@ -124,6 +126,7 @@ def score_embeddings(
     offset: int = 0,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
+    fused: bool | None = None,
 ) -> ScoreState:
     """Score every query against every document in both arms, streamed over the documents.
 
@@ -142,6 +145,8 @@ def score_embeddings(
         offset: position of the first document, when this call sees a part of a larger corpus.
         device: where the products are computed.
         progress: called with the number of documents done since its last call.
+        fused: whether numba, where it is installed, takes scores in, on a CPU; None: where that pays. The result is the
+            same, bit for bit.
 
     Returns:
         The state of all queries. Memory beyond the inputs grows with n_queries * k, not n_docs.
@@ -155,7 +160,10 @@ def score_embeddings(
     queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
     documents = (reference_documents, candidate_documents)
     skips = _skips(excluded, len(queries[0]), device)
-    plan = _Pass(queries, documents, similarity, k, skips, offset, device)
+    if fused is None:
+        fused = len(queries[0]) * n_docs >= in_one_pass.WORTH
+    fused = fused and device.type == "cpu" and in_one_pass.kernel() is not None
+    plan = _Pass(queries, documents, similarity, k, skips, offset, device, fused)
     with _full_precision():
         bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
         state = plan.run(bars, progress)
@@ -188,6 +196,7 @@ class _Pass:
     skips: Tensor | None
     offset: int
     device: torch.device
+    fused: bool
 
     def rows(self, mask: Tensor) -> _Pass:
         """The same pass for some of the queries."""
@@ -234,36 +243,29 @@ class _Pass:
         """Stream all documents past all queries."""
         n_queries = len(self.queries[0])
         slices = [slice(at, at + QUERY_BLOCK) for at in range(0, n_queries, QUERY_BLOCK)]
-        blocks = []
-        for rows in slices:
-            here = None if bars is None else (bars[0][rows], bars[1][rows])
-            blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
         buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), self.tile), device=self.device)
         shared = self.documents[0] is self.documents[1]
         n_docs = len(self.documents[0])
-        for at in range(0, n_docs, self.tile):
-            width = min(self.tile, n_docs - at)
-            tile_r = self.documents_at(0, at, width)
-            tile_c = tile_r
-            if not shared:
-                tile_c = self.documents_at(1, at, width)
-            for rows, block in zip(slices, blocks, strict=True):
-                sr, sc, delta = buffers[:, : len(block.n_items)]
-                scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
-                scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
-                skip = None
-                if self.skips is not None:
-                    skip = _inside(self.skips[rows] - self.offset - at, width)
-                block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
-            if progress is not None:
-                progress(width)
+        with ThreadPoolExecutor(torch.get_num_threads()) if self.fused else nullcontext() as pool:
+            blocks = []
+            for rows in slices:
+                here = None if bars is None else (bars[0][rows], bars[1][rows])
+                blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here, pool))
+            for at in range(0, n_docs, self.tile):
+                width = min(self.tile, n_docs - at)
+                tile_r = self.documents_at(0, at, width)
+                tile_c = tile_r
+                if not shared:
+                    tile_c = self.documents_at(1, at, width)
+                for rows, block in zip(slices, blocks, strict=True):
+                    sr, sc, delta = buffers[:, : len(block.n_items)]
+                    scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
+                    scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
+                    skip = None if self.skips is None else self.skips[rows] - self.offset - at
+                    block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
+                if progress is not None:
+                    progress(width)
         return joined([block.finish() for block in blocks])
-
-
-def _inside(columns: Tensor, width: int) -> Tensor:
-    """The (row, column) pairs whose column lies in this tile."""
-    hit = ((columns >= 0) & (columns < width)).nonzero()[:, 0]
-    return torch.stack([hit, columns[hit]], 1)
 
 
 def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:

@@ -65,11 +65,16 @@ class PairedTopK:
         self.fill = torch.zeros(n_queries, dtype=torch.int64, device=device)
         self.seen = 0
 
+    @property
+    def selective(self) -> bool:
+        """Whether there are scores to beat."""
+        return self.primed or self.seen >= self.k
+
     def add(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
         """Take a tile in; positions start at `offset`, behind all before. An item at -inf in both arms never enters."""
         n, width = reference.shape
-        filled, self.seen = self.seen, self.seen + width
-        if filled < self.k and not self.primed:
+        selective, self.seen = self.selective, self.seen + width
+        if not selective:
             self._add_all(reference, candidate, offset)
             return
         rows, columns = self._winners(reference, candidate)
@@ -79,20 +84,20 @@ class PairedTopK:
             self._add_all(reference, candidate, offset)
             return
         if most + int(self.fill.max()) > self.capacity:
-            self._flush()
+            self.flush()
         # rows is sorted, so an entry's place in its row is its index minus that of the row's first
         shift = self.fill - (counts.cumsum(0) - counts)
         place = torch.arange(len(rows), device=rows.device) + shift[rows]
         flat = rows * self.capacity + place
         source = rows * reference.stride(0) + columns
-        self.scores[0].view(-1)[flat] = _flat(reference)[source]
-        self.scores[1].view(-1)[flat] = _flat(candidate)[source]
+        self.scores[0].view(-1)[flat] = storage(reference)[source]
+        self.scores[1].view(-1)[flat] = storage(candidate)[source]
         self.positions.view(-1)[flat] = columns + offset
         self.fill += counts
 
     def finish(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Both lists, best first: reference keys and paired, candidate keys and paired scores."""
-        self._flush()
+        self.flush()
         return (*self.reference.sorted(), *self.candidate.sorted())
 
     def _winners(self, reference: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,12 +123,13 @@ class PairedTopK:
         return rows, columns
 
     def _add_all(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
-        self._flush()
+        self.flush()
         positions = torch.arange(offset, offset + reference.shape[1], device=reference.device)
         self.reference.merge(reference, candidate, positions)
         self.candidate.merge(candidate, reference, positions)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Merge what lies in the buffer into both lists."""
         used = int(self.fill.max())
         if used:
             reference, candidate = self.scores[:, :, :used]
@@ -155,7 +161,7 @@ class _TopK:
         return keys, self.paired.gather(1, where)
 
 
-def _flat(tile: Tensor) -> Tensor:
+def storage(tile: Tensor) -> Tensor:
     """The storage a (maybe narrowed) tile looks into: row * stride + column indexes it."""
     n, width = tile.shape
     return tile.as_strided(((n - 1) * tile.stride(0) + width,), (1,))
