@@ -12,7 +12,7 @@ import operator
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -68,8 +68,20 @@ def read_records(
 
     Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text.
     """
+    return records_of(read_lines(file), file, expected, part=part, images=images)
+
+
+def records_of(
+    numbered: Iterable[tuple[int, str]],
+    file: Path | str,
+    expected: str,
+    *,
+    part: str | None = None,
+    images: bool = False,
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """As `read_records`, of the lines of a file, or of a part of it."""
     lines: dict[str, int] = {}
-    for number, line in read_lines(file):
+    for number, line in numbered:
         where = f"{file}, line {number}"
         try:
             record = parse_json(line)
@@ -103,14 +115,19 @@ def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[A
         if "image" in record:
             images.append(_image_file(file.parent, record["image"], where))
         else:
-            title = (record.get("title") or "") if titled else ""
-            check_string(title, f'{where}: "title"')
-            texts.append(f"{title} {record['text']}".strip() if titled else record["text"])
+            texts.append(text_of(record, where) if titled else record["text"])
         if (texts and images) or ("image" in record and str(record.get("text") or "").strip()):
             raise DataError(
                 f"{where}: expected texts alone or images alone; a document that is both cannot be embedded as one"
             )
     return tuple(ids), image_files(images) if images else tuple(texts)
+
+
+def text_of(record: Mapping[str, Any], where: str) -> str:
+    """The text of a document: its title, where it has one, a space and its text, stripped."""
+    title = record.get("title") or ""
+    check_string(title, f'{where}: "title"')
+    return f"{title} {record['text']}".strip()
 
 
 def _image_file(folder: Path, name: str, where: str) -> Path:
@@ -187,10 +204,15 @@ def excerpt(value: object) -> str:
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1; only a newline byte ends a line."""
-    number = 0
+    return lines_of(lambda: gzip.open(file) if file.suffix == ".gz" else file.open("rb"), file)
+
+
+def lines_of(opened: Callable[[], Any], file: Path | str, *, first: int = 1) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, of what is opened; its first line has the number `first`."""
+    number = first - 1
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
+        with opened() as stream:
+            for number, raw in enumerate(stream, start=first):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if line.strip():
                     yield number, line
@@ -359,12 +381,34 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
     document_ids, documents = _read_side(_find(folder, "corpus.jsonl"), titled=True)
+    query_ids, queries, qrels, notes = read_queries(folder, split, known=document_ids)
+    return RetrievalDataset(
+        name=folder.resolve().name,
+        query_ids=query_ids,
+        queries=queries,
+        document_ids=document_ids,
+        documents=documents,
+        qrels=qrels,
+        split=split,
+        notes=notes,
+        path=folder.resolve(),
+    )
+
+
+Queries = tuple[tuple[str, ...], Sequence[Any], dict[str, dict[str, int]], tuple[str, ...]]
+
+
+def read_queries(folder: Path, split: str, *, known: Collection[str] | None) -> Queries:
+    """Ids and texts of the queries of a folder in BEIR layout, their judgements, and what deserves a word.
+
+    `known` are the documents' ids; None where they are not known.
+    """
     query_ids, queries = _read_side(_find(folder, "queries.jsonl"), titled=False)
     qrels: dict[str, dict[str, int]] = {}
     note = ""
     if file := _find_qrels(folder / "qrels", split):
         qrels = read_qrels(file)
-        _check_match(qrels, query_ids, document_ids, str(file))
+        _check_match(qrels, query_ids, known, str(file))
         rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
         if not rows:
             raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
@@ -374,17 +418,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
         queries, query_ids = some_of(queries, rows), tuple(query_ids[row] for row in rows)
         for query in left_out:
             qrels.pop(query, None)
-    return RetrievalDataset(
-        name=folder.resolve().name,
-        query_ids=query_ids,
-        queries=queries,
-        document_ids=document_ids,
-        documents=documents,
-        qrels=qrels,
-        split=split,
-        notes=(note,) if note else (),
-        path=folder.resolve(),
-    )
+    return query_ids, queries, qrels, (note,) if note else ()
 
 
 def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -416,14 +450,16 @@ def check_ids(ids: Sequence[str], *values: Sequence[Any], where: str) -> None:
 
 
 def _check_match(
-    qrels: Mapping[str, Mapping[str, int]], queries: Collection[str], documents: Collection[str], where: str
+    qrels: Mapping[str, Mapping[str, int]], queries: Collection[str], documents: Collection[str] | None, where: str
 ) -> None:
     """Labels of which none applies belong to other data, or their columns are swapped."""
     judgements = _flat(qrels)
-    known_queries, known_documents = set(queries), set(documents)
-    if judgements and not any(q in known_queries and d in known_documents for q, d, _ in judgements):
+    known_queries, known_documents = set(queries), None if documents is None else set(documents)
+    if judgements and not any(
+        q in known_queries and (known_documents is None or d in known_documents) for q, d, _ in judgements
+    ):
         first = f"the first one names query {judgements[0][0]!r}, document {judgements[0][1]!r}"
-        there = f"queries are {some(queries)}, documents {some(documents)}"
+        there = f"queries are {some(queries)}, documents {some(documents or ['not known'])}"
         problem = "no judgement names a query and a document that are both there"
         raise DataError(f"{where}: {problem}; {first}; {there}; use the ids of the texts")
 
