@@ -19,6 +19,7 @@ KINDS = {
     "codes": (".safetensors", "quantized layers"),
     "sensitivities": (".npy", "sensitivities of layers"),
     "probes": (".npz", "linear probes"),
+    "shards": (".npz", "parts of runs that were interrupted"),
     "servers": (".npz", "models seen on servers"),
 }
 """Folder to the suffix of the files that quantdrift keeps in it, and what they are called."""

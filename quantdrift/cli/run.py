@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import SPEC, MeasuringAnything, any_data, argument, corpus, option, prints
+from quantdrift.cli.options import SPEC, MeasuringAnything, any_data, argument, corpus, flag, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, UnsupportedError
@@ -54,6 +54,32 @@ class RunOptions(MeasuringAnything):
         "TEXT: Servers: text to put before every query; by default that of the other model."
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
+    engine: str | None = option(
+        "local|ray: A corpus in shards: who works through them, processes on this machine or a Ray cluster "
+        "(RAY_ADDRESS; without it Ray is started here)."
+    )
+    workers: int | None = option(
+        "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for "
+        "every GPU, or else every core.",
+        min=1,
+        max=4096,
+    )
+    shard: int | None = option(
+        "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",
+        min=1,
+        max=1 << 22,
+    )
+    keep: bool = flag("--keep: A corpus in shards: keep the documents' embeddings on disk for the next scheme.")
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether the corpus is read a part at a time."""
+        from quantdrift.datasets.shards import is_sharded
+
+        asked = self.keep or any(one is not None for one in (self.engine, self.workers, self.shard))
+        if asked and self.data is None:
+            raise QuantDriftError("--engine, --workers, --shard and --keep are for a corpus in files: expected --data")
+        return asked or (self.data is not None and is_sharded(self.data))
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
         """How servers are asked; None where no model is on one."""
@@ -93,13 +119,41 @@ def command(options: RunOptions) -> Shown:
     A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
     documents.
 
+    A corpus too large for memory comes in shards, corpus/*.parquet or corpus/*.jsonl in place of corpus.jsonl, in a
+    folder or at a URL that fsspec reads (s3://, hf://): --workers N, or --engine ray for many machines.
+
     The run folder holds evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
     run.json (spec, versions, metrics with intervals). To see the changed answers: quantdrift show RUN. More metrics,
     without the model: quantdrift metrics RUN
     """
     pair = parse_pair(options.spec)
+    if options.in_shards:
+        return shown_run(_in_shards(pair, options))
     run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))
     return shown_run(run)
+
+
+def _in_shards(pair: Spec | Versus, options: RunOptions) -> Run:
+    """Measure a pair on a corpus that is read a part at a time."""
+    from quantdrift.datasets.shards import SHARD, read_sharded
+    from quantdrift.engine.shards import refuse_in_shards, run_shards
+    from quantdrift.engine.workers import Workers
+    from quantdrift.runs import check_place
+
+    assert options.data is not None  # that is where the shards are
+    if options.shortlist is not None:
+        raise UnsupportedError(
+            "--shortlist is for a corpus in memory; leave it out, or give a folder with corpus.jsonl"
+        )
+    refuse_in_shards(pair)
+    workers = Workers(engine=options.engine or "local", n=options.workers)
+    if options.out is not None:
+        check_place(options.out.absolute())
+    with options.stoppable("no run was written"):
+        dataset = read_sharded(options.data, options.split, size=options.shard or SHARD, progress=options.progress)
+        out = options.out or default_place(pair, dataset)
+        check_place(out.absolute())
+        return run_shards(pair, dataset, out=out, **options.how, workers=workers, keep=options.keep)
 
 
 def measured(

@@ -90,6 +90,11 @@ class Reading:
         """What either arm encodes; a `+query` scheme leaves all but the first at the reference."""
         raise NotImplementedError
 
+    @property
+    def held(self) -> tuple[Inputs, ...]:
+        """Those sides of which all outputs are held before anything is scored."""
+        return self.sides
+
     def shown(self, side: Inputs) -> str:
         """What is made of a side, in words."""
         return f"{side.role} embeddings"
@@ -203,7 +208,7 @@ class Flow:
                 reference[number]
                 if (number and pair.query_only) or (weights == fingerprint and isinstance(pair, QuantizedPair))
                 else self.vectors(side, "candidate", weights, first.shown(side))
-                for number, side in enumerate(first.sides)
+                for number, side in enumerate(first.held)
             ]
         found: list[Measured] = []
         for reading in readings:
@@ -218,7 +223,7 @@ class Flow:
             for side in reading.sides:
                 with self.pair.observed():
                     self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
-        return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.sides]
+        return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.held]
 
     def _read(
         self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
@@ -270,11 +275,13 @@ class Flow:
         rng = np.random.default_rng(self.settings.seed)
         size = other_batch_size(self.settings.batch_size)
         wanted = reading.rerun(state, rows)
-        fixed = len(wanted) - 1 if self.pair.query_only else 0  # the index is fixed there, so it has no noise
+        # with +query the index is fixed, so it has no noise
+        fixed = range(1, len(reference)) if self.pair.query_only else ()
         again = []
-        with self.stage("noise floor", "noise floor", sum(map(len, wanted[: len(wanted) - fixed]))) as tell:
+        n = sum(len(own) for number, own in enumerate(wanted) if number not in fixed)
+        with self.stage("noise floor", "noise floor", n) as tell:
             for number, (side, own) in enumerate(zip(reading.sides, wanted, strict=True)):
-                if number and self.pair.query_only:
+                if number in fixed:
                     again.append(reference[number][own])
                 else:
                     again.append(self.encoded(side.part(own), rng.permutation(len(own)), weights, size, tell))
@@ -466,7 +473,7 @@ def compare_rankings(
         rows = slice(at, at + _BLOCK)
         ranks = contenders[rows]
         once, again = (
-            _scores(queries[rows], documents[ranks.clip(min=0)], similarity) for queries, documents in (first, second)
+            scores_of(queries[rows], documents[ranks.clip(min=0)], similarity) for queries, documents in (first, second)
         )
         part = noise_of_scores(once, again, ranks)
         flips[rows], epsilon[rows] = part.flips, part.epsilon
@@ -487,7 +494,7 @@ def _best(scores: NDArray[np.float64], ranks: Rows) -> Rows:
     return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
 
 
-def _scores(queries: Vectors, documents: Vectors, similarity: Similarity) -> NDArray[np.float64]:
+def scores_of(queries: Vectors, documents: Vectors, similarity: Similarity) -> NDArray[np.float64]:
     """float64 [n, depth] of queries [n, dim] and their own documents [n, depth, dim]."""
     left, right = queries.astype(np.float64), documents.astype(np.float64)
     if similarity is Similarity.EUCLIDEAN:

@@ -115,6 +115,21 @@ def open_pair(
     return open_loaded(name, dataset, model, texts=texts, revision=revision, shortlist=shortlist, started=started)
 
 
+def open_searching(
+    name: Spec | Versus, *, device: str | None = None, revision: str | None = None
+) -> tuple[Pair, Similarity, dict[str, Any], list[str]]:
+    """A pair that searches texts, with no data yet; how it compares, what it is, and what a run says of it."""
+    if isinstance(name, Versus):
+        two, notes = _two_models(name, pick_device(device), revision, servers=Servers(), root=None, models=NONE)
+        known = {"revision": revision, **two.reference.identify(), "candidate": two.candidate_model.identify()}
+        return two, two.similarity, known, notes
+    model = load_model(name.model, None, device=device, revision=revision)
+    assert isinstance(model, SentenceEncoder)  # that is what searches
+    pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
+    source = model.source
+    return pair, model.similarity, {"canonical": source.canonical, "kind": source.kind, "revision": revision}, []
+
+
 LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
 
 

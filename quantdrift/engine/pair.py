@@ -285,6 +285,18 @@ class QuantizedPair:
             quantized = None if method is None else method.quantize(layer.weight, None)
             yield LayerCandidate(name=layer.name, quantized=quantized)
 
+    @property
+    def made_layers(self) -> list[LayerCandidate] | None:
+        """The layers that were calibrated; None where none were."""
+        return None if self._made is None else self._made.layers
+
+    def take(self, layers: Sequence[LayerCandidate]) -> None:
+        """Have the layers that another process has calibrated for the same weights."""
+        self._at_rest("taking layers")
+        sample = Sample(batches=[], key=None, record={})
+        of = (self.fingerprint, self.runtime)
+        self._made = MadeLayers(layers=list(layers), sample=sample, of=of, seconds=0.0, kept=len(layers))
+
     def _at_rest(self, before: str) -> None:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")

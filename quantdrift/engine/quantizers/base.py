@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -78,7 +77,7 @@ class QuantizedWeight:
     zero_point: Tensor | None = None
     permutation: Tensor | None = None
     input_scaling: Tensor | None = None
-    notes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    notes: Mapping[str, float] = field(default_factory=dict)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """What the codes stand for: [out_features, in_features] in `dtype`."""
