@@ -78,6 +78,15 @@ COMPLETE = (
     "--complete: Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
     "reranking a shortlist. Then epsilon is exact."
 )
+ENGINE = (
+    "local|ray: A corpus in shards: who works through them, processes on this machine or a Ray cluster (RAY_ADDRESS; "
+    "without it Ray is started here)."
+)
+WORKERS = (
+    "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for every "
+    "GPU, or else every core."
+)
+KEEP = "--keep: A corpus in shards: keep the full-precision embeddings of the documents on disk for the next scheme."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."

@@ -9,7 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import SPEC, MeasuringAnything, any_data, argument, corpus, flag, option, prints
+from quantdrift.cli.options import (
+    ENGINE,
+    KEEP,
+    SPEC,
+    WORKERS,
+    MeasuringAnything,
+    any_data,
+    argument,
+    corpus,
+    flag,
+    option,
+    prints,
+)
 from quantdrift.cli.output import Shown
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, UnsupportedError
@@ -54,22 +66,14 @@ class RunOptions(MeasuringAnything):
         "TEXT: Servers: text to put before every query; by default that of the other model."
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
-    engine: str | None = option(
-        "local|ray: A corpus in shards: who works through them, processes on this machine or a Ray cluster "
-        "(RAY_ADDRESS; without it Ray is started here)."
-    )
-    workers: int | None = option(
-        "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for "
-        "every GPU, or else every core.",
-        min=1,
-        max=4096,
-    )
+    engine: str | None = option(ENGINE)
+    workers: int | None = option(WORKERS, min=1, max=4096)
     shard: int | None = option(
         "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",
         min=1,
         max=1 << 22,
     )
-    keep: bool = flag("--keep: A corpus in shards: keep the documents' embeddings on disk for the next scheme.")
+    keep: bool = flag(KEEP)
 
     @property
     def in_shards(self) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from quantdrift.cli import Interrupted
-from quantdrift.cli.options import METRIC, argument, flag, option, prints
+from quantdrift.cli.options import ENGINE, KEEP, METRIC, WORKERS, argument, flag, option, prints
 from quantdrift.cli.output import Shown
 from quantdrift.cli.run import RUNS
 from quantdrift.display import clean, duration, note
@@ -64,6 +64,9 @@ class Running:
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
+    engine: str | None = option(ENGINE)
+    workers: int | None = option(WORKERS, min=1, max=4096)
+    keep: bool = flag(KEEP)
 
 
 @prints("json", "markdown")
@@ -256,7 +259,17 @@ def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:
 
 def _measured(options: Running, *, again: bool) -> Shown:
     study, name = _asked_for(options)
-    return measured(study, options.out or RUNS / name, options, again=again, plan=options.plan, probe=options.probe)
+    return measured(
+        study,
+        options.out or RUNS / name,
+        options,
+        again=again,
+        plan=options.plan,
+        probe=options.probe,
+        engine=options.engine,
+        workers=options.workers,
+        keep=options.keep,
+    )
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:
@@ -294,6 +307,9 @@ def measured(
     plan: bool = False,
     probe: bool = True,
     kind: StudyKind = "grid",
+    engine: str | None = None,
+    workers: int | None = None,
+    keep: bool = False,
 ) -> Shown:
     """Measure the open cells of a study in its folder; what is done in the end.
 
@@ -305,10 +321,13 @@ def measured(
         plan: whether to say what there is to do, and stop.
         probe: whether each model is loaded first, to tell how long it will take.
         kind: what its results are read as.
+        engine: who works through corpora in shards.
+        workers: how many.
+        keep: whether embeddings of their documents are kept.
     """
     cells = cells_of(study)
     check_folder(out)
-    data = Data()
+    data = Data(progress=Silent() if options.quiet else Terminal())
     folder = plan_into(
         out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
     )
@@ -320,6 +339,7 @@ def measured(
         return _plan(folder, states, [], 0)
     from quantdrift.engine.store import EmbeddingStore, default_store
     from quantdrift.engine.study import run_cells, survey
+    from quantdrift.engine.workers import Workers
 
     store = default_store() if options.cache else EmbeddingStore(None)
     bars: Progress = Silent() if options.quiet else Terminal()
@@ -348,6 +368,8 @@ def measured(
                 announce=display.announce,
                 failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
                 device=options.device,
+                workers=Workers(engine=engine or "local", n=workers),
+                keep=keep,
             )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None
@@ -426,7 +448,7 @@ def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work
     ]
     head = ["model", "data", "cells", "inputs", "passes", "reference", "encoding", "calibrating", "on disk"]
     lines = [f"cannot be measured: {work.model} on {work.data}: {work.problem}" for work in works if work.problem]
-    if rows:
+    if seconds:
         calibrating = sum(work.calibrating for work in works)
         lines.append(
             f"in all about {duration(seconds)} of encoding, {duration(calibrating)} of calibration and choice of "
@@ -453,9 +475,10 @@ def _told(works: Sequence[Work]) -> Iterator[str]:
     for work in works:
         if not work.problem:
             reference = "the reference is kept from before" if work.kept else "the reference is to be made"
+            seconds = work.seconds + work.calibrating
             yield (
                 f"{work.model} on {work.data}: {counted(work.cells, 'cell')}, {work.passes:.1f} passes of "
-                f"{work.inputs:,} inputs ({reference}), about {duration(work.seconds + work.calibrating)}"
+                f"{work.inputs:,} inputs ({reference}){(seconds and f', about {duration(seconds)}') or ''}"
             )
 
 

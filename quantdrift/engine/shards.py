@@ -21,6 +21,7 @@ import torch
 from quantdrift.allocation.record import Allocation
 from quantdrift.cache import arrays_in, kept_file, read_kept
 from quantdrift.datasets.shards import Documents, Shard, ShardedDataset
+from quantdrift.display import note
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
@@ -57,6 +58,7 @@ def run_shards(
     keep: bool = False,
     device: str | None = None,
     revision: str | None = None,
+    **more: Any,
 ) -> Run:
     """Measure a pair on a corpus in shards and write the run.
 
@@ -70,9 +72,10 @@ def run_shards(
         store: where states of shards are kept until the run is written, and embeddings if they are.
         progress: where progress is shown.
         workers: who works.
-        keep: whether the documents' embeddings are kept, for the next scheme.
+        keep: whether the reference's embeddings of the documents are kept, for the next scheme.
         device: where models run; every worker has to have it.
         revision: of a model on the hub.
+        more: goes into the run's record.
 
     Raises:
         UnsupportedError: this cannot be done in shards.
@@ -116,7 +119,7 @@ def run_shards(
             },
             started=started,
         )
-        found = measured_run(opened, out=out, settings=settings, store=store, progress=progress)
+        found = measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
         kept.clear()
         return found
 
@@ -229,7 +232,7 @@ class Job:
         device: where it runs.
         revision: of a model on the hub.
         settings: how inputs are put through.
-        root: where documents' embeddings are kept; None keeps none.
+        root: where the reference's embeddings of documents are kept; None keeps none.
         similarity: how embeddings become scores.
         queries: embeddings of the queries by reference and candidate.
         weights: digests of reference and candidate.
@@ -299,7 +302,8 @@ class _ShardScorer:
                         f"a worker makes another candidate of {job.name} ({own}, and not {job.weights[1]}); give every "
                         "machine the same kind of processor and the same packages"
                     )
-                second = self.flow.vectors(side, "candidate", job.weights[1], "document embeddings")
+                flow = replace(self.flow, store=EmbeddingStore(None))  # no other run has this candidate
+                second = flow.vectors(side, "candidate", job.weights[1], "document embeddings")
         device = self.flow.pair.device
         state = score_embeddings(
             *job.queries,
@@ -425,6 +429,9 @@ class ShardedSearch(Search):
                     continue
                 merged = state if merged is None else merge(merged, state)
                 tell(arms * shard.n)
+            if len(todo) < len(self.shards):
+                done = len(self.shards) - len(todo)
+                note(f"{done} of {len(self.shards)} shards are there from a run that was interrupted")
             alone = self.workers.engine == "local" and (self.workers.n or 1) == 1
             own = Flow(pair=pair, settings=flow.settings, store=job.store, progress=_Ticks(tell))
             for shard, content in self.workers.run(job.scorer, todo, lambda: _ShardScorer(job, own)):

@@ -10,6 +10,7 @@ from typing import Any
 from quantdrift.datasets.images import Kind, contents_of
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.datasets.shards import ShardedDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.forecast import Forecast
@@ -20,7 +21,9 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run, neighbours_of, part_of
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
+from quantdrift.engine.shards import run_shards
 from quantdrift.engine.store import EmbeddingStore, digest_of
+from quantdrift.engine.workers import Workers
 from quantdrift.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Progress
@@ -94,6 +97,9 @@ def survey(
         for group in _groups(cells):
             first = group[0][0]
             try:
+                if isinstance(whole := data.known(first.data), ShardedDataset):
+                    found.append(_in_shards(group, whole))
+                    continue
                 model = models.of(first, data)
                 found.append(
                     _told_nothing(group, data)
@@ -104,6 +110,12 @@ def survey(
                 found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
             tell(len(group))
     return found
+
+
+def _in_shards(group: Sequence[Open], whole: ShardedDataset) -> Work:
+    """Of a corpus in shards every cell takes both arms; how long, depends on who works."""
+    first, inputs = group[0][0], len(whole.query_ids) + whole.n_documents
+    return Work(model=first.called, data=first.data.called, cells=len(group), inputs=inputs, passes=2.0 * len(group))
 
 
 def _told_nothing(group: Sequence[Open], data: Data) -> Work:
@@ -242,6 +254,8 @@ def run_cells(
     announce: Callable[[Cell], None],
     failed: Callable[[Cell, FailedCell], None],
     device: str | None = None,
+    workers: Workers | None = None,
+    keep: bool = False,
 ) -> None:
     """Measure cells and write their run folders.
 
@@ -257,10 +271,15 @@ def run_cells(
     def attempt(cell: Cell, planned: PlannedCell) -> None:
         announce(cell)
         try:
-            lists, settings = shortlists.of(cell, data), settings_of(cell)
-            opened = _opened(cell, models.of(cell, data), data, lists)
-            out, key = folder.place(cell.name), planned.fingerprint
-            measured_run(opened, out=out, settings=settings, store=store, progress=progress, cell=key)
+            settings, out, key = settings_of(cell), folder.place(cell.name), planned.fingerprint
+            how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
+            if isinstance(whole := data.known(cell.data), ShardedDataset):
+                _refuse_parts(cell)
+                own = cell.settings.device or device
+                run_shards(cell.spec, whole, workers=workers or Workers(), keep=keep, device=own, **how)
+            else:
+                lists = shortlists.of(cell, data)
+                measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
             folder.forget_failure(planned)
         except DiskError:
             raise
@@ -279,6 +298,16 @@ def run_cells(
     for each in busy:
         while not taken(*each):
             time.sleep(_WAIT)
+
+
+def _refuse_parts(cell: Cell) -> None:
+    """Refuse what is measured on a part of a corpus in shards."""
+    entry = cell.data
+    if entry.retriever is not None or entry.neighbours or entry.sizes or cell.settings.held_out is not None:
+        raise UnsupportedError(
+            f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours, sizes "
+            "and held_out out"
+        )
 
 
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:

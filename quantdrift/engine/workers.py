@@ -10,7 +10,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -79,13 +78,12 @@ def threads_of(n_workers: int) -> int:
 
 _make: Make | None = None
 _own: Scorer | None = None
-_number: Any = None
 
 
-def _start(make: Make, number: Any) -> None:
+def _start(make: Make) -> None:
     """Of a process that works: it is told what to do, and ends when the one that told it does."""
-    global _make, _number
-    _make, _number = make, number
+    global _make  # noqa: PLW0603 -- a process has one job
+    _make = make
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is not the first process
@@ -103,10 +101,8 @@ def _score(shard: Any) -> bytes | str:
     try:
         if _own is None:
             assert _make is not None  # that is how a process starts
-            with _number.get_lock():
-                _number.value += 1
-                number = _number.value - 1
-            _own = _make(number)
+            _, number = multiprocessing.current_process().name.rsplit("-", 1)
+            _own = _make(int(number))
         return _own.score(shard)
     except QuantDriftError as error:
         return str(error)
@@ -114,10 +110,9 @@ def _score(shard: Any) -> bytes | str:
 
 def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Found:
     todo, deaths = deque(shards), 0
-    context = multiprocessing.get_context("spawn")
     while todo:
         under_way: dict[Future[bytes | str], Any] = {}
-        with _pool(n, context, make) as pool:
+        with _pool(n, make) as pool:
             try:
                 while todo or under_way:
                     while todo and len(under_way) < n:
@@ -139,33 +134,19 @@ def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Found:
 
 
 @contextmanager
-def _pool(n: int, context: Any, make: Make) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are ended, in the middle of a shard if need be, when the block is left."""
-    with _quiet_main():
-        pool = ProcessPoolExecutor(n, mp_context=context, initializer=_start, initargs=(make, context.Value("i", 0)))
-        try:
-            yield pool
-        finally:
-            processes = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                with suppress(Exception):  # it may have ended
-                    process.terminate()
-
-
-@contextmanager
-def _quiet_main() -> Iterator[None]:
-    """Inside, a process that is spawned does not import the program that spawned it: it needs nothing of it."""
-    main = sys.modules["__main__"]
-    names = ("__file__", "__spec__")
-    before = {name: getattr(main, name) for name in names if hasattr(main, name)}
-    for name in before:
-        setattr(main, name, None)
+def _pool(n: int, make: Make) -> Iterator[ProcessPoolExecutor]:
+    """Processes; where the block is left by an error they are ended in the middle of their shards."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(n, mp_context=context, initializer=_start, initargs=(make,))
     try:
-        yield
+        yield pool
+    except BaseException:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            with suppress(Exception):  # it may have ended
+                process.terminate()
+        raise
     finally:
-        for name, value in before.items():
-            setattr(main, name, value)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _checked(found: bytes | str) -> bytes:

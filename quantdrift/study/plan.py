@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from quantdrift.datasets.shards import is_url
 from quantdrift.display import clean
 from quantdrift.errors import SpecError, StudyError, nearest
 from quantdrift.finished.shortlist import FIRST
@@ -365,7 +366,7 @@ def _from(study: Study, folder: Path) -> Study:
     """The study with its folders as whole paths."""
 
     def whole(name: str) -> str:
-        return str((folder / Path(name).expanduser()).resolve())
+        return name if is_url(name) else str((folder / Path(name).expanduser()).resolve())
 
     models = [
         one.model_copy(update={"model": whole(one.model), "name": _called(one)})

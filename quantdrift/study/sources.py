@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.labelled import Dataset, load_task, read_folder
+from quantdrift.datasets.shards import ShardedDataset, is_sharded, read_sharded
 from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.models.named import resolve
+from quantdrift.progress import Progress, Silent
 from quantdrift.records import bytes_digest
 from quantdrift.study.plan import Cell, DataEntry
 
@@ -20,21 +22,37 @@ from quantdrift.study.plan import Cell, DataEntry
 class Data:
     """The data of a study, each read once when it is asked for."""
 
-    _read: dict[DataEntry, Dataset | QuantDriftError] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Silent)
+    _read: dict[DataEntry, Dataset | ShardedDataset | QuantDriftError] = field(default_factory=dict)
     _prompts: dict[DataEntry, frozenset[str]] = field(default_factory=dict)
 
     def of(self, entry: DataEntry) -> Dataset:
-        """The data of an entry; what is wrong with them is said each time."""
+        """The data of an entry, which are in memory; what is wrong with them is said each time."""
+        found = self.known(entry)
+        if isinstance(found, ShardedDataset):
+            raise UnsupportedError(
+                f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
+                "sizes out"
+            )
+        return found
+
+    def known(self, entry: DataEntry) -> Dataset | ShardedDataset:
+        """As `of`, or a corpus in shards."""
         key = entry.whole
         if key not in self._read:
             try:
-                self._read[key], self._prompts[key] = _read(entry)
+                self._read[key], self._prompts[key] = self._found(entry)
             except QuantDriftError as error:
                 self._read[key] = error
         found = self._read[key]
         if isinstance(found, QuantDriftError):
             raise found
         return found
+
+    def _found(self, entry: DataEntry) -> tuple[Dataset | ShardedDataset, frozenset[str]]:
+        if entry.folder is not None and is_sharded(entry.folder):
+            return read_sharded(entry.folder, entry.split, progress=self.progress), frozenset()
+        return _read(entry)
 
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
         """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
@@ -67,7 +85,7 @@ def _of_harness(name: str) -> Any:
 def fingerprint_of(cell: Cell, data: Data) -> str | None:
     """The fingerprint that the cell's run must have; None where model or data are not to be had."""
     try:
-        digest = data.of(cell.data).fingerprint
+        digest = data.known(cell.data).fingerprint
         if cell.data.retriever is not None:
             digest = f"{digest} {stamp_of(cell.data.retriever)} {cell.data.top}"
         if cell.data.neighbours:
