@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
-        **{name: (name,) for name in ("faiss", "usearch")},
+        **{name: (name,) for name in ("faiss", "usearch", "ray")},
         **{name: (name,) for name in ("mlflow", "trackio", "wandb")},
     }
 )

@@ -204,7 +204,8 @@ def read_sharded(place: str | Path, split: str = "test", *, size: int = SHARD, p
         with progress.stage("reading the corpus", len(files)) as tell:
             for file in files:
                 start = shards[-1].start + shards[-1].n if shards else 0
-                shards += _shards_of(file, start, size)
+                with _refusing(file):
+                    shards += _shards_of(file, start, size)
                 tell(1)
     if not shards:
         raise DataError(f"{url} holds no document; expected {LAYOUT}")
@@ -255,7 +256,7 @@ def _refusing(url: str) -> Iterator[None]:
         raise DataError(f"{url} cannot be reached: {error}") from error
     except Exception as error:  # every file system has errors of its own
         told = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{url} cannot be read: {told[0]}. Expected {LAYOUT}") from error
+        raise DataError(f"{url} cannot be read: {told[0]}") from error
 
 
 def _corpus_files(url: str) -> list[str]:

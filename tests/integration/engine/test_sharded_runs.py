@@ -1,0 +1,279 @@
+"""A corpus in shards gives the run that it gives in memory, whoever works through it and whoever is killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.engine.shards import _ShardScorer
+from quantdrift.errors import DataError
+from quantdrift.evidence import Evidence
+from quantdrift.runs import read_run
+from support.beir_folder import numbered, write_beir_folder
+from support.tiny_command_line import Run, one_thread, place, quantdrift, text
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+N = 60
+SHARDS = ("--shard", "8")
+
+
+@pytest.fixture(scope="module")
+def corpus(place: Path) -> Path:
+    """Sixty documents in two files; the same in memory is beside it."""
+    documents = numbered("d", [text(3000 + row, 9) for row in range(N)])
+    queries = numbered("q", [text(row, 5) for row in range(40)])
+    labels = {f"q{row}": [f"d{row}"] for row in range(40)}
+    write_beir_folder(place / "whole", queries, documents, labels)
+    folder = write_beir_folder(place / "sharded", queries, documents, labels)
+    rows = (folder / "corpus.jsonl").read_text().split("\n")
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus").mkdir()
+    for name, part in (("0", rows[:24]), ("1", rows[24:])):
+        (folder / "corpus" / f"{name}.jsonl").write_text("\n".join(part))
+    return folder
+
+
+def evidence(folder: Path | str) -> Evidence:
+    return read_run(Path(folder)).evidence()
+
+
+def same(one: Evidence, other: Evidence) -> None:
+    """To the last bit."""
+    for side in ("reference_top", "candidate_top"):
+        left, right = getattr(one, side), getattr(other, side)
+        assert (one.item_ids[left.items] == other.item_ids[right.items]).all()
+        assert np.array_equal(left.reference_scores, right.reference_scores, equal_nan=True)
+        assert np.array_equal(left.candidate_scores, right.candidate_scores, equal_nan=True)
+    assert np.array_equal(one.delta_min, other.delta_min)
+    assert np.array_equal(one.delta_max, other.delta_max)
+
+
+@pytest.mark.parametrize("scheme", ["W3", "W3-gptq+calib=20", "W3+query"])
+def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: str) -> None:
+    """But for the last digits, as the texts that share a batch are others."""
+    quantdrift("run", f"TINY@{scheme}", "--data", "ROOT/whole", "--out", "whole", "-k", "20")
+    quantdrift("run", f"TINY@{scheme}", "--data", "ROOT/sharded", "--out", "parts", "-k", "20", *SHARDS)
+
+    whole, parts = evidence("whole"), evidence("parts")
+    for side in ("reference_top", "candidate_top"):
+        left, right = getattr(whole, side), getattr(parts, side)
+        np.testing.assert_allclose(left.reference_scores, right.reference_scores, atol=2e-6)
+        np.testing.assert_allclose(left.candidate_scores, right.candidate_scores, atol=2e-6)
+        assert (whole.item_ids[left.items[:, 0]] == parts.item_ids[right.items[:, 0]]).all()
+    assert whole.noise is not None
+    assert parts.noise is not None
+    assert parts.noise.epsilon.max() < 1e-5
+    one, other = (json.loads(Path(name, "run.json").read_text()) for name in ("whole", "parts"))
+    for metric in ("flip@1", "gold_lost@10", "ndcg@10", "noise_floor"):
+        assert one["metrics"][metric]["value"] == pytest.approx(other["metrics"][metric]["value"], abs=1e-6)
+    assert other["data"]["shards"] == 8
+    assert other["data"]["n_documents"] == N
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[int]]:
+    """Lets so many shards be scored before an error ends it; which ones were, comes back."""
+    score, done = _ShardScorer.score, list[int]()
+
+    def after(n: int | None) -> list[int]:
+        def some(self: _ShardScorer, shard: Any) -> bytes:
+            if n is not None and len(done) == n:
+                raise DataError("stopped here")
+            done.append(shard.start)
+            return score(self, shard)
+
+        done.clear()
+        monkeypatch.setattr(_ShardScorer, "score", some)
+        return done
+
+    return after
+
+
+def test_a_run_that_was_interrupted_goes_on(
+    quantdrift: Run, corpus: Path, place: Path, stopped: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ("run", "TINY@W2", "--data", "ROOT/sharded", *SHARDS)
+    first = stopped(3)
+    assert "stopped here" in quantdrift(*line, "--out", "again", code=2)
+    assert not Path("again").exists()
+    before = list(first)
+
+    second = stopped(None)
+    quantdrift(*line, "--out", "again")
+
+    assert not set(before) & set(second)
+    assert len(before) + len(second) == 8
+    stopped(None)
+    quantdrift(*line, "--out", "fresh", "--no-cache")
+    same(evidence("again"), evidence("fresh"))
+    assert not list((place / "cache" / "shards").rglob("*.npz"))  # a run that is written needs them no more
+
+
+def test_a_damaged_shard_is_made_again(quantdrift: Run, corpus: Path, place: Path, stopped: Any) -> None:
+    line = ("run", "TINY@W5", "--data", "ROOT/sharded", "--out", "mended", *SHARDS)
+    stopped(3)
+    quantdrift(*line, code=2)
+    kept = sorted((place / "cache" / "shards").rglob("*.npz"))
+    kept[0].write_bytes(kept[0].read_bytes()[:-200])
+
+    done = stopped(None)
+    quantdrift(*line)
+
+    assert len(done) == 6
+
+
+def test_only_with_keep_are_embeddings_of_documents_kept(
+    quantdrift: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "own"))
+    quantdrift("run", "TINY@W4", "--data", "ROOT/sharded", "--out", "one", *SHARDS)
+    assert len(list((tmp_path / "own").rglob("*.npy"))) == 2 + 2  # queries of both arms; the noise floor
+    quantdrift("run", "TINY@W4", "--data", "ROOT/sharded", "--out", "two", "--keep", *SHARDS)
+    assert len(list((tmp_path / "own").rglob("*.npy"))) == 4 + 8  # the reference's documents
+    same(evidence("one"), evidence("two"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["TINY@W3.5+gap"], "gap chooses widths on a corpus in memory. Choose them on a part"),
+        (["TINY@W4+emb=int8"], r"leave \+emb=, \+dim= and \+index= out"),
+        (["TINY vs openai:http://localhost:9/v1#m"], "a server is asked by one process"),
+        (["TINY@W4", "--engine", "slurm"], "--engine slurm is not known; expected local or ray"),
+        (["TINY@W4", "--shortlist", "x"], "--shortlist is for a corpus in memory"),
+    ],
+)
+def test_what_takes_a_corpus_in_memory_is_refused(
+    quantdrift: Run, corpus: Path, arguments: list[str], told: str
+) -> None:
+    assert re.search(told, quantdrift("run", *arguments, "--data", "ROOT/sharded", code=2))
+
+
+def test_workers_are_of_files(quantdrift: Run) -> None:
+    assert "expected --data" in quantdrift("run", "TINY@W4", "--task", "PythonDocsSmall", "--workers", "2", code=2)
+
+
+def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> None:
+    Path("study.yaml").write_text(
+        f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole]\n"
+    )
+    told = quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
+    assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in told + quantdrift(
+        "study", "status", "study", quiet=False
+    )
+    flips = [
+        read_run(each).record["metrics"]["flip@1"]["value"]
+        for each in sorted(Path("study/cells").iterdir())
+        if "W4" in each.name
+    ]
+    assert len(flips) == 2
+    assert flips[0] == flips[1]
+
+
+# --- processes, and what is killed ----------------------------------------------------------------
+
+
+class Command:
+    """`quantdrift run` in a process of its own, with the processes that it starts."""
+
+    def __init__(self, place: Path, out: Path, *more: str, cache: Path) -> None:
+        line = ["run", f"{place}/tiny@W6", "--data", f"{place}/sharded", "--out", str(out), *SHARDS, *more]
+        environment = {**os.environ, "QUANTDRIFT_CACHE": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        self.errors, self.cache = out.with_suffix(".err"), cache
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "quantdrift", *line],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def below(self, word: str) -> list[int]:
+        """Processes that come from it, at any depth, with a word in their command line."""
+        parents, lines = {}, {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError, ValueError):
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    lines[int(entry.name)] = (entry / "cmdline").read_text()
+        found = {self.process.pid}
+        while more := {own for own, parent in parents.items() if parent in found} - found:
+            found |= more
+        return [pid for pid in found if word in lines.get(pid, "")]
+
+    def until_kept(self, n: int) -> int:
+        """Wait until so many shards are kept; how many there are."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end and self.process.poll() is None:
+            if (kept := len(list((self.cache / "shards").rglob("[!.]*.npz")))) >= n:
+                return kept
+            time.sleep(0.005)
+        raise AssertionError(self.errors.read_text())
+
+    def ended(self) -> str:
+        """What it said, when it has ended well."""
+        assert self.process.wait(timeout=180) == 0, self.errors.read_text()
+        return self.errors.read_text()
+
+    def kill(self) -> None:
+        """It and all below it that are in its group."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def expected(quantdrift: Run, corpus: Path) -> Evidence:
+    """Of one process."""
+    quantdrift("run", "TINY@W6", "--data", "ROOT/sharded", "--out", "expected", *SHARDS)
+    return evidence("expected")
+
+
+LOCAL, RAY = ("--workers", "2"), ("--workers", "2", "--engine", "ray")
+ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::_Actor")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_whatever_is_killed_the_run_comes_out_the_same(
+    place: Path, tmp_path: Path, expected: Evidence, engine: str
+) -> None:
+    """First a worker, which is replaced; then all of it, and the same command goes on."""
+    more, name = ENGINES[engine]
+    if engine == "ray":
+        pytest.importorskip("ray")
+    command = Command(place, tmp_path / "run", *more, cache=tmp_path / "cache")
+    command.until_kept(1)
+    with suppress(ProcessLookupError):
+        os.kill(command.below(name)[0], signal.SIGKILL)
+    command.until_kept(4)
+    workers = command.below(name)
+    command.kill()
+    kept = len(list((tmp_path / "cache" / "shards").rglob("[!.]*.npz")))
+    end = time.monotonic() + 60
+    while (left := [pid for pid in workers if _runs(pid, name)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left  # nobody goes on in the background
+
+    told = Command(place, tmp_path / "run", *more, cache=tmp_path / "cache").ended()
+
+    assert f"{kept} of 8 shards are there from a run that was interrupted" in told
+    same(evidence(tmp_path / "run"), expected)
+
+
+def _runs(pid: int, name: str) -> bool:
+    try:
+        return name in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,197 @@
+"""A corpus in many files comes back whole and in order, wherever it lies and however it is cut."""
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quantdrift.datasets import shards
+from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.datasets.shards import Documents, ShardedDataset, is_sharded, read_sharded
+from quantdrift.errors import DataError
+from quantdrift.progress import Silent
+
+Record = dict[str, object]
+
+
+def documents(n: int, start: int = 0) -> list[Record]:
+    """Every other one has a title."""
+    return [
+        {"_id": f"d{row}", "text": f"text \u00e9 {row}", **({"title": f"T{row}"} if row % 2 else {"title": ""})}
+        for row in range(start, start + n)
+    ]
+
+
+def lines(records: Sequence[Record]) -> str:
+    return "\n".join(json.dumps(one) for one in records)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "queries.jsonl").write_text(lines([{"_id": "q1", "text": "what"}, {"_id": "q2", "text": "who"}]))
+    return tmp_path
+
+
+@pytest.fixture
+def three(folder: Path) -> Path:
+    """Thirty documents in JSON lines, packed lines and Parquet, ten of each."""
+    (folder / "corpus" / "a.jsonl").write_text(lines(documents(10)).replace("\n", "\n\n  \n"))
+    with gzip.open(folder / "corpus" / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(lines(documents(10, 10)) + "\n")
+    pq.write_table(pa.Table.from_pylist(documents(10, 20)), folder / "corpus" / "c.parquet", row_group_size=3)
+    return folder
+
+
+def read(folder: Path | str, size: int = 4) -> ShardedDataset:
+    return read_sharded(folder, size=size, progress=Silent())
+
+
+def whole(dataset: ShardedDataset) -> Iterator[tuple[str, str]]:
+    for shard in dataset.shards:
+        yield from zip(*shard.read(), strict=True)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 10, 1000])
+def test_every_cut_gives_the_same_documents(three: Path, size: int, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "corpus.jsonl").write_text(lines(documents(30)))
+    (plain / "queries.jsonl").write_bytes((three / "queries.jsonl").read_bytes())
+    expected = read_beir_folder(plain)
+
+    found = read(three, size)
+
+    assert list(whole(found)) == list(zip(expected.document_ids, expected.documents, strict=True))
+    assert found.n_documents == 30
+    assert [shard.start for shard in found.shards] == np.cumsum([0, *(s.n for s in found.shards)])[:-1].tolist()
+    assert max(shard.n for shard in found.shards) <= size
+
+
+def test_the_fingerprint_is_of_the_contents(three: Path) -> None:
+    before = read(three, 4).fingerprint
+    assert read(three, 7).fingerprint == before
+
+    text = (three / "corpus" / "a.jsonl").read_text()
+    (three / "corpus" / "a.jsonl").write_text(text.replace("T3", "T4"))
+
+    assert read(three, 4).fingerprint != before
+
+
+@given(st.data())
+def test_documents_by_position(data: st.DataObject) -> None:
+    n, size = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
+    rows = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
+
+    class Fake:
+        def __init__(self, start: int) -> None:
+            self.start, self.reads = start, 0
+
+        def read(self) -> tuple[list[str], list[str]]:
+            self.reads += 1
+            own = range(self.start, min(n, self.start + size))
+            return [f"d{row}" for row in own], [f"t{row}" for row in own]
+
+    made = [Fake(start) for start in range(0, n, size)]
+    names, texts = Documents(made).of(np.array(rows, dtype=np.int64))  # type: ignore[arg-type]
+
+    assert names == [f"d{row}" for row in rows]
+    assert texts == [f"t{row}" for row in rows]
+    assert all(one.reads <= 1 for one in made)
+
+
+def test_a_url_is_read_like_a_folder(three: Path) -> None:
+    """The memory file system of fsspec stands for a bucket: nothing of it is a path here."""
+    fsspec = pytest.importorskip("fsspec")
+    (three / "qrels").mkdir()
+    (three / "qrels" / "test.tsv").write_text("q1\td3\t1\n")
+    bucket = fsspec.filesystem("memory")
+    bucket.put(str(three), "/bucket/data", recursive=True)
+
+    found = read("memory://bucket/data")
+
+    here = read(three)
+    assert list(whole(found)) == list(whole(here))
+    assert (found.fingerprint, found.qrels, found.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
+    assert found.name == "data"
+    assert is_sharded(Path("memory://bucket/data"))  # typer makes a path of it, which takes a slash
+
+
+def test_one_file_can_be_cut_too(folder: Path) -> None:
+    (folder / "corpus").rmdir()
+    (folder / "corpus.jsonl").write_text(lines(documents(9)))
+
+    assert not is_sharded(folder)
+    assert [shard.n for shard in read(folder).shards] == [4, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl", '{"_id": "x", "text": "a"}\n\n{"_id": "y"}', r'a\.jsonl, line 3: "text" is missing'),
+        ("a.jsonl", '{"_id": "x", "text": "a"}\nno', r"a\.jsonl, line 2, column 1: expected a JSON object"),
+        ("a.jsonl", b'{"_id": "x", "text": "\xff"}', r"a\.jsonl, line 1: expected UTF-8; 0xff"),
+        ("a.jsonl", '{"_id": "x", "text": "a"}\n{"_id": "x", "text": "b"}', "every id must be unique; 'x' is already"),
+        ("a.parquet", b"PAR1 no", r"a\.parquet cannot be read"),
+        ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz cannot be read"),
+    ],
+)
+def test_what_is_broken_is_named(folder: Path, name: str, content: str | bytes, told: str) -> None:
+    (folder / "corpus" / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=told):
+        list(whole(read(folder)))
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"name": ["a"], "text": ["b"]}, "expected the columns _id, text and perhaps title; got name, text"),
+        ({"_id": ["a", "b"], "text": ["b", None]}, r'row 2: "text" must be a string; got NoneType'),
+        ({"_id": ["a", None], "text": ["b", "c"]}, r'row 2: "_id" must be a string'),
+        ({"_id": ["a", "a"], "text": ["b", "c"]}, "every id must be unique; twice there is a"),
+        ({"_id": ["a"], "text": ["b"], "title": [3]}, r'row 1: "title" must be a string; got int'),
+    ],
+)
+def test_tables_that_are_no_corpus(folder: Path, table: dict[str, list[object]], told: str) -> None:
+    pq.write_table(pa.table(table), folder / "corpus" / "a.parquet")
+    with pytest.raises(DataError, match=told):
+        list(whole(read(folder)))
+
+
+def test_numbers_may_be_ids(folder: Path) -> None:
+    pq.write_table(pa.table({"id": [7, 8], "text": ["a", "b"]}), folder / "corpus" / "a.parquet")
+    assert list(whole(read(folder))) == [("7", "a"), ("8", "b")]
+
+
+def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
+    dataset = read(three)
+    (three / "corpus" / "a.jsonl").write_text(lines(documents(3)))
+    with pytest.raises(DataError, match=r"a\.jsonl has changed while it was read"):
+        dataset.shards[0].read()
+
+
+def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_LONGEST", 1 << 20)
+    (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):
+        read(folder)
+
+
+def test_an_empty_corpus(folder: Path) -> None:
+    with pytest.raises(DataError, match="has no corpus; expected queries"):
+        read(folder)
+    (folder / "corpus" / "a.jsonl").write_text("\n\n")
+    with pytest.raises(DataError, match="holds no document"):
+        read(folder)
+
+
+def test_an_unknown_protocol_is_one_line() -> None:
+    with pytest.raises(DataError, match=r"nonsense://x cannot be read: Protocol not known"):
+        read("nonsense://x")
