@@ -79,8 +79,8 @@ COMPLETE = (
     "reranking a shortlist. Then epsilon is exact."
 )
 ENGINE = (
-    "local|ray: A corpus in shards: who works through them, processes on this machine or a Ray cluster (RAY_ADDRESS; "
-    "without it Ray is started here)."
+    "NAME: A corpus in shards: who works through them, local (processes on this machine; the default) or ray (the "
+    "cluster of RAY_ADDRESS; without it, Ray is started here)."
 )
 WORKERS = (
     "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for every "

@@ -150,13 +150,22 @@ def refuse_in_shards(name: Spec | Versus) -> None:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """States of shards on disk, and the names of their documents."""
+class KeptShards:
+    """States of shards on disk, and the names of their documents.
+
+    Attributes:
+        folder: where they are.
+        key: of all that decides them beside the documents.
+        n_queries: in each.
+        k: ranks in each.
+        used: the files that this run has read or written.
+    """
 
     folder: Path
     key: str = ""
     n_queries: int = 0
-    written: list[Path] = field(default_factory=list)
+    k: int = 0
+    used: set[Path] = field(default_factory=set)
 
     def _path(self, shard: Shard) -> Path:
         own = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
@@ -164,21 +173,28 @@ class _Kept:
 
     def state(self, shard: Shard) -> ScoreState | None:
         """The state of a shard; None if it is not there."""
-
-        def decode(content: memoryview) -> ScoreState:
-            arrays = arrays_in(content)
-            state = ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
-            if len(state.n_items) != self.n_queries or len(arrays["ends"]) != shard.n:
-                raise ValueError("of other queries or documents")
-            return state
-
-        found = read_kept(path := self._path(shard), decode)
+        found = read_kept(path := self._path(shard), lambda content: self.decoded(shard, content))
         if found is not None:
-            self.written.append(path)
+            self.used.add(path)
         return found
 
+    def decoded(self, shard: Shard, content: memoryview) -> ScoreState:
+        """The state in what a worker gave; ValueError if it is that of something else."""
+        arrays = arrays_in(content)
+        of_query = {"delta_min": np.float32, "delta_max": np.float32, "n_items": np.int64}
+        for name in FIELDS:
+            shape = (self.n_queries,) if name in of_query else (self.n_queries, self.k)
+            dtype = of_query.get(name, np.int64 if name.endswith("keys") else np.float32)
+            if arrays[name].shape != shape or arrays[name].dtype != dtype:
+                raise ValueError(f"{name}: {arrays[name].dtype} of shape {arrays[name].shape}")
+        if arrays["ends"].shape != (shard.n,):
+            raise ValueError(f"names of {len(arrays['ends'])} documents and not of {shard.n}")
+        return ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
+
     def write(self, shard: Shard, content: bytes) -> None:
+        """Keep what a worker gave."""
         path = self._path(shard)
+        self.used.add(path)
         with keeping(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             with kept_file(path) as partial:
@@ -194,18 +210,18 @@ class _Kept:
 
     def clear(self) -> None:
         """Remove the states: the run has all that comes of them."""
-        for path in self.written:
+        for path in self.used:
             path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _kept_in(root: Path | None) -> Iterator[_Kept]:
+def _kept_in(root: Path | None) -> Iterator[KeptShards]:
     """Where states lie: in the cache, or in a temporary folder."""
     if root is not None:
-        yield _Kept(root / "shards")
+        yield KeptShards(root / "shards")
         return
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as folder:
-        yield _Kept(Path(folder))
+        yield KeptShards(Path(folder))
 
 
 def _packed(state: ScoreState, names: Sequence[str]) -> bytes:
@@ -390,7 +406,7 @@ class ShardedSearch(Search):
     """
 
     shards: Sequence[Shard]
-    kept: _Kept
+    kept: KeptShards
     workers: Workers
     told: Mapping[str, Any]
 
@@ -417,7 +433,7 @@ class ShardedSearch(Search):
             similarity=str(job.similarity),
             settings=[job.settings.k, job.settings.batch_size],
         )
-        self.kept.n_queries = len(self.queries.ids)
+        self.kept.n_queries, self.kept.k = len(self.queries.ids), job.settings.k
         arms = 1 if job.query_only or job.weights[0] == job.weights[1] else 2
         merged: ScoreState | None = None
         todo = []
@@ -436,8 +452,7 @@ class ShardedSearch(Search):
             own = Flow(pair=pair, settings=flow.settings, store=job.store, progress=_Ticks(tell))
             for shard, content in self.workers.run(job.scorer, todo, lambda: _ShardScorer(job, own)):
                 self.kept.write(shard, content)
-                state = self.kept.state(shard)
-                assert state is not None  # it was written just now
+                state = self.kept.decoded(shard, memoryview(content))
                 merged = state if merged is None else merge(merged, state)
                 if not alone:
                     tell(arms * shard.n)

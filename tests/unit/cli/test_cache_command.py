@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from quantdrift.datasets.shards import Shard
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import KeptArrays
+from quantdrift.engine.shards import KeptShards
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.spec import Endpoint
 from support.command_line import cli
@@ -33,6 +35,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("gap", "sqnr"):
         KeptArrays(root, key_of(kind=3)).get(name, lambda: np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
+    shard = Shard(url="a.parquet", digest="ab", size=1, start=0, n=2, row=0)
+    KeptShards(root / "shards", key=key_of(kind=5)).write(shard, b"two names and a state")
     on_server = Endpoint(url="http://localhost/v1", model="m")
     identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)
     (root / "mine.txt").write_text("not of quantdrift")
@@ -54,11 +58,12 @@ def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
         f"3 quantized layers, 0.0 MB in {kept / 'codes'}",
         f"2 sensitivities of layers, 0.0 MB in {kept / 'sensitivities'}",
         f"1 linear probes, 0.0 MB in {kept / 'probes'}",
+        f"1 parts of runs that were interrupted, 0.0 MB in {kept / 'shards'}",
         f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
     ]
     assert cleared() == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
-    assert [line.split()[0] for line in told()] == ["0"] * 5
+    assert [line.split()[0] for line in told()] == ["0"] * 6
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
