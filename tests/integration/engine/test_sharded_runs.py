@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.datasets.retrieval import read_beir_folder
 from quantdrift.engine.shards import _ShardScorer
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
@@ -179,6 +180,19 @@ def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> Non
     ]
     assert len(flips) == 2
     assert flips[0] == flips[1]
+
+
+def test_texts_are_found_in_shards_when_asked_for(quantdrift: Run, corpus: Path) -> None:
+    quantdrift("run", "TINY@W2", "--data", "ROOT/sharded", "--out", "shown", "--no-cache", *SHARDS)
+
+    assert "To see texts" in quantdrift("show", "shown", quiet=False)
+    told = json.loads(quantdrift("show", "shown", "--data", "ROOT/sharded", "--json", quiet=False))
+
+    whole = read_beir_folder(corpus.parent / "whole")
+    texts = dict(zip(whole.document_ids, whole.documents, strict=True))
+    assert told["changed"]
+    assert all(one["text_before"] == texts[one["before"]] for one in told["changed"])
+    assert "expected the data" in quantdrift("show", "shown", "--data", "ROOT/whole", quiet=False, code=2)
 
 
 # --- processes, and what is killed ----------------------------------------------------------------
