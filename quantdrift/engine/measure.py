@@ -34,6 +34,8 @@ MARGIN = 4.0
 """How much more than in the sample a score may change elsewhere."""
 NOISE_DEPTH = 10
 """Ranks of the reference that are scored again: numeric noise swaps neighbours, not strangers."""
+SAMPLED_DEPTH = 2
+"""Ranks that are scored again to see how far a score moves: the two that a gap lies between."""
 MANY = 0.1
 """Share of embeddings that are another's from which on it is said."""
 FEW = 10
@@ -111,12 +113,12 @@ class Reading:
         """The scores of both arms; `before` is that of the reading before, of which it may go on."""
         raise NotImplementedError
 
-    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+    def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """Rows of each side that are encoded again for the noise floor of some inputs, increasing."""
         raise NotImplementedError
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
-        """The noise floor of these inputs; `again` holds the rows of `rerun`."""
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
+        """The noise floor of these inputs in their first `depth` ranks; `again` holds the rows of `rerun`."""
         raise NotImplementedError
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
@@ -253,28 +255,31 @@ class Flow:
         """Encode some inputs again, in another order and batch size, and then all whose first answer that could change.
 
         An input whose first two items are further apart than twice the reach keeps its first answer. The reach is
-        MARGIN times the largest change of a score that the sample showed.
+        MARGIN times the largest change of a score that the sample showed. It shows that on few items, so inputs of the
+        sample are among those that are looked at closer.
         """
         rng = np.random.default_rng(self.settings.seed)
         n = len(state.reference_top()[0])
         rows = np.sort(rng.permutation(n)[:SAMPLED]).astype(np.int64)
-        found = self._again(reading, state, reference, weights, rows)
+        found = self._again(reading, state, reference, weights, rows=rows, depth=SAMPLED_DEPTH)
         reach = MARGIN * float(found.epsilon.max(initial=0.0))
-        near = np.setdiff1d(np.flatnonzero(_gaps(state) <= 2 * reach), rows).astype(np.int64)
+        near = np.flatnonzero(_gaps(state) <= 2 * reach).astype(np.int64)
         flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, found.epsilon.max(initial=0.0), dtype=np.float32)
         flips[rows], epsilon[rows] = found.flips, found.epsilon
         if len(near):
-            found = self._again(reading, state, reference, weights, near)
+            found = self._again(reading, state, reference, weights, rows=near, depth=NOISE_DEPTH)
             flips[near], epsilon[near] = found.flips, found.epsilon
         largest = float(epsilon.max(initial=0.0))
         told = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
         return Noise(flips=flips, epsilon=epsilon), told
 
-    def _again(self, reading: Reading, state: ScoreState, reference: Arms, weights: str, rows: Rows) -> Noise:
-        """The noise of some inputs: what could be first for them is encoded again."""
+    def _again(
+        self, reading: Reading, state: ScoreState, reference: Arms, weights: str, *, rows: Rows, depth: int
+    ) -> Noise:
+        """The noise of some inputs: they and their first items are encoded again."""
         rng = np.random.default_rng(self.settings.seed)
         size = other_batch_size(self.settings.batch_size)
-        wanted = reading.rerun(state, rows)
+        wanted = reading.rerun(state, rows, depth)
         # with +query the index is fixed, so it has no noise
         fixed = range(1, len(reference)) if self.pair.query_only else ()
         again = []
@@ -285,7 +290,7 @@ class Flow:
                     again.append(reference[number][own])
                 else:
                     again.append(self.encoded(side.part(own), rng.permutation(len(own)), weights, size, tell))
-        return reading.noise(state, reference, again, rows)
+        return reading.noise(state, reference, again, rows, depth)
 
     @contextmanager
     def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:

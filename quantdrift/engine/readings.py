@@ -116,15 +116,15 @@ class Search(Reading):
         state = state if self.rows is None else at_positions(state, self.rows)
         return merge(before, state) if self.joins and before is not None else state
 
-    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+    def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """The queries, and documents that could be first."""
-        contenders = state.reference_top()[0][rows, :NOISE_DEPTH]
+        contenders = state.reference_top()[0][rows, :depth]
         needed = np.unique(contenders[contenders >= 0])
         return (np.union1d(rows, needed),) if self.documents is None else (rows, needed)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first of the contenders is the same."""
-        contenders, wanted = state.reference_top()[0][rows, :NOISE_DEPTH], self.rerun(state, rows)
+        contenders, wanted = state.reference_top()[0][rows, :depth], self.rerun(state, rows, depth)
         return compare_rankings(
             (once[0][rows], once[-1][wanted[-1]]),
             (again[0][np.searchsorted(wanted[0], rows)], again[-1]),
@@ -303,14 +303,14 @@ class Classes(Reading):
         logits = self.read_by.logits
         return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
 
-    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+    def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """The inputs."""
-        del state
+        del state, depth
         return (rows,)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first class is the same."""
-        del state
+        del state, depth
         return noise_of_logits(self.read_by.logits(once[0][rows]), self.read_by.logits(again[0]))
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
@@ -415,15 +415,15 @@ class Shortlist(Reading):
         rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
         return score_ragged(rows, k=flow.settings.k)
 
-    def rerun(self, state: ScoreState, rows: Rows) -> tuple[Rows, ...]:
+    def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """Pairs of documents that could be first."""
-        numbers = self._numbers(state.reference_top()[0][rows, :NOISE_DEPTH], rows)
+        numbers = self._numbers(state.reference_top()[0][rows, :depth], rows)
         return (np.unique(numbers[numbers >= 0]),)
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first of the contenders is the same."""
-        positions = state.reference_top()[0][rows, :NOISE_DEPTH]
-        numbers, (needed,) = self._numbers(positions, rows).clip(min=0), self.rerun(state, rows)
+        positions = state.reference_top()[0][rows, :depth]
+        numbers, (needed,) = self._numbers(positions, rows).clip(min=0), self.rerun(state, rows, depth)
         places = np.searchsorted(needed, numbers).clip(max=len(needed) - 1)
         first, second = (np.asarray(arm[0])[:, 0].astype(np.float64) for arm in (once, again))
         return noise_of_scores(first[numbers], second[places], positions)

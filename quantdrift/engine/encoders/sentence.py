@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.store import digest_of
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource
@@ -30,6 +32,8 @@ _STATE = ("truncation", "padding")
 """Of a tokenizer's JSON: what the last call left behind."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Of a model's settings: where it came from, not what it does."""
+_TOKENS = 128 << 20
+"""Bytes of tokens that are remembered of a model: about 60,000 passages of 180 tokens."""
 
 
 class LoadedModel:
@@ -71,6 +75,82 @@ class LoadedModel:
         return {"notes": list(self.notes)}
 
 
+class Tokens:
+    """What batches of texts became, so that the second arm and the next scheme need not tokenise them again.
+
+    A batch is remembered as sentence-transformers made it, and given again for the same texts, prompt, task and
+    tokenizer settings. The oldest are forgotten first.
+
+    Args:
+        room: bytes that are remembered at most.
+    """
+
+    def __init__(self, room: int = _TOKENS) -> None:
+        self.room, self.taken = room, 0
+        self.batches: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def remembered(self, model: Any) -> Iterator[None]:
+        """Inside, the model takes tokens from here; a model that does not start with a transformer is left alone."""
+        if not _only_tokenises(model):
+            yield
+            return
+        make = model.preprocess
+
+        def preprocess(inputs: Any, prompt: str | None = None, **told: Any) -> dict[str, Any]:
+            if not all(isinstance(text, str) for text in inputs):
+                made: dict[str, Any] = make(inputs, prompt=prompt, **told)
+                return made
+            settings = (
+                prompt,
+                sorted(told.items()),
+                model.max_seq_length,
+                id(model.tokenizer),
+                *_sides(model.tokenizer),
+            )
+            key = digest_of([repr(settings), *inputs])
+            if key in self.batches:
+                return {
+                    name: part.long() if torch.is_tensor(part) else part for name, part in self.batches[key].items()
+                }
+            made = make(inputs, prompt=prompt, **told)
+            self._keep(key, made)
+            return made
+
+        model.preprocess = preprocess
+        try:
+            yield
+        finally:
+            del model.preprocess
+
+    def _keep(self, key: str, made: dict[str, Any]) -> None:
+        tensors = [part for part in made.values() if torch.is_tensor(part)]
+        if any(one.dtype != torch.int64 or one.device.type != "cpu" for one in tensors):
+            return
+        # numbers of tokens fit in half the bytes; what a model does to its own copy does not come back
+        self.batches[key] = {name: part.int() if torch.is_tensor(part) else part for name, part in made.items()}
+        self.taken += _bytes(self.batches[key])
+        while self.taken > self.room:
+            self.taken -= _bytes(self.batches.pop(next(iter(self.batches))))
+
+
+def _bytes(batch: dict[str, Any]) -> int:
+    return sum(part.nbytes for part in batch.values() if torch.is_tensor(part))
+
+
+def _only_tokenises(model: Any) -> bool:
+    """Whether what comes before a model's weights is sentence-transformers' own, and depends on the texts alone."""
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
+    from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- likewise
+
+    return (
+        type(model) is SentenceTransformer
+        and "preprocess" not in vars(model)
+        and type(model[0]) is Transformer
+        and "preprocess" not in vars(model[0])
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SentenceEncoder(LoadedModel):
     """A sentence-transformers model; prompts and pooling are left to it.
@@ -81,6 +161,7 @@ class SentenceEncoder(LoadedModel):
         similarity: how its embeddings are compared.
         notes: in what it differs from a reference, one sentence each.
         layers: None, as which of its layers are quantized is not known.
+        tokens: of the batches that it has read.
     """
 
     model: Any
@@ -88,6 +169,7 @@ class SentenceEncoder(LoadedModel):
     similarity: Similarity
     notes: tuple[str, ...] = ()
     layers: Sequence[str] | None = None
+    tokens: Tokens = field(default_factory=Tokens)
 
     @property
     def module(self) -> nn.Module:
@@ -111,7 +193,8 @@ class SentenceEncoder(LoadedModel):
 
     def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+        with self.tokens.remembered(self.model):
+            embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
         return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
@@ -211,13 +294,23 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
 def tokenizer_digest(tokenizer: Any) -> str:
     """A digest of a tokenizer: vocabulary, rules and what it pads and cuts, 32 hex digits."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is None:
-        content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
-    else:
-        content = {key: value for key, value in json.loads(fast.to_str()).items() if key not in _STATE}
-    sides = [getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side")]
+    if fast is not None:
+        return _rules_digest(fast.to_str(), _sides(tokenizer))
+    content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
+    text = json.dumps([content, *_sides(tokenizer)], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=8)  # one takes a tenth of a second, and every side of every arm asks for it
+def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
+    content = {key: value for key, value in json.loads(rules).items() if key not in _STATE}
     text = json.dumps([content, *sides], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _sides(tokenizer: Any) -> tuple[Any, ...]:
+    """Where a tokenizer pads and cuts."""
+    return tuple(getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side"))
 
 
 def encoder_parts(encoder: SentenceEncoder) -> dict[str, str]:
