@@ -38,11 +38,11 @@ SCHEMES = [f"W{bits}-{how}" for how in ("rtn", "hqq", "gptq") for bits in (8, 6,
 N_DOCUMENTS, N_QUERIES = 150, 75
 
 
-def corpus(folder: Path) -> Path:
+def corpus(folder: Path, n_documents: int = N_DOCUMENTS, n_queries: int = N_QUERIES) -> Path:
     """Docstrings of Python, and questions for some of them."""
     data = load_search_task("PythonDocsRetrieval")
-    documents = dict(zip(data.document_ids[:N_DOCUMENTS], data.documents[:N_DOCUMENTS], strict=True))
-    queries = dict(zip(data.query_ids[:N_QUERIES], data.queries[:N_QUERIES], strict=True))
+    documents = dict(zip(data.document_ids[:n_documents], data.documents[:n_documents], strict=True))
+    queries = dict(zip(data.query_ids[:n_queries], data.queries[:n_queries], strict=True))
     (folder / "qrels").mkdir(parents=True)
     for name, texts in (("corpus", documents), ("queries", queries)):
         lines = [json.dumps({"_id": each, "text": text}) for each, text in texts.items()]
