@@ -80,7 +80,7 @@ def test_a_run_and_the_next_scheme(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = corpus(tmp_path / "docs", 1000, 150)
+    data = corpus(tmp_path / "docs", 600, 100)
     script, place = tmp_path / "bare.py", resolve("minilm").location
     script.write_text(
         "from sentence_transformers import SentenceTransformer\n"
@@ -94,7 +94,7 @@ def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[
         of_children(*command, "--out", str(tmp_path / f"run{number}")) / of_children(str(script)) for number in range(2)
     ]
     with capsys.disabled():
-        report("quantdrift run / a script that encodes twice, CPU time", ratios, "1,000 documents, 150 queries")
+        report("quantdrift run / a script that encodes twice, CPU time", ratios, "600 documents, 100 queries")
 
 
 def test_twelve_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
