@@ -479,10 +479,10 @@ class ShardedSearch(Search):
             threads=threads_of(self.workers.n or 1) if local else None,
         )
 
-    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows) -> Noise:
+    def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first of the contenders is the same; `once` is what the pass over the corpus scored."""
-        positions, scores, _ = (part[rows, :NOISE_DEPTH] for part in state.reference_top())
-        wanted = self.rerun(state, rows)
+        positions, scores, _ = (part[rows, :depth] for part in state.reference_top())
+        wanted = self.rerun(state, rows, depth)
         at = np.where(positions >= 0, np.searchsorted(wanted[1], positions), 0)
         repeated = scores_of(again[0], again[1][at], self.similarity)
         return noise_of_scores(np.nan_to_num(scores.astype(np.float64)), repeated, positions)

@@ -32,8 +32,8 @@ _STATE = ("truncation", "padding")
 """Of a tokenizer's JSON: what the last call left behind."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Of a model's settings: where it came from, not what it does."""
-_TOKENS = 128 << 20
-"""Bytes of tokens that are remembered of a model: about 60,000 passages of 180 tokens."""
+_TOKENS = 64 << 20
+"""Bytes of tokens that are remembered of a model: about 30,000 passages of 180 tokens."""
 
 
 class LoadedModel:
