@@ -6,9 +6,11 @@ all items, and what is needed to judge it later: relevance labels and the noise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +131,7 @@ class Confidence:
     entropy: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Evidence:
     """What one run knows of every input.
 
@@ -262,3 +264,28 @@ class Evidence:
     def depth(self) -> int:
         """How many ranks are stored, k."""
         return int(self.reference_top.items.shape[1])
+
+
+Found = TypeVar("Found")
+Asked = ParamSpec("Asked")
+
+
+def once(function: Callable[Concatenate[Evidence, Asked], Found]) -> Callable[Concatenate[Evidence, Asked], Found]:
+    """Decorate a function of evidence that many metrics ask: what it gives is kept as long as the evidence is.
+
+    Arrays that it gives cannot be written to.
+    """
+    kept: WeakKeyDictionary[Evidence, dict[Any, Found]] = WeakKeyDictionary()
+
+    @wraps(function)
+    def found(evidence: Evidence, /, *args: Asked.args, **options: Asked.kwargs) -> Found:
+        of = kept.setdefault(evidence, {})
+        key = (*args, *options.items())
+        if key not in of:
+            made = of[key] = function(evidence, *args, **options)
+            for each in made if isinstance(made, tuple) else (made,):
+                if isinstance(each, np.ndarray):
+                    each.setflags(write=False)
+        return of[key]
+
+    return found

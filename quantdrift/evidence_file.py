@@ -45,6 +45,9 @@ _TYPES = {
     "candidate_entropy": pa.float64(),
 }
 """The columns that are read."""
+_NAMED = tuple(name for name, held in _TYPES.items() if held == pa.list_(pa.string()))
+"""Of them those that hold names, each many times: read as numbers of the names that the file lists once."""
+_LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 _ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
 """Of a file at most. Every input has an id of its own, so ours have less than one row a byte; a
 thousand equal values compress well, though."""
@@ -113,7 +116,7 @@ def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
 def _table(path: Path, content: bytes) -> pa.Table:
     size = len(content)
     # read_table goes through pyarrow.dataset, which takes longer to import than a run to read
-    with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
         version = (file.metadata.metadata or {}).get(_VERSION_KEY)
         if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
             raise RunError(
@@ -124,7 +127,17 @@ def _table(path: Path, content: bytes) -> pa.Table:
         values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]
         if file.metadata.num_rows > _ROWS_PER_BYTE * size or sum(values) > _VALUES_PER_BYTE * size:
             raise ValueError(f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs")
-        return file.read(columns=[*_TYPES])
+        paths = [file.schema.column(number).path for number in range(len(file.schema))]
+        known = file.metadata
+    for listed in ([path for path in paths if path.partition(".")[0] in _NAMED], []):
+        whole = {"metadata": known, "read_dictionary": listed, "page_checksum_verification": True}
+        try:
+            with pq.ParquetFile(pa.BufferReader(content), **whole) as file:
+                return file.read(columns=[*_TYPES])
+        except pa.ArrowNotImplementedError:  # names that the file does not list at one place
+            if not listed:
+                raise
+    raise AssertionError("the last way returns or raises")
 
 
 def _evidence(table: pa.Table) -> Evidence:
@@ -140,15 +153,11 @@ def _evidence(table: pa.Table) -> Evidence:
         raise ValueError(f"{shape[0]:,} inputs with lists of {shape[1]:,} items are too many")
     tops = []
     for arm, ((offsets, names), *scores) in held.items():
-        kept = np.arange(shape[1])[None, :] < lengths[arm][:, None]
-        items = np.full(shape, -1, dtype=np.int64)
-        items[kept] = _indices(names, vocabulary)
-        filled = [np.full(shape, np.nan, dtype=np.float32) for _ in scores]
-        for array, (own_offsets, values) in zip(filled, scores, strict=True):
-            if not np.array_equal(own_offsets, offsets):
-                raise ValueError(f"the items of an input and their scores differ in number ({arm})")
-            array[kept] = _numpy(values)
-        tops.append(Top(items=items, reference_scores=filled[0], candidate_scores=filled[1]))
+        if not all(np.array_equal(own_offsets, offsets) for own_offsets, _ in scores):
+            raise ValueError(f"the items of an input and their scores differ in number ({arm})")
+        items = _filled(_indices(names, vocabulary), lengths[arm], shape, -1)
+        first, second = (_filled(_numpy(values), lengths[arm], shape, np.float32(np.nan)) for _, values in scores)
+        tops.append(Top(items=items, reference_scores=first, candidate_scores=second))
     judgements = None
     if "judged_items" in table.column_names:
         offsets, names = _lists_of(table, "judged_items")
@@ -199,7 +208,7 @@ def _faults(evidence: Evidence) -> Iterator[str]:
     for arm, top in zip((*_ARMS, "candidate"), tops, strict=False):  # the third, if any, is the candidate's as well
         # of the other arm's list, one that was cut short need not know a score
         for which in {"all": _ARMS, "listed": (arm,), "none": ()}[evidence.deltas]:
-            if not np.isfinite(getattr(top, f"{which}_scores")[top.items >= 0]).all():
+            if not (np.isfinite(getattr(top, f"{which}_scores")) | (top.items < 0)).all():
                 yield "a score is not finite"
     if evidence.deltas != "none":
         low, high = evidence.delta_min[scored], evidence.delta_max[scored]
@@ -219,8 +228,9 @@ def _faults(evidence: Evidence) -> Iterator[str]:
 def _column(table: pa.Table, name: str) -> pa.Array:
     """A column that must be there, of its type and without nulls."""
     column = table[name].combine_chunks()
-    if not column.type.equals(_TYPES[name]):
-        raise ValueError(f"{name} holds {column.type}; expected {_TYPES[name]}")
+    wanted = _TYPES[name]
+    if not (column.type.equals(wanted) or (name in _NAMED and column.type.equals(_LISTED))):
+        raise ValueError(f"{name} holds {column.type}; expected {wanted}")
     if isinstance(column, pa.ChunkedArray) or column.null_count:
         raise ValueError(f"{name} holds a null, or too much")
     return column
@@ -233,10 +243,21 @@ def _values(table: pa.Table, name: str) -> NDArray[Any]:
 def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
     """A column of lists: where that of each input begins, and what all of them hold."""
     column = _column(table, name)
-    values = column.flatten()
+    # flatten and value_lengths would import pyarrow.compute
+    offsets = _view(column.offsets).astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     if values.null_count:
         raise ValueError(f"{name} holds a null in a list")
-    return np.concatenate([[0], _numpy(column.value_lengths()).cumsum()]).astype(np.int64), values
+    return offsets - offsets[0], values
+
+
+def _filled(values: NDArray[Any], lengths: NDArray[np.int64], shape: tuple[int, int], end: Any) -> NDArray[Any]:
+    """Lists of such lengths as rows, with `end` behind those that are shorter."""
+    if len(values) == shape[0] * shape[1]:
+        return values.reshape(shape)
+    rows = np.full(shape, end, dtype=values.dtype)
+    rows[np.arange(shape[1])[None, :] < lengths[:, None]] = values
+    return rows
 
 
 def _nullable(values: NDArray[np.float64]) -> pa.Array:
@@ -254,16 +275,21 @@ def _names(evidence: Evidence, indices: NDArray[np.int64]) -> pa.Array:
 
 def _indices(column: pa.Array, vocabulary: dict[str, int]) -> NDArray[np.int64]:
     """Item names to indices, one numbering for all columns."""
-    encoded = column.dictionary_encode()
-    numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in encoded.dictionary.to_pylist()]
-    return np.array(numbers, dtype=np.int64)[_numpy(encoded.indices)] if len(column) else np.empty(0, np.int64)
+    listed = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in listed.dictionary.to_pylist()]
+    return np.array(numbers, dtype=np.int64)[_view(listed.indices)] if len(column) else np.empty(0, np.int64)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:
     """The values of an array without nulls."""
+    return _view(column).copy()
+
+
+def _view(column: pa.Array) -> NDArray[Any]:
+    """The same, where they lie in the table."""
     # unlike to_numpy, its buffer does not import pandas where it is installed, half a second
     held, here = column.buffers()[1], slice(column.offset, column.offset + len(column))
     if pa.types.is_boolean(column.type):
         bits = np.unpackbits(np.frombuffer(held or b"", dtype=np.uint8), bitorder="little")
         return bits[here].astype(np.bool_)
-    return np.frombuffer(held or b"", dtype=column.type.to_pandas_dtype())[here].copy()
+    return np.frombuffer(held or b"", dtype=column.type.to_pandas_dtype())[here]

@@ -6,13 +6,10 @@ were taken. Source: paper, section 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from quantdrift.evidence import Evidence
+from quantdrift.evidence import Evidence, once
 
 Floats = NDArray[np.float64]
 
@@ -107,6 +104,7 @@ def at_risk(evidence: Evidence) -> Floats:
     return np.where(np.isnan(ratio), np.nan, (ratio < 1).astype(np.float64))
 
 
+@once
 def contender_count(evidence: Evidence) -> NDArray[np.int64]:
     """How many of the stored ranks k >= 2 have gap_k < 2 epsilon.
 
@@ -173,6 +171,7 @@ def tied_top(evidence: Evidence) -> NDArray[np.bool_]:
     return np.asarray(gap(evidence) == 0)
 
 
+@once
 def ties_for_first(
     evidence: Evidence,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
@@ -194,6 +193,7 @@ def ties_for_first(
         for (items, _), each, size in zip(arms, first, sizes, strict=True)
     ]
     # an item occurs once in a list: what is there twice is in both
-    both = np.sort(np.hstack([np.where(each, items, -1) for (items, _), each in zip(arms, first, strict=True)]), axis=1)
+    tied = [np.where(each, items, -1)[:, each.any(axis=0)] for (items, _), each in zip(arms, first, strict=True)]
+    both = np.sort(np.hstack(tied), axis=1)
     shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
     return sizes[0], sizes[1], shared, cut[0] | cut[1]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.evidence import Evidence
+from quantdrift.evidence import Evidence, once
 from quantdrift.metrics.base import PerInput, define
 
 Floats = NDArray[np.float64]
@@ -19,6 +19,7 @@ _NO_RELEVANT = "no input has a relevant item"
 _NO_JUDGEMENT = "no input has a judgement"
 
 
+@once
 def arm_grades(evidence: Evidence, arm: Any, cutoff: int) -> Floats:
     """Grades of one arm's first ranks, float64 [n_inputs, min(cutoff, depth)]; 0 where not judged or not relevant."""
     top = evidence.reference_top if arm == "reference" else evidence.candidate_top
@@ -26,14 +27,20 @@ def arm_grades(evidence: Evidence, arm: Any, cutoff: int) -> Floats:
     judgements = evidence.judgements
     if judgements is None or not len(judgements.items):
         return np.zeros(items.shape)
-    # one number per (input, item), so that one binary search looks all of them up
-    n_items = len(evidence.item_ids)
-    keys = _rows(evidence) * n_items + judgements.items
-    order = np.argsort(keys, kind="stable")
-    keys, grades = keys[order], np.maximum(judgements.grades[order], 0).astype(np.float64)
-    wanted = np.arange(evidence.n_inputs)[:, None] * n_items + items
+    keys, grades = _looked_up(evidence)
+    wanted = np.arange(evidence.n_inputs)[:, None] * len(evidence.item_ids) + items
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where((items >= 0) & (keys[places] == wanted), grades[places], 0.0)
+
+
+@once
+def _looked_up(evidence: Evidence) -> tuple[NDArray[np.int64], Floats]:
+    """One number per judged (input, item), increasing, so that one binary search finds all; and their grades."""
+    judgements = evidence.judgements
+    assert judgements is not None  # callers have looked
+    keys = _rows(evidence) * len(evidence.item_ids) + judgements.items
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.maximum(judgements.grades[order], 0).astype(np.float64)
 
 
 def judged(evidence: Evidence) -> NDArray[np.bool_]:
@@ -43,6 +50,7 @@ def judged(evidence: Evidence) -> NDArray[np.bool_]:
     return np.diff(evidence.judgements.offsets) > 0
 
 
+@once
 def relevant_count(evidence: Evidence) -> Floats:
     """How many items are judged relevant (grade above 0), float64 [n_inputs]."""
     if evidence.judgements is None:

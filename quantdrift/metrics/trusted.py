@@ -13,15 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import MOST, calibrates, least_inputs, observe, split_conformal_threshold
-from quantdrift.evidence import Evidence
+from quantdrift.conformal import MOST, Observed, calibrates, least_inputs, observe, split_conformal_threshold
+from quantdrift.evidence import Evidence, once
 from quantdrift.metrics.base import define
 
 Floats = NDArray[np.float64]
 
 
+@once
+def _calibrating(evidence: Evidence) -> NDArray[np.bool_]:
+    return calibrates(evidence.input_ids)
+
+
+@once
+def _observed(evidence: Evidence) -> Observed:
+    return observe(evidence, "S")
+
+
 def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
-    found = [int((calibrates(one.input_ids) & (one.n_items > 1)).sum()) for one in group]
+    found = [int((_calibrating(one) & (one.n_items > 1)).sum()) for one in group]
     least = least_inputs(cutoff)
     if max(found, default=0) >= least:
         return None
@@ -46,7 +56,7 @@ accepted_answers = partial(
 @accepted_answers("coverage", direction="higher", headline=True)
 def _coverage(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Share of the answers that the stability check accepts at this level, calibrated on other inputs of the run."""
-    observed, calibrating = observe(evidence, "S"), calibrates(evidence.input_ids)
+    observed, calibrating = _observed(evidence), _calibrating(evidence)
     assert observed.values is not None  # S has some
     known = observed.values[calibrating & observed.defined]
     if len(known) < least_inputs(cutoff):
@@ -68,4 +78,4 @@ def _joint(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
 
 
 def _flipped(evidence: Evidence) -> Floats:
-    return observe(evidence, "S").flipped.astype(np.float64)
+    return _observed(evidence).flipped.astype(np.float64)

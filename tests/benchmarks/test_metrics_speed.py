@@ -3,14 +3,20 @@
 5,000 queries, 200 ranks stored of either arm, 10 judgements each.
 """
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from timing import in_turn, report
 
 from quantdrift.evidence import Evidence, Judgements, Top
+from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.metrics import default_metrics, measure, parse_metric
+from quantdrift.runs import write_run
+from support.written_samples import record
 
 N_INPUTS, DEPTH, N_ITEMS, JUDGED = 5_000, 200, 20_000, 10
 SHAPE = f"{N_INPUTS:,} queries, {DEPTH} ranks of either arm, {JUDGED} judgements each"
@@ -21,6 +27,10 @@ Qrels = dict[str, dict[str, int]]
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
+    return _made()
+
+
+def _made() -> Evidence:
     rng = np.random.default_rng(0)
     items = np.array([rng.choice(N_ITEMS, DEPTH + 20, replace=False) for _ in range(N_INPUTS)])
     scores = -np.sort(-rng.random((N_INPUTS, DEPTH)).astype(np.float32), axis=1)
@@ -110,3 +120,24 @@ def test_all_metrics_with_intervals(evidence: Evidence) -> None:
         in_turn(lambda: measure(evidence), intervals, 2),
         SHAPE,
     )
+
+
+def test_reading_and_all_metrics_of_many_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU time of 50,000 inputs; and the whole command on 1,509 against a bare read of its file, with imports."""
+    monkeypatch.setattr(sys.modules[__name__], "N_INPUTS", 50_000)
+    write_evidence(_made(), tmp_path / "many.parquet")
+    start = time.process_time()
+    held = read_evidence(tmp_path / "many.parquet")
+    middle = time.process_time()
+    measure(held)
+    print(f"\n50,000 inputs, CPU time: read {middle - start:.1f} s, all metrics {time.process_time() - middle:.1f} s")
+    monkeypatch.setattr(sys.modules[__name__], "N_INPUTS", 1_509)
+    run = write_run(tmp_path / "run", evidence=_made(), record=record(classes=False))
+    bare = f"import numpy, pyarrow.parquet; pyarrow.parquet.ParquetFile({str(run.path / 'evidence.parquet')!r}).read()"
+    ours = [sys.executable, "-m", "quantdrift", "metrics", str(run.path)]
+    ratios = in_turn(
+        lambda: subprocess.run(ours, check=True, stdout=subprocess.DEVNULL),
+        lambda: subprocess.run([sys.executable, "-c", bare], check=True),
+        ROUNDS,
+    )
+    report("quantdrift metrics / a bare read of the file", ratios, "1,509 inputs, whole processes")

@@ -52,6 +52,20 @@ def test_what_is_written_is_read_back(tmp_path: Path, judged: bool, noisy: bool)
     assert_same(read_evidence(written(before, tmp_path)), before)
 
 
+def test_a_file_of_several_row_groups_and_of_plain_strings_is_the_same(tmp_path: Path) -> None:
+    """Each group lists its names anew, or not at all where there are too many."""
+    before = evidence()
+    table = pq.read_table(written(before, tmp_path))
+    path = tmp_path / "again.parquet"
+    for options in (
+        {"row_group_size": 1},
+        {"use_dictionary": False},
+        {"row_group_size": 2, "data_page_version": "2.0"},
+    ):
+        pq.write_table(table, path, **options)
+        assert_same(read_evidence(path), before)
+
+
 def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
     table = pq.read_table(written(evidence(), tmp_path)).to_pydict()
     assert table["input_id"] == QUERIES
