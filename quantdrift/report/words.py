@@ -190,7 +190,7 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"left at full precision: {some(left_out)}"
     if floor := record.get("noise_floor"):
         n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
-        closer = f"the {n:,} within reach of that looked at closer" if n else "none is within reach of that"
+        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "none is within reach of that"
         yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
