@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import deque
@@ -18,6 +19,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from quantdrift.display import note
@@ -76,15 +79,15 @@ def threads_of(n_workers: int) -> int:
 
 # --- processes on this machine --------------------------------------------------------------------
 
-_make: Make | None = None
 _own: Scorer | None = None
 
 
-def _start(make: Make) -> None:
-    """Of a process that works: it is told what to do, and ends when the one that told it does."""
-    global _make  # noqa: PLW0603 -- a process has one job
-    _make = make
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
+def _start() -> None:
+    """Of a process that works: it ends when the one that started it does."""
+    with suppress(ImportError):
+        from tqdm import tqdm  # noqa: PLC0415 -- only where models are
+
+        tqdm.set_lock(threading.RLock())  # its own, one between processes, is left behind when this one is ended
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is not the first process
 
@@ -95,14 +98,14 @@ def _start(make: Make) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _score(shard: Any) -> bytes | str:
+def _score(told: Path, shard: Any) -> bytes | str:
     """What is kept of a shard, or what was wrong; not every error can be sent."""
     global _own  # noqa: PLW0603 -- a process has one model
     try:
         if _own is None:
-            assert _make is not None  # that is how a process starts
+            make: Make = pickle.loads(told.read_bytes())
             _, number = multiprocessing.current_process().name.rsplit("-", 1)
-            _own = _make(int(number))
+            _own = make(int(number))
         return _own.score(shard)
     except QuantDriftError as error:
         return str(error)
@@ -112,12 +115,13 @@ def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Found:
     todo, deaths = deque(shards), 0
     while todo:
         under_way: dict[Future[bytes | str], Any] = {}
-        with _pool(n, make) as pool:
+        with _written(make) as told, _pool(n) as pool:
             try:
                 while todo or under_way:
                     while todo and len(under_way) < n:
                         shard = todo.popleft()
-                        under_way[pool.submit(_score, shard)] = shard
+                        with _deaf():  # a process that this starts is so from its first moment
+                            under_way[pool.submit(_score, told, shard)] = shard
                     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                         found = future.result()
                         yield under_way.pop(future), _checked(found)
@@ -134,10 +138,19 @@ def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Found:
 
 
 @contextmanager
-def _pool(n: int, make: Make) -> Iterator[ProcessPoolExecutor]:
+def _written(make: Make) -> Iterator[Path]:
+    """What to do, in a file that nobody else can read or write; at a pipe we would wait until a worker reads it."""
+    with TemporaryDirectory(prefix="quantdrift-workers-") as folder:
+        path = Path(folder) / "job"
+        path.write_bytes(pickle.dumps(make))
+        yield path
+
+
+@contextmanager
+def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
     """Processes; where the block is left by an error they are ended in the middle of their shards."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(n, mp_context=context, initializer=_start, initargs=(make,))
+    pool = ProcessPoolExecutor(n, mp_context=context, initializer=_start)
     try:
         yield pool
     except BaseException:
@@ -147,6 +160,19 @@ def _pool(n: int, make: Make) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Inside, Ctrl-C is not heard; it is for the process that started the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _checked(found: bytes | str) -> bytes:
