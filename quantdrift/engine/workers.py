@@ -85,7 +85,7 @@ _own: Scorer | None = None
 def _start() -> None:
     """Of a process that works: it ends when the one that started it does."""
     with suppress(ImportError):
-        from tqdm import tqdm  # noqa: PLC0415 -- only where models are
+        from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 -- only where models are
 
         tqdm.set_lock(threading.RLock())  # its own, one between processes, is left behind when this one is ended
     parent = multiprocessing.parent_process()
