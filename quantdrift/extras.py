@@ -14,7 +14,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (
             *("torch", "transformers", "tokenizers", "sentence_transformers", "safetensors"),
-            *("huggingface_hub", "filelock", "fsspec", "sklearn"),
+            *("huggingface_hub", "filelock", "fsspec", "tqdm", "sklearn"),
         ),
         "mteb": ("mteb", "datasets"),
         "beir": ("beir", "pytrec_eval"),

@@ -95,7 +95,7 @@ class Tokens:
         if not _only_tokenises(model):
             yield
             return
-        make = model.preprocess
+        make, rules = model.preprocess, _rules(model.tokenizer)
 
         def preprocess(inputs: Any, prompt: str | None = None, **told: Any) -> dict[str, Any]:
             if not all(isinstance(text, str) for text in inputs):
@@ -107,6 +107,7 @@ class Tokens:
                 model.max_seq_length,
                 id(model.tokenizer),
                 *_sides(model.tokenizer),
+                *rules,
             )
             key = digest_of([repr(settings), *inputs])
             if key in self.batches:
@@ -148,7 +149,15 @@ def _only_tokenises(model: Any) -> bool:
         and "preprocess" not in vars(model)
         and type(model[0]) is Transformer
         and "preprocess" not in vars(model[0])
+        and hasattr(model.tokenizer, "backend_tokenizer")
     )
+
+
+def _rules(tokenizer: Any) -> tuple[Any, ...]:
+    """What somebody may have changed in a tokenizer that is in memory, and what can be told of it in no time."""
+    backend = tokenizer.backend_tokenizer
+    parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
+    return len(tokenizer), *(part and part.__getstate__() for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

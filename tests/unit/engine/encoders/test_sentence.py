@@ -8,6 +8,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
+from tokenizers.normalizers import Lowercase
+from tokenizers.processors import TemplateProcessing
 
 from quantdrift.engine.encoders.sentence import SentenceEncoder, Tokens, encoder_of, tokenizer_digest
 from quantdrift.models.named import ModelSource
@@ -66,6 +68,22 @@ def test_the_second_arm_takes_the_tokens_of_the_first_and_gets_the_librarys_own_
     np.testing.assert_array_equal(second, own(model, "document", TEXTS))
     assert np.abs(second - first).max() > 0.01
     assert "preprocess" not in vars(model)
+
+
+@pytest.mark.parametrize("part", ["normalizer", "post_processor"])
+def test_a_tokenizer_that_is_changed_in_memory_makes_other_tokens(part: str, model: SentenceTransformer) -> None:
+    """As `quantdrift diagnose` does."""
+    one, backend = encoder(model), model.tokenizer.backend_tokenizer
+    before, texts = getattr(backend, part), [text.upper() for text in TEXTS]
+    first = one.encode(texts, "document", 8)
+    changed = {"normalizer": Lowercase(), "post_processor": TemplateProcessing(single="$A")}[part]
+    try:
+        setattr(backend, part, changed)
+        second, expected = one.encode(texts, "document", 8), own(model, "document", texts)
+    finally:
+        setattr(backend, part, before)
+    np.testing.assert_array_equal(second, expected)
+    assert np.abs(second - first).max() > 0.01
 
 
 @pytest.mark.parametrize("change", ["role", "padding", "length", "texts"])
