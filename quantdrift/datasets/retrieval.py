@@ -48,6 +48,11 @@ def plain_or_zipped(folder: Path, name: str) -> Path | None:
 def _find(folder: Path, name: str) -> Path:
     if file := plain_or_zipped(folder, name):
         return file
+    if name == "corpus.jsonl" and (folder / "corpus").is_dir():
+        raise DataError(
+            f"{folder} holds a corpus in shards, which quantdrift run and quantdrift study run take; this takes one in "
+            "memory, corpus.jsonl, such as a part of it"
+        )
     there = some(sorted(entry.name for entry in folder.iterdir())) or "nothing"
     raise DataError(f"{folder} has no {name}; it holds {there}. Expected {LAYOUT}")
 

@@ -161,6 +161,11 @@ def test_what_takes_a_corpus_in_memory_is_refused(
     assert re.search(told, quantdrift("run", *arguments, "--data", "ROOT/sharded", code=2))
 
 
+def test_other_commands_say_who_takes_shards(quantdrift: Run, corpus: Path) -> None:
+    told = quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/sharded", code=2)
+    assert "holds a corpus in shards, which quantdrift run and quantdrift study run take" in told
+
+
 def test_workers_are_of_files(quantdrift: Run) -> None:
     assert "expected --data" in quantdrift("run", "TINY@W4", "--task", "PythonDocsSmall", "--workers", "2", code=2)
 
