@@ -17,6 +17,7 @@ from quantdrift.spec import FULL_BITS, chooses, parse
 if TYPE_CHECKING:
     from quantdrift.allocation.record import Allocation
     from quantdrift.engine.sensitivity.jobs import Rival
+    from quantdrift.statistics.estimates import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def command(options: AllocateOptions) -> Shown:
     check_spec(spec)
     _ = spec.scheme.widths  # refused before a model is loaded
     Allocation.check_place(options.out)
-    from quantdrift.engine.sensitivity.jobs import allocate_spec
+    from quantdrift.engine.sensitivity.jobs import allocate_spec, captured
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(
@@ -73,11 +74,15 @@ def command(options: AllocateOptions) -> Shown:
     named = f"{spec.model}@{options.out}{'+query' if spec.scheme.query_only else ''}"
     use = f"quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
-    held_out = {"n_queries": rivals[0].flips.n, "rivals": [_rival_json(rival) for rival in rivals]} if rivals else None
+    held_out = None
+    if rivals:
+        capture = captured(rivals)
+        told = [_rival_json(rival) for rival in rivals]
+        held_out = {"n_queries": rivals[0].flips.n, "rivals": told, "capture": capture.to_json()}
     return Shown(
         data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
-        grids=[_layers(allocation), *([_rivals(rivals)] if rivals else [])],
+        grids=[_layers(allocation), *([_rivals(rivals, capture)] if rivals else [])],
         next=[f"\nallocation: {options.out}", *([f"use it: {use}"] if spec.scheme.activation_bits is None else [])],
     )
 
@@ -117,7 +122,7 @@ def _layers(allocation: Allocation) -> Grid:
     return Grid(head=head, rows=rows, lines=lines)
 
 
-def _rivals(rivals: Sequence[Rival]) -> Grid:
+def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
     rows = [
         [
             rival.name,
@@ -127,15 +132,23 @@ def _rivals(rivals: Sequence[Rival]) -> Grid:
         ]
         for rival in rivals
     ]
-    ours, best = rivals[0], min(rivals, key=lambda rival: rival.flips.value or 0.0)
+    # among those that spend no more
+    fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
+    ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)
     verdict = f"{ours.name} changes fewest answers"
     if (ours.flips.value or 0.0) > (best.flips.value or 0.0):
         verdict = f"{ours.name} did not win against {best.name}; use another criterion, or measure on more queries"
+    lines = [f"{verdict} for as many bits. A difference whose interval reaches 0 could be chance."]
+    uniform = [rival.name for rival in rivals if rival.uniform]
+    if capture.value is not None:
+        lines.append(f"Capture: {with_interval(capture)} of what {uniform[1]} gains over {uniform[0]}.")
+    elif len(uniform) > 1:
+        lines.append(f"No capture: {capture.reason}.")
     return Grid(
         title=f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)",
         head=["bits from", "bits", "other first answer", "more than this allocation"],
         rows=rows,
-        lines=[f"{verdict}. A difference whose interval reaches 0 could be chance."],
+        lines=lines,
     )
 
 

@@ -1,15 +1,15 @@
 """What `quantdrift allocate` and `quantdrift predict` do, from a spec and data to what they show.
 
 An allocation is held against its rivals on queries that no layer was measured on. Flips are counted by rounding to
-nearest, among the first documents of each query: what is compared is where the bits are, and that takes a fraction of
-a run per rival.
+nearest, among the first documents of each query (`engine.trial`): what is compared is where the bits are, and that
+takes a fraction of a run per rival.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +19,25 @@ from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
 from quantdrift.allocation.record import Allocation
 from quantdrift.allocation.solver import solve
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.inputs import Inputs, Settings, Vectors
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Arms, Flow
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.readings import Search
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
 from quantdrift.engine.store import EmbeddingStore
+from quantdrift.engine.trial import Trial
 from quantdrift.progress import Progress
-from quantdrift.spec import MAX_BITS, Spec
-from quantdrift.statistics.estimates import Estimate, rate_estimate
+from quantdrift.spec import MAX_BITS, MIN_BITS, Spec
+from quantdrift.statistics.estimates import Estimate, percentile_interval, rate_estimate, resampled, undefined
 from quantdrift.statistics.paired import paired_rate_difference
 
 QUERIES = 128
-"""Held-out queries at most: an interval of some eight points on a rate, at a minute per rival."""
-DEPTH = 20
-"""First documents of every query that are embedded again."""
-_CHUNK = 256
-"""Inputs between two steps of the progress bar."""
+"""Held-out queries at most: an interval of some eight points on a rate."""
+UNIFORM = [f"W{bits} throughout" for bits in range(MIN_BITS, MAX_BITS + 1)]
+"""Names of rivals that give every layer as many bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +46,20 @@ class Rival:
 
     Attributes:
         name: as shown.
+        uniform: whether all layers that have a choice have one width.
         bits_per_weight: over all linear layers.
         flips: rate of held-out queries with another first document.
         difference: its flip rate less that of the allocation, paired over the queries; None for the allocation
             itself.
+        changed: bool [n_queries], the flips themselves.
     """
 
     name: str
+    uniform: bool
     bits_per_weight: float
     flips: Estimate
     difference: Estimate | None
+    changed: NDArray[np.bool_] = field(repr=False, compare=False)
 
 
 def held_out_queries(n_queries: int, calibration: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
@@ -100,59 +102,71 @@ def allocate_spec(
 def hold_contest(
     allocation: Allocation, setting: Setting, flow: Flow, search: Search, *, reference: Arms, held: NDArray[np.int64]
 ) -> list[Rival]:
-    """Round the model in every way that spends as many bits, and count flips on the held-out queries.
+    """Round the model in every way of `rivals_of`, and count flips on the held-out queries.
 
     The allocation itself comes first. The model is in the reference arm, and left so; of a pair whose query side alone
     is quantized the documents stay there.
     """
-    queries, documents, similarity = search.queries.part(held), search.sides[-1], search.similarity
-    tops = _tops(np.asarray(reference[0])[held], reference[-1], similarity, min(DEPTH, len(documents.ids)))
-    pool = np.unique(tops[tops >= 0])
-    near, fixed, query_only = documents.part(pool), np.asarray(reference[-1])[pool], flow.pair.query_only
-    widths = rivals_of(allocation, setting)
+    trial = Trial(flow, search, reference, held)
     n_weights = np.array([layer.n_weights for layer in allocation.layers])
     rivals: list[Rival] = []
-    ours: NDArray[np.bool_] | None = None
-    for name, chosen in widths.items():
-        n_rows = len(held) + (0 if query_only else len(pool))
-        stage = setting.progress.stage(f"held-out queries: {name}", n_rows)
-        with stage as tell, rounded(setting.layers, chosen, setting.group_size):
-
-            def embedded(side: Inputs, tell: Callable[[int], None] = tell) -> Vectors:
-                return EmbeddingStore(None).get(
-                    "",
-                    order=side.order(),
-                    encode=lambda rows: flow.run(side, rows, flow.settings.batch_size),
-                    progress=tell,
-                    chunk=_CHUNK,
-                )
-
-            first = _tops(embedded(queries), fixed if query_only else embedded(near), similarity, 1)[:, 0]
-        flipped = pool[first] != tops[:, 0]
-        rival = Rival(
-            name=name,
-            bits_per_weight=float(n_weights @ np.array(chosen)) / int(n_weights.sum()),
-            flips=rate_estimate(flipped.astype(np.float64)),
-            difference=None if ours is None else paired_rate_difference(ours, flipped),
+    for name, widths in rivals_of(allocation, setting).items():
+        with rounded(setting.layers, widths, setting.group_size):
+            flips = trial.changes(f"held-out queries: {name}", query_only=flow.pair.query_only).flips
+        rivals.append(
+            Rival(
+                name=name,
+                uniform=name in UNIFORM,
+                bits_per_weight=float(n_weights @ np.array(widths)) / int(n_weights.sum()),
+                flips=rate_estimate(flips.astype(np.float64)),
+                difference=paired_rate_difference(rivals[0].changed, flips) if rivals else None,
+                changed=flips,
+            )
         )
-        ours = flipped if ours is None else ours
-        rivals.append(rival)
     return rivals
+
+
+def captured(rivals: Sequence[Rival]) -> Estimate:
+    """The share of the wider uniform width's benefit that the first of the rivals keeps, resampling the queries.
+
+    capture = (flips at the narrow width - flips of the allocation) / (flips at the narrow - flips at the wide width).
+
+    Undefined where the budget is a whole number of bits, or where the wider width
+    changes no fewer answers. Source: paper, appendix "Allocation criteria".
+    """
+    uniform = [rival for rival in rivals if rival.uniform]
+    if len(uniform) != 2:  # noqa: PLR2004 -- the budget lies between two
+        return undefined("the budget is a whole number of bits")
+    ours, low, high = (rival.changed.astype(np.float64) for rival in (rivals[0], *uniform))
+    gains = np.stack([low - ours, low - high])
+
+    def ratio(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        gain, headroom = gains[:, rows].sum(axis=-1)
+        shares: NDArray[np.float64] = np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0)
+        return shares
+
+    n = len(ours)
+    value = float(ratio(np.arange(n)[None])[0])
+    if np.isnan(value):
+        return undefined(f"{uniform[1].name} changes no fewer answers than {uniform[0].name}")
+    found = resampled(ratio, n, seed=0)
+    ends = (None, None) if np.isnan(found).any() else percentile_interval(found)
+    return Estimate(value=value, low=ends[0], high=ends[1], n=n)
 
 
 def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
     """Name to the width of every layer: the allocation itself first, then other ways to spend the same bits.
+
+    The uniform widths that the budget lies between are the last.
 
     Layers that it leaves out keep their width in all of them; so do ties between layers.
     """
     layers = allocation.layers
     kept = [layer.width if layer.loss is None else None for layer in layers]
     rivals = {f"{allocation.criterion}, {allocation.method}": [layer.width for layer in layers]}
-    for name in ("reconstruction", "random"):
-        if name == allocation.criterion:
-            continue
+    if allocation.criterion != (name := "reconstruction"):
         solution = solve(
-            losses_of(name, replace(setting, seed=setting.seed + 1)),
+            losses_of(name, setting),
             np.array([layer.n_weights for layer in layers]),
             widths=allocation.widths,
             budget=allocation.budget,
@@ -160,16 +174,9 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
             kept=kept,
         )
         rivals[name] = solution.widths.tolist()
-    uniform = min(MAX_BITS, math.floor(allocation.budget))
-    rivals[f"W{uniform} throughout"] = [uniform if width is None else width for width in kept]
+    for uniform in sorted({math.floor(allocation.budget), min(MAX_BITS, math.ceil(allocation.budget))}):
+        rivals[UNIFORM[uniform - MIN_BITS]] = [uniform if width is None else width for width in kept]
     return rivals
-
-
-def _tops(queries: Vectors, documents: Vectors, similarity: Similarity, k: int) -> NDArray[np.int64]:
-    """Positions of the first documents of every query, int64 [n_queries, k]."""
-    state = score_embeddings(queries, queries, documents, documents, similarity=similarity, k=k)
-    found: NDArray[np.int64] = state.reference_top()[0]
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """An allocation against its rivals on held-out queries: flips against the whole corpus, by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,10 @@ from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity import jobs as module
 from quantdrift.engine.sensitivity.gaps import rounded
-from quantdrift.engine.sensitivity.jobs import held_out_queries, hold_contest
+from quantdrift.engine.sensitivity.jobs import Rival, captured, held_out_queries, hold_contest
+from quantdrift.engine.trial import Trial
+from quantdrift.progress import Silent
+from quantdrift.statistics.estimates import Estimate
 from support.allocations import allocation
 from support.sensitivity import drawn, setting_of
 from support.worlds import rows_of
@@ -32,7 +36,7 @@ class World:
         self.texts = {role: torch.randn(n, 8, generator=generator) for role, n in (("query", 24), ("document", 18))}
         self.setting = setting_of(self.model, widths=(3, 4))
         self.encoded: list[str] = []
-        self.settings = Settings(batch_size=5)
+        self.settings, self.progress = Settings(batch_size=5), Silent()
 
     def embed(self, texts: Tensor) -> NDArray[np.float32]:
         with torch.no_grad():
@@ -99,3 +103,49 @@ def test_held_out_queries_are_others_seeded_and_128_at_most() -> None:
     assert held.tolist() == sorted(set(held.tolist()))
     assert held.tolist() != held_out_queries(400, calibration, seed=2).tolist()
     assert held_out_queries(4, np.array([2]), seed=0).tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("query_only", [False, True])
+def test_a_trial_counts_as_a_whole_search_does_and_leaves_out_what_is_excluded(query_only: bool) -> None:
+    world = World()
+    excluded = np.arange(24) % 18  # of every query one document that does not count
+    search = Search(
+        queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT, excluded=excluded
+    )
+    reference = (world.embed(world.texts["query"]), world.embed(world.texts["document"]))
+    rows = np.array([1, 5, 7, 20, 22])
+    flow: Any = world
+    trial = Trial(flow, search, reference, rows)
+    with rounded(world.setting.layers, [3] * 5, None):
+        found = trial.changes("W3", query_only=query_only)
+        candidate = (
+            world.embed(world.texts["query"]),
+            reference[1] if query_only else world.embed(world.texts["document"]),
+        )
+    scores = [queries @ documents.T for queries, documents in (reference, candidate)]
+    for each in scores:
+        each[np.arange(24), excluded] = -np.inf
+    first, second = np.argsort(-scores[0], axis=1)[rows, :2].T
+    before, after = (each[rows, first] - each[rows, second] for each in scores)
+    assert found.flips.tolist() == (scores[1].argmax(axis=1)[rows] != first).tolist()
+    assert found.shifts == pytest.approx(after - before, rel=1e-4)
+    still = trial.changes("nothing", query_only=False)
+    assert not still.flips.any()
+    assert not still.shifts.any()
+    assert still.embedded < len(rows) + 18  # nothing moves, so only two documents of a query are looked at
+
+
+def test_capture_by_hand() -> None:
+    def rival(name: str, flips: str, *, uniform: bool = False) -> Rival:
+        changed = np.array([letter == "x" for letter in flips])
+        rate = Estimate(value=changed.mean(), n=len(flips))
+        return Rival(name=name, uniform=uniform, bits_per_weight=3, flips=rate, difference=None, changed=changed)
+
+    ours, other = rival("gap", "x-x-----"), rival("reconstruction", "x-xx----")
+    low, high = rival("W3 throughout", "xxxxx---", uniform=True), rival("W4 throughout", "x-------", uniform=True)
+    assert captured([ours, other, low, high]).value == pytest.approx((5 - 2) / (5 - 1))
+    assert (
+        captured([ours, low, replace(high, changed=low.changed)]).reason
+        == "W4 throughout changes no fewer answers than W3 throughout"
+    )
+    assert captured([ours, other, low]).reason == "the budget is a whole number of bits"
