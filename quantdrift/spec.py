@@ -2,7 +2,7 @@
 
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
 SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
-         | "fp" OPTION { OPTION }            weights as they are; options of DEPLOYMENT_KEYS
+         | "fp" OPTION { OPTION }            weights as they are; +table= and options of DEPLOYMENT_KEYS
 
 In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
 it is short for the scheme that is written there, with +allocation=FILE.json.
@@ -43,7 +43,7 @@ CODED = ("int8", "uint8", "binary", "ubinary")
 SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
 """What only a search over embeddings has."""
 DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
-OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed")))
+OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed", "table")))
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 
@@ -77,6 +77,7 @@ _VALUES = {
     "search": (f"{_NAMED_NUMBER}(?:,{_NAMED_NUMBER})*", "what the search is set to, such as nprobe=8 or efSearch=64"),
     "seed": ("[0-9]{1,18}", "a whole number, 0 or more"),
     "solver": ("knapsack|greedy", "knapsack or greedy"),
+    "table": ("8|4", "8 or 4, the bits of the token embedding table"),
     "threads": ("[1-9][0-9]{0,2}", "a whole number, 1 or more"),
     "units": ("layer|fused", "layer or fused"),
     "widths": ("[2-8](,[2-8])+", "whole numbers from 2 to 8, such as 2,3,4,8"),
@@ -200,13 +201,13 @@ def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
-    """Refuse what quantizes beside `fp`, and `fp` alone."""
-    takes = {*DEPLOYMENT_KEYS, "seed"}
-    if wrong := next((name for name in values if name not in takes), None):
-        expected = f"nothing that quantizes beside fp; {', '.join(f'+{key}=' for key in DEPLOYMENT_KEYS)} and +seed="
+    """Refuse what quantizes layers beside `fp`, and `fp` alone."""
+    beside = (*DEPLOYMENT_KEYS, "table")
+    if wrong := next((name for name in values if name not in {*beside, "seed"}), None):
+        expected = f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in beside)} and +seed="
         raise error_at(text, start, end, f"{wrong} in", expected)
-    if not {*values} & {*DEPLOYMENT_KEYS}:
-        expected = "what the deployment changes beside the weights, e.g. fp+emb=int8 or fp+index=HNSW32"
+    if not {*values} & {*beside}:
+        expected = "what changes beside the layers' weights, e.g. fp+emb=int8, fp+index=HNSW32 or fp+table=8"
         raise error_at(text, end, end, "unknown option", expected)
 
 
@@ -236,8 +237,8 @@ class Scheme:
     'W3.5-g128-gptq+gap'
 
     Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits or options of DEPLOYMENT_KEYS; a fraction
-            is the average over the layers, and needs a criterion.
+        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits, +table= or options of DEPLOYMENT_KEYS; a
+            fraction is the average over the layers, and needs a criterion.
         activation_bits: 4 to 8; None leaves activations alone.
         group_size: input weights that share a scale; None for a whole output channel.
         quantizer: one of QUANTIZERS.
@@ -284,7 +285,7 @@ class Scheme:
 
     @property
     def full_precision(self) -> bool:
-        """Whether weights and activations are left alone."""
+        """Whether the layers' weights and activations are left alone."""
         return self.weight_bits == FULL_BITS and self.activation_bits is None
 
     @property
@@ -300,7 +301,7 @@ class Scheme:
         ('weights', 'activations', 'index')
         """
         named = {key for key, _ in self.options}
-        found = ["weights"] if self.weight_bits != FULL_BITS else []
+        found = ["weights"] if self.weight_bits != FULL_BITS or "table" in named else []
         found += ["activations"] if self.activation_bits is not None else []
         return (*found, *(stage for stage, keys in STAGES.items() if named & {*keys}))
 
@@ -318,7 +319,7 @@ class Scheme:
             left_out.add("rescore")
         weights, activations = "weights" in kept, "activations" in kept
         if not weights:
-            left_out |= {*ALLOCATION_KEYS, "backend", "grid"}
+            left_out |= {*ALLOCATION_KEYS, "backend", "grid", "table"}
         if not activations:
             left_out.add("act")
         if not weights and not activations:

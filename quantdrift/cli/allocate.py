@@ -71,7 +71,9 @@ def command(options: AllocateOptions) -> Shown:
         allocation, rivals = allocate_spec(
             spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
         )
-    named = f"{spec.model}@{options.out}{'+query' if spec.scheme.query_only else ''}"
+    table = spec.scheme.option("table")
+    beside = ("+query" if spec.scheme.query_only else "") + ("" if table is None else f"+table={table}")
+    named = f"{spec.model}@{options.out}{beside}"
     use = f"quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     held_out = None

@@ -41,7 +41,8 @@ def command(options: QuantizeOptions) -> Shown:
     from quantdrift.engine.refusals import check_spec
     from quantdrift.models.saved import check_place, check_savable
 
-    check_savable(spec.scheme)
+    onnx = options.model_format == "onnx"
+    check_savable(spec.scheme, onnx=onnx)
     check_spec(spec)
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
@@ -49,7 +50,6 @@ def command(options: QuantizeOptions) -> Shown:
     from quantdrift.engine.saving.onnx import need_exporter
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
-    onnx = options.model_format == "onnx"
     if onnx:
         need_exporter()
     with options.stoppable(f"{options.out} was not written"):
@@ -79,6 +79,8 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
         load, model = "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
     if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
         yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
+    if table := record["calibration"].get("embedding_table"):
+        yield f"token embeddings at {table['bits']} bits a weight, stored likewise: {some(table['tables'])}"
     if left_out := record["calibration"].get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     yield from ("\nload it:", f"  {load}", f"  model = {model}({where!r})", '  embeddings = model.encode(["a text"])')

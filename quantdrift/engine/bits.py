@@ -24,9 +24,9 @@ class BitsReport:
         linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
             stored in. A classification head is none of them.
         linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
-        all_parameters: over every parameter of the model, scales included, the others (embeddings, norms, a
-            classification head) at the width they are stored in.
-        n_quantized: number of quantized weights.
+        all_parameters: over every parameter of the model, scales included, the others (embeddings that `+table=` does
+            not round, norms, a classification head) at the width they are stored in.
+        n_quantized: number of quantized weights, those of a rounded embedding table among them.
         n_parameters: number of parameters of the model.
     """
 
@@ -48,8 +48,10 @@ def count_bits(
     *,
     group_size: int | None,
     zero_points: bool = False,
+    tables: Sequence[LinearLayer] = (),
+    table_bits: int = FULL_BITS,
 ) -> BitsReport:
-    """Count the bits of a candidate.
+    """Count the bits of a candidate; each of the tables takes `table_bits` a weight and one scale a row.
 
     The one number per input feature of an order of columns or an input scaling is not counted.
     """
@@ -69,12 +71,18 @@ def count_bits(
             n_quantized += n_weights
             codes += n_weights * bits
             scales += out_features * n_groups(in_features, group_size) * SCALE_BITS * (2 if zero_points else 1)
+    in_tables = 0
+    for table in tables:
+        n_rows, n_weights = len(table.weight), table.weight.numel()
+        others[_identity(table.parameter)] -= n_weights
+        n_quantized += n_weights
+        in_tables += n_weights * table_bits + n_rows * SCALE_BITS
     rest = sum(others[identity] * parameter.element_size() * 8 for identity, parameter in parameters.items())
     n_parameters = sum(parameter.numel() for parameter in parameters.values())
     return BitsReport(
         linear=codes / n_linear,
         linear_with_scales=(codes + scales) / n_linear,
-        all_parameters=(codes + scales + rest) / n_parameters,
+        all_parameters=(codes + scales + in_tables + rest) / n_parameters,
         n_quantized=n_quantized,
         n_parameters=n_parameters,
     )

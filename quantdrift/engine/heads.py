@@ -132,13 +132,18 @@ def quantizable_layers(
             f"of the nn.Linear layers of {name} its head holds {held}, and {len(layers)} are left to quantize; "
             f"expected some of both. +head={NO_HEAD} quantizes the head, +head=NAME names another"
         )
+    refuse_unfit(layers, name)
+    return layers, left_out(modules) | {layer.name: HEAD for layer in out}
+
+
+def refuse_unfit(layers: Sequence[LinearLayer], name: str) -> None:
+    """Refuse weights that are quantized already, or not in memory."""
     for layer in layers:
         if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
             raise UnsupportedError(
                 f"the layer {layer.name} of {name} is {layer.parameter.dtype} on {layer.parameter.device}; a pair "
                 "starts from a model with floating-point weights, not one that is already quantized or offloaded"
             )
-    return layers, left_out(modules) | {layer.name: HEAD for layer in out}
 
 
 def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Sequence[str]) -> list[LinearLayer]:

@@ -32,10 +32,11 @@ from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_
 from quantdrift.engine.runtime import Runtime
 from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
-from quantdrift.spec import POSSIBLE_BITS, Scheme, parse_scheme
+from quantdrift.spec import FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 
@@ -56,6 +57,8 @@ class QuantizedPair:
         modules: the outermost torch modules of the model.
         layers: the linear layers that are quantized; not a classification head's.
         left_out: name to reason of the linear layers that are not.
+        tables: the token embedding tables that are rounded; none without `+table=`.
+        tied: paths of the modules that share one of these, such as the head of a language model.
         allocation: what gave the layers their widths, where a criterion chose them.
         deployment: what lies between the candidate's embeddings and what a search returns, where that is not exact
             search of float32.
@@ -97,6 +100,10 @@ class QuantizedPair:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
         self.layers, self.left_out = quantizable_layers(self.modules, name, head=scheme.option("head"))
+        self._table_bits = int(scheme.option("table", str(FULL_BITS)))
+        self.tables = [] if scheme.option("table") is None else find_tables(self.modules, name)
+        self.tied = tied_to(self.tables, self.modules)
+        self.left_out = {layer: why for layer, why in self.left_out.items() if layer not in self.tied}
         self.allocation: Allocation | None = None
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True
@@ -236,9 +243,18 @@ class QuantizedPair:
             return
         self._made = None
         methods = [self._methods[bits] for bits in widths]
-        self._made = make_layers(
-            self.modules, self.layers, self.scheme, methods, widths, sample=sample, of=of, root=root, progress=progress
-        )
+        with self.rounded_tables():  # layers see what comes out of these
+            self._made = make_layers(
+                self.modules,
+                self.layers,
+                self.scheme,
+                methods,
+                widths,
+                sample=sample,
+                of=of,
+                root=root,
+                progress=progress,
+            )
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -251,6 +267,7 @@ class QuantizedPair:
         """
         with ExitStack() as stack:
             stack.enter_context(put_aside(self.layers))
+            stack.enter_context(self.rounded_tables())
             for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
                 if made.quantized is not None:
                     put_in_place(layer, made.quantized)
@@ -261,6 +278,13 @@ class QuantizedPair:
                 stack.enter_context(self.run_as.applied(self.modules, self.encoder))
             self._active = True
             stack.callback(setattr, self, "_active", False)
+            yield
+
+    @contextmanager
+    def rounded_tables(self) -> Iterator[None]:
+        """Inside, the tables that `+table=` rounds are rounded, and the layers as they were; nothing without it."""
+        with put_aside(self.tables):
+            round_tables(self.tables, self._table_bits)
             yield
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
@@ -319,11 +343,17 @@ class QuantizedPair:
             )
         return self._widths
 
-    def bits(self) -> BitsReport:
-        """Bits per weight of the candidate, over its quantized layers and over all parameters."""
-        zero_points = any(one.has_zero_points for one in self._quantizers())
-        group_size = self.scheme.group_size
-        return count_bits(self.modules, self.layers, self._chosen(), group_size=group_size, zero_points=zero_points)
+    def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
+        """Bits per weight of the candidate, over its quantized layers and over all parameters; or at other widths."""
+        return count_bits(
+            self.modules,
+            self.layers,
+            self._chosen() if widths is None else widths,
+            group_size=self.scheme.group_size,
+            zero_points=any(one.has_zero_points for one in self._quantizers()),
+            tables=self.tables,
+            table_bits=self._table_bits,
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how the candidate was made, as JSON values."""
@@ -335,6 +365,13 @@ class QuantizedPair:
         if self.run_as is not None:
             described["runtime"] = dict(self.run_as.told())
         described["layers_left_out"] = dict(self.left_out)
+        if self.tables:
+            described["embedding_table"] = {
+                "bits": self._table_bits,
+                "scale": "row",
+                "tables": {table.name: list(table.weight.shape) for table in self.tables},
+                "tied": self.tied,
+            }
         if self._made is not None:
             described |= self._made.describe()
         if self.scheme.activation_bits is not None:

@@ -26,8 +26,8 @@ _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
 _OF_FILES = ("allocation", "widths")
 """Those that a stored allocation leaves open."""
-_OF_MODELS = ("head",)
-"""Settings of which layers there are, whatever quantizes them."""
+_OF_MODELS = ("head", "table")
+"""Settings of what is quantized beside the layers, and of which there are, whatever quantizes them."""
 
 
 def refuse_settings(scheme: Scheme) -> None:

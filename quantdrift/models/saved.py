@@ -83,8 +83,13 @@ def check_place(path: Path) -> None:
         )
 
 
-def check_savable(scheme: Scheme) -> None:
+def check_savable(scheme: Scheme, *, onnx: bool = False) -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
+    if onnx and scheme.option("table") is not None:
+        raise UnsupportedError(
+            f"{scheme}: ONNX is written with packed linear layers, and has no packed token embeddings for +table=; use "
+            "--format safetensors, or leave +table= out"
+        )
     if beside := [f"+{key}=" for key, _ in scheme.options if key in DEPLOYMENT_KEYS]:
         raise UnsupportedError(
             f"{scheme}: {', '.join(beside)} is about how embeddings are stored, searched or computed, which no file of "

@@ -190,11 +190,15 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
     head += [f"{quality}, full precision", f"{quality}, quantized", "change"]
     cells = []
     for row in rows:
-        found, bits = row.estimates, (row.run.record.get("bits_per_weight") or {}).get("linear_with_scales")
+        found, said = row.estimates, row.run.record.get("bits_per_weight") or {}
+        bits = said.get("linear_with_scales")
+        told = "-" if bits is None else f"{bits:.4g}"
+        if "embedding_table" in row.run.record.get("quantization", {}):
+            told += f" ({said['all_parameters']:.4g} over all parameters)"
         step = found[_CHANGE[classes]]
         cells.append(
             [
-                *(row.data, row.scheme, "-" if bits is None else f"{bits:.4g}"),
+                *(row.data, row.scheme, told),
                 *(cell(metric, found[metric]) for metric in (_FLIP, _LOST)),
                 *(show(metric, found[metric]) for metric in (_before(classes), _QUALITY[classes])),
                 show_step(_CHANGE[classes], step),

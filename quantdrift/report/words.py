@@ -186,6 +186,9 @@ def candidate_lines(record: Record) -> Iterator[str]:
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
+    if table := made.get("embedding_table"):
+        tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
+        yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     if floor := record.get("noise_floor"):

@@ -167,7 +167,7 @@ def make_layers(
             version=_VERSION,
             weights=fingerprint,
             layers=[layer.name for layer in layers],
-            scheme=[scheme.granularity, scheme.quantizer],
+            scheme=[scheme.granularity, scheme.quantizer, *(key for key in scheme.options if key[0] == "table")],
             widths=list(widths),
             methods=[each and each.describe() for each in methods],
             sample=sample.key,

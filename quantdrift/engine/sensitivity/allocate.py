@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
-from quantdrift.engine.bits import count_bits
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
@@ -168,10 +166,7 @@ def allocate(
             pair.layers, solution.widths.tolist(), losses.tolist(), kept, units.tolist(), strict=True
         )
     )
-    zero_points = any(method is not None and method.has_zero_points for method in methods_of(scheme).values())
-    bits = count_bits(
-        pair.modules, pair.layers, solution.widths.tolist(), group_size=scheme.group_size, zero_points=zero_points
-    )
+    bits = pair.bits(solution.widths.tolist())
     allocation = Allocation(
         model=pair.name,
         fingerprint=pair.fingerprint,

@@ -1,0 +1,61 @@
+"""The token embedding tables of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import nn
+
+from quantdrift.engine.heads import refuse_unfit
+from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.errors import UnsupportedError
+
+_ROWS = 8192
+"""Rounded at a time: a table of a large vocabulary is the model's largest matrix."""
+
+
+def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
+    """The tables [n_tokens, dim] that `get_input_embeddings()` of the model's parts gives, shared ones once.
+
+    Tables of positions and token types are none.
+
+    Raises:
+        UnsupportedError: there is none, or one has no floating-point weights in memory.
+    """
+    paths = {module: path for path, module in named_modules(modules)}
+    found: dict[object, LinearLayer] = {}
+    for part in list(paths):
+        with suppress(NotImplementedError, AttributeError):
+            table = part.get_input_embeddings()  # type: ignore[operator]  # of transformers
+            if isinstance(table, nn.Embedding):
+                place = memory_range(table.weight) or id(table.weight)
+                found.setdefault(place, LinearLayer(name=paths[table], parameter=table.weight))
+    if not found:
+        raise UnsupportedError(
+            f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of no "
+            "part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
+        )
+    refuse_unfit(list(found.values()), name)
+    return list(found.values())
+
+
+def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
+    """Paths of the modules that multiply by a table, such as the head of a language model: what rounds it rounds them."""
+    places = {memory_range(table.parameter) for table in tables} - {None}
+    return [
+        path
+        for path, module in named_modules(modules)
+        if not isinstance(module, nn.Embedding)
+        and any(memory_range(parameter) in places for parameter in module.parameters(recurse=False))
+    ]
+
+
+@torch.no_grad()
+def round_tables(tables: Sequence[LinearLayer], bits: int) -> None:
+    """Round them in place on the grid of rtn, max|row| / (2^(bits-1) - 1)."""
+    for table in tables:
+        for rows in table.weight.split(_ROWS):
+            rows.copy_(quantize_rtn(rows, bits=bits, group_size=None).dequantize(rows.dtype))
