@@ -43,7 +43,9 @@ CODED = ("int8", "uint8", "binary", "ubinary")
 SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
 """What only a search over embeddings has."""
 DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
-OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed", "table")))
+OPTION_KEYS = tuple(
+    sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed", "table"))
+)
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 

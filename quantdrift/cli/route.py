@@ -54,8 +54,9 @@ def command(
 
     The quantized model answers every input; where its first two scores are close, the original is asked too. The cost
     relative to full precision is 1 / speed-up + routed share. The table shows how many changed answers are corrected,
-    how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost), and whether it is better
-    to route, to spend more bits (quantdrift allocate), or to do nothing.
+    and how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost). Recommended is what
+    gives back --recover of the changed answers at the least cost: to route, to spend more bits (quantdrift allocate),
+    or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
@@ -93,12 +94,12 @@ def command(
         router, routed = _router(studied[0], scores[0], at)
         router.save(save)
         after.append(f"router: {save} sends {percent(routed)} of these inputs to full precision ({router.rule})")
-    grids = [_table(one, share=share, speed_up=speed_up, even=even) for one in studied]
+    grids = [grid for one in studied for grid in _tables(one, share=share, speed_up=speed_up, even=even)]
     if len(studied) > 1:
         goal = f"asked again for {100 * recover:g} %"
-        head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended"]
+        head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
         rows = [_one_row(one) for one in studied]
-        grids.append(Grid(title="Each run", head=head, rows=rows, words={"recommended"}))
+        grids.append(Grid(title="Each run", head=head, rows=rows, words={*head[-2:]}))
     return Shown(
         data={
             "speed_up": speed_up,
@@ -135,14 +136,14 @@ def _router(studied: RoutedRun, score: ConfidenceName, percentile: float | None)
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _table(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Grid:
-    """The sweep or the rescoring of one run, and what it comes to."""
+def _tables(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Iterator[Grid]:
+    """The sweep or the rescoring of one run, and what can be done about it, with what it comes to."""
     title = run.name
     lines = [
         *_lines(run),
         f"The cost{'' if run.logits else ' of encoding queries'} is 1 / {speed_up:g} + that share; at {percent(even)} "
         "it is that of full precision alone. The speed-up is stated, not measured.",
-        *run.advice.sentences,
+        *([] if run.advice.choices else run.advice.sentences),
     ]
     if run.logits:
         title += f": thresholds set on {100 * share:g} %, measured on the rest"
@@ -175,11 +176,20 @@ def _table(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Gri
             ]
             for entry in run.rescoring
         ]
-    return Grid(title=title, head=head, rows=rows, lines=lines)
+    yield Grid(title=title, head=head, rows=rows, lines=lines)
+    if run.advice.choices:
+        yield Grid(
+            title=f"{run.name}: what to do",
+            head=["choice", "changed answers given back", "cost" if run.logits else "cost of encoding queries"],
+            rows=[
+                [one.what, percent(one.changes) + (" (predicted)" if one.predicted else ""), percent(one.cost)]
+                for one in run.advice.choices
+            ],
+            lines=run.advice.sentences,
+        )
 
 
 def _lines(run: RoutedRun) -> Iterator[str]:
-    point = run.operating
     if run.logits:
         for reason in sorted({point.accuracy.reason for point in run.points if point.accuracy.reason}):
             yield f"No share of lost accuracy: {reason}."
@@ -189,12 +199,6 @@ def _lines(run: RoutedRun) -> Iterator[str]:
             "Thresholds are percentiles of the gap on these very queries; ceiling: the reference's first item is among "
             f"the candidate's first k. Embeddings were compared by {similarity}. Scores of a search have no "
             "msp and no entropy. In a server: quantdrift.RescoredSearch."
-        )
-    if point is not None:
-        again = "routing" if point.k is None else f"rescoring the first {point.k} for"
-        yield (
-            f"On these inputs {again} the {percent(point.routed)} with the least {point.score} gives back "
-            f"{percent(point.changes)} of the changed answers, at {percent(point.cost)} of the cost."
         )
 
 
@@ -210,5 +214,6 @@ def _one_row(run: RoutedRun) -> Sequence[str]:
         percent(advice.flip_rate.value),
         with_interval(advice.at_risk),
         *(("-", "-") if point is None else (percent(point.routed), percent(point.cost))),
-        advice.fix + (" (unsure)" if advice.straddles else ""),
+        advice.fix,
+        "-" if advice.fix == "nothing" else advice.by_risk + (" (unsure)" if advice.straddles else ""),
     ]

@@ -35,15 +35,15 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
                 found.setdefault(place, LinearLayer(name=paths[table], parameter=table.weight))
     if not found:
         raise UnsupportedError(
-            f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of no "
-            "part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
+            f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of "
+            "no part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
         )
     refuse_unfit(list(found.values()), name)
     return list(found.values())
 
 
 def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
-    """Paths of the modules that multiply by a table, such as the head of a language model: what rounds it rounds them."""
+    """Paths of the modules that multiply by a table, such as a language model's head: what rounds it rounds them."""
     places = {memory_range(table.parameter) for table in tables} - {None}
     return [
         path

@@ -5,7 +5,7 @@ Source: paper, section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
-from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.errors import QuantDriftError, RunError, SpecError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import Run
+from quantdrift.spec import FULL_BITS, Spec, parse_pair
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.certify import Share, random_splits
 from quantdrift.trust.rescoring import K, Rescoring, rescore, stored_depths, within
@@ -219,7 +220,28 @@ def operating_point(
 # --- the advice: route unsure inputs, or spend more bits ------------------------------------------
 
 MAJORITY = 0.5
-"""From this share of inputs at risk on, routing is no longer the exception."""
+"""From this share of inputs at risk on, the paper does not route: it is no longer the exception."""
+
+Fix = Literal["route", "allocate", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One thing that can be done about changed answers.
+
+    Attributes:
+        what: in words.
+        fix: which fix it is; None for leaving the run as it is, and for full precision alone.
+        changes: share of the changed answers that it gives back, 0 to 1.
+        cost: per input, relative to full precision alone; of a search, of encoding queries.
+        predicted: whether `changes` is predicted from the run; else it is counted in it.
+    """
+
+    what: str
+    fix: Fix | None
+    changes: float
+    cost: float
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,15 +250,21 @@ class Advice:
 
     Attributes:
         fix: "route", "allocate" or "nothing".
+        wanted: share of the changed answers that is to come back.
+        choices: what was compared, from the cheapest to full precision.
+        by_risk: what the paper's rule says: "route" where fewer inputs are at risk than `limit`, else "allocate".
         flip_rate: share of the inputs whose first answer changed.
         noise_floor: the same of the reference against itself, if measured.
         at_risk: share of the inputs whose separation ratio is below 1.
-        limit: share at risk from which on routing is not advised: where it costs what full precision does, or the
-            majority, whichever is less.
-        straddles: whether the interval of at_risk holds the limit, so that more inputs could change the advice.
+        limit: share at risk from which on the paper's rule does not route: where it costs what full precision does,
+            or the majority, whichever is less.
+        straddles: whether the interval of at_risk holds the limit, so that more inputs could change `by_risk`.
     """
 
-    fix: Literal["route", "allocate", "nothing"]
+    fix: Fix
+    wanted: float
+    choices: tuple[Choice, ...]
+    by_risk: Fix
     flip_rate: Estimate
     noise_floor: Estimate
     at_risk: Estimate
@@ -250,35 +278,81 @@ class Advice:
         if self.fix == "nothing":
             told = f"Recommended: nothing. {_percent(changed.value)} of {changed.n:,} first answers changed"
             return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
-        side, what = "not less", "spend more bits, on the layers that move the gap (quantdrift allocate)"
-        if self.fix == "route":
-            side, what = "less", "most inputs can be left to the candidate"
-        lines = [
-            f"Recommended: {self.fix}. {_percent(risk.value)} of {risk.n:,} inputs are at risk (95 % interval "
-            f"{_percent(risk.low)} to {_percent(risk.high)}), {side} than {_percent(self.limit)}: {what}."
+        best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the changed answers"
+        if best.fix is None:
+            told = f"Recommended: allocate. Nothing cheaper than full precision gives back {wanted}; more bits, a part"
+        else:
+            told = (
+                f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "
+                f"{_percent(best.cost)} of the cost of full precision"
+            )
+        more = " (quantdrift allocate spends them on the layers that move the gap)" if self.fix == "allocate" else ""
+        side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits (allocate)")
+        unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
+        return [
+            f"{told}{more}.",
+            f"The paper's rule looks at risk alone, and says: {then}. {_percent(risk.value)} of {risk.n:,} inputs are "
+            f"at risk (95 % interval {_percent(risk.low)} to {_percent(risk.high)}), {side} than {_percent(self.limit)}."
+            f"{unsure}",
         ]
-        unsure = f"The interval holds the limit of {_percent(self.limit)}: these inputs are too few to be sure of that."
-        return [*lines, unsure] if self.straddles else lines
 
 
-def advise(evidence: Evidence, *, speed_up: float = SPEED_UP) -> Advice:
+def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
+    """The cheapest that gives back as much as is wanted; full precision, the last, does, and is taken of equal ones."""
+    return min((one for one in reversed(choices) if round(one.changes, 9) >= wanted), key=lambda one: one.cost)
+
+
+def advise(
+    evidence: Evidence,
+    point: OperatingPoint | None = None,
+    *,
+    wanted: float = 0.9,
+    bits: float | None = None,
+    speed_up: float = SPEED_UP,
+) -> Advice:
     """Decide between routing, more bits and nothing.
 
-    Nothing, if no answer changed or no more than between two runs of the reference; routing, if fewer are at risk
-    than both the break-even share and a half; allocation otherwise.
+    Nothing, if no answer changed or no more than between two runs of the reference. Else the cheapest choice that gives
+    back the wanted share of the changed answers; more bits where none does for less than full precision costs.
+
+    Args:
+        evidence: of the run.
+        point: the routing that gives back the wanted share; None where there is none.
+        wanted: share of the changed answers, above 0 and at most 1.
+        bits: per weight, of a run in which nothing but weights was quantized; what one more would give back is then
+            predicted, by shifts of the scores that shrink as the grid's steps do. None compares no such choice.
+        speed_up: of the candidate over full precision; one more bit slows it down by the bits it reads.
     """
     limit = min(break_even_share(speed_up), MAJORITY)
-    flip_rate, noise_floor = rate_estimate(perturbation.flips(evidence).astype(np.float64)), undefined("not measured")
+    changed = perturbation.flips(evidence)
+    flip_rate, noise_floor = rate_estimate(changed.astype(np.float64)), undefined("not measured")
     if evidence.noise is not None:
         noise_floor = rate_estimate(evidence.noise.flips.astype(np.float64))
     risks = perturbation.at_risk(evidence)
     at_risk = rate_estimate(risks[~np.isnan(risks)])
-    fix: Literal["route", "allocate", "nothing"] = "route" if (at_risk.value or 0.0) < limit else "allocate"
+    as_it_is = relative_cost(0, speed_up)
+    choices = [Choice(what="leave it as it is", fix=None, changes=0.0, cost=as_it_is)]
+    if bits is not None and changed.any():
+        still = perturbation.flips_with_shifts_times(evidence, (2 ** (bits - 1) - 1) / (2**bits - 1))
+        back, cost = 1 - float(still[changed].mean()), as_it_is * (bits + 1) / bits
+        more = Choice(what="one more bit throughout", fix="allocate", changes=back, cost=cost, predicted=True)
+        choices.append(more)
+    if point is not None:
+        how = "route" if point.k is None else f"rescore the first {point.k} of"
+        what = f"{how} the {_percent(point.routed)} with the least {point.score}"
+        choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost))
+    choices = sorted(choices, key=lambda one: one.cost)
+    choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))
+    by_risk: Fix = "route" if (at_risk.value or 0.0) < limit else "allocate"
+    fix = _cheapest(choices, wanted).fix or "allocate"
     if (flip_rate.value or 0.0) <= (noise_floor.value or 0.0):
-        fix = "nothing"
+        fix, choices = "nothing", []
     low, high = at_risk.low or 0.0, at_risk.high or 0.0
     return Advice(
         fix=fix,
+        wanted=wanted,
+        choices=tuple(choices),
+        by_risk=by_risk,
         flip_rate=flip_rate,
         noise_floor=noise_floor,
         at_risk=at_risk,
@@ -336,6 +410,16 @@ class RoutedRun:
         }
 
 
+def _bits(record: Mapping[str, Any]) -> float | None:
+    """Bits per weight of a run that quantizes weights and nothing else; None for others, and for two models."""
+    try:
+        pair = parse_pair(record["spec"])
+    except SpecError:  # of another version, or an allocation that is gone
+        return None
+    weights = isinstance(pair, Spec) and pair.scheme.stages == ("weights",) and pair.scheme.weight_bits < FULL_BITS
+    return pair.scheme.weight_bits if weights else None
+
+
 def study_run(
     run: Run,
     scores: Sequence[ConfidenceName] = CONFIDENCES,
@@ -360,12 +444,13 @@ def study_run(
             f"{run.path} ranks by similarities, whose softmax is no probability; expected --score gap in place of "
             "msp or entropy"
         )
+    point = operating_point(evidence, scores[0], recover, speed_up=speed_up)
     return RoutedRun(
         run=run,
         n_inputs=evidence.n_inputs,
         logits=logits,
-        advice=advise(evidence, speed_up=speed_up),
-        operating=operating_point(evidence, scores[0], recover, speed_up=speed_up),
+        advice=advise(evidence, point, wanted=recover, bits=_bits(run.record), speed_up=speed_up),
+        operating=point,
         points=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
         rescoring=() if logits else rescore(evidence, percentiles=sorted({*percentiles, 100.0})),
     )

@@ -42,7 +42,11 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     assert "at 77.8 % it is that of full precision" in told
     out = cli("route", pets, "--markdown")[1]
     assert "| score | percentile | routed | cost | lost accuracy recovered | changes recovered |" in out
-    assert "Recommended: allocate." in route(classifier(tmp_path / "rough", noise=3))[1]
+    rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
+    assert "Recommended: allocate. Nothing cheaper than full precision gives back 90 %" in rough
+    assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
+    assert "one more bit throughout" in rough
+    assert "The paper's rule" in rough
     read = json.loads(route(pets, "--speed-up", "10", "--json")[1])
     point = read["runs"][0]["operating_point"]
     assert read["break_even"] == pytest.approx(0.9)
@@ -83,7 +87,7 @@ def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     back = [row for row in changed if row in below and tops[0][row, 0] in tops[1][row, :10]]
     assert 0.9 <= len(back) / len(changed) < 0.9 + 1 / len(changed)
     assert point["changes"] == len(back) / len(changed)
-    assert f"rescoring the first 10 for the {100 * len(below) / 80:.1f} % with the least gap" in told
+    assert f"rescore the first 10 of the {100 * len(below) / 80:.1f} % with the least gap" in told
 
 
 def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp_path: Path) -> None:

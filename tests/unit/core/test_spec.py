@@ -56,6 +56,8 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
         ("W4+gap+query", "W4-g128-rtn+query+gap"),  # a criterion for a whole width decides nothing, yet is none
         ("W4+calib=docs/a-b.c=d.jsonl", "W4-g128-rtn+calib=docs/a-b.c=d.jsonl"),
         ("W4+head==", "W4-g128-rtn+head=="),
+        ("fp+table=8", "fp+table=8"),
+        ("W3.5+table=4+gap", "W3.5-g128-rtn+gap+table=4"),
         ("\t W4-rtn\n", "W4-g128-rtn"),
         *((f"W4-{name}", f"W4-g128-{name}") for name in QUANTIZERS),
         *((f"W3.5+{name}", f"W3.5-g128-rtn+{name}") for name in CRITERIA),
@@ -124,7 +126,8 @@ BAD_SPECS = [
        ("solver", "best"), ("units", "qkv"), ("widths", "1,4"))),
     *((f"m@{bits}+gap+[act={act}]", f"no activations for 'act={act}' .*: W4A8\\+act={act}; or leave it out$")
       for bits in ("W4", "W4-gptq") for act in ("token", "tensor")),
-    ("m@[fp+emb=int8+act=token]", "act in .* nothing that quantizes beside fp"),
+    ("m@[fp+emb=int8+act=token]", "act in .* nothing that quantizes layers beside fp"),
+    ("m@W4+table=[2]", "unusable value of table '2' .* 8 or 4"),
     ("m@W4A8+act=[row]", "unusable value of act .* tensor .* or token"),
     # two models
     (" []vs ./x", "missing reference .* expected MODEL vs MODEL"),

@@ -1,13 +1,15 @@
 """The sweep, the cost and the advice, on runs small enough to follow by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from quantdrift.conformal import confidence_in
 from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Noise
-from quantdrift.perturbation import at_risk
-from quantdrift.trust.sweep import advise, answers_of, break_even_share, operating_point, relative_cost, sweep
+from quantdrift.evidence import Evidence, Noise
+from quantdrift.perturbation import at_risk, flips, flips_with_shifts_times
+from quantdrift.trust.sweep import Advice, advise, answers_of, break_even_share, operating_point, relative_cost, sweep
 from support.routing_samples import classified, logits
 
 # gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change
@@ -68,21 +70,61 @@ def test_splits_pool_as_sums_over_sums() -> None:
     assert point.changes.value == pytest.approx(totals[3] / totals[4])
 
 
-def test_few_at_risk_are_routed_and_many_ask_for_bits() -> None:
+def advised(evidence: Evidence, wanted: float = 0.9, **given: Any) -> Advice:
+    point = operating_point(evidence, "gap", wanted, speed_up=given.get("speed_up", 4.5))
+    return advise(evidence, point, wanted=wanted, **given)
+
+
+def test_the_cheapest_that_gives_back_enough_is_advised_and_the_cost_of_each_is_told() -> None:
+    # one more bit than 4 leaves 7 / 15 of every shift, which flips inputs 0 and 2 of AFTER as before
+    found = advised(classified(BEFORE, AFTER), 0.5, bits=4, speed_up=4)
+    told = [(one.fix, one.changes, one.cost, one.predicted) for one in found.choices]
+    assert told == [
+        (None, 0, 0.25, False),
+        ("allocate", 0, 0.3125, True),
+        ("route", 0.5, 0.5, False),
+        (None, 1, 1, False),
+    ]
+    assert found.fix == "route"
+    assert "route the 25.0 % with the least gap, at 50.0 % of the cost of full precision" in found.sentences[0]
+    # all of them cost as much as full precision, so that routing is no use
+    everything = advised(classified(BEFORE, AFTER), 1, bits=4, speed_up=4)
+    assert (everything.fix, everything.choices[-2].cost) == ("allocate", 1)
+    assert everything.sentences[0].startswith("Recommended: allocate. Nothing cheaper than full precision gives back")
+    # 0.4 and 0 become 0.2 and 0.21, and with one more bit 0.307 and 0.098
+    near = advised(classified([[0.0, 0.4]] * 2, [[0.21, 0.2], [0.0, 0.4]]), bits=4, speed_up=4)
+    assert (near.fix, [one.changes for one in near.choices]) == ("allocate", [0, 1, 1, 1])
+    assert "one more bit throughout, at 31.2 %" in near.sentences[0]
+    assert [one.fix for one in advised(classified(BEFORE, AFTER), 0.5, speed_up=4).choices] == [None, "route", None]
+
+
+def test_the_papers_rule_stands_beside_it() -> None:
     few, many = classified(*logits(noise=0.3)), classified(*logits(noise=2.0))
-    route, allocate = advise(few), advise(many)
-    assert (route.fix, allocate.fix) == ("route", "allocate")
+    route, allocate = advised(few), advised(many, 0.5)
+    assert (route.by_risk, allocate.by_risk) == ("route", "allocate")
     assert route.at_risk.value == at_risk(few).mean()
     assert route.limit == 0.5
-    assert route.sentences[0].startswith("Recommended: route. ")
-    assert "on the layers that move the gap" in allocate.sentences[0]
+    assert "says: route. " in route.sentences[1]
+    # what the rule alone would have sent to more bits is routed at less than full precision costs
+    assert allocate.fix == "route"
+    assert "says: spend more bits (allocate)." in allocate.sentences[1]
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.2, 3 / 7, 0.8, 1.0])
+def test_smaller_shifts_flip_what_they_flip_among_all_items(factor: float) -> None:
+    before, after, _ = logits(noise=2.0)
+    evidence, (one, other) = classified(before, after), (before.astype(float), after.astype(float))
+    flipped = (one + factor * (other - one)).argmax(axis=1) != one.argmax(axis=1)
+    found = flips_with_shifts_times(evidence, factor)
+    assert found.tolist() == flipped.tolist()
+    assert not (found & ~flips(evidence)).any()
 
 
 def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> None:
     same = advise(classified(AFTER, AFTER))
     assert (same.fix, same.sentences) == ("nothing", ["Recommended: nothing. 0.0 % of 4 first answers changed."])
-    flips, epsilon = np.array([True, True, False, False]), np.zeros(4, dtype=np.float32)
-    noisy = advise(classified(BEFORE, AFTER, noise=Noise(flips=flips, epsilon=epsilon)))
-    assert noisy.fix == "nothing"
+    moved, epsilon = np.array([True, True, False, False]), np.zeros(4, dtype=np.float32)
+    noisy = advise(classified(BEFORE, AFTER, noise=Noise(flips=moved, epsilon=epsilon)))
+    assert (noisy.fix, noisy.choices) == ("nothing", ())
     assert "noise alone changes 50.0 %" in noisy.sentences[0]
-    assert advise(classified(BEFORE, AFTER, noise=Noise(flips=~flips & flips, epsilon=epsilon))).fix == "allocate"
+    assert advise(classified(BEFORE, AFTER, noise=Noise(flips=~moved & moved, epsilon=epsilon))).fix == "allocate"
