@@ -30,9 +30,9 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
     for part in list(paths):
         with suppress(NotImplementedError, AttributeError):
             table = part.get_input_embeddings()  # type: ignore[operator]  # of transformers
-            if isinstance(table, nn.Embedding):
-                place = memory_range(table.weight) or id(table.weight)
-                found.setdefault(place, LinearLayer(name=paths[table], parameter=table.weight))
+            if isinstance(table, nn.Embedding) and isinstance(weight := table.weight, nn.Parameter):
+                place = memory_range(weight) or id(weight)
+                found.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
     if not found:
         raise UnsupportedError(
             f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of "
@@ -57,5 +57,5 @@ def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list
 def round_tables(tables: Sequence[LinearLayer], bits: int) -> None:
     """Round them in place on the grid of rtn, max|row| / (2^(bits-1) - 1)."""
     for table in tables:
-        for rows in table.weight.split(_ROWS):
+        for rows in torch.split(table.weight, _ROWS):
             rows.copy_(quantize_rtn(rows, bits=bits, group_size=None).dequantize(rows.dtype))

@@ -289,11 +289,11 @@ class Advice:
         more = " (quantdrift allocate spends them on the layers that move the gap)" if self.fix == "allocate" else ""
         side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits (allocate)")
         unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
+        interval = f"95 % interval {_percent(risk.low)} to {_percent(risk.high)}"
         return [
             f"{told}{more}.",
             f"The paper's rule looks at risk alone, and says: {then}. {_percent(risk.value)} of {risk.n:,} inputs are "
-            f"at risk (95 % interval {_percent(risk.low)} to {_percent(risk.high)}), {side} than {_percent(self.limit)}."
-            f"{unsure}",
+            f"at risk ({interval}), {side} than {_percent(self.limit)}.{unsure}",
         ]
 
 
@@ -416,8 +416,9 @@ def _bits(record: Mapping[str, Any]) -> float | None:
         pair = parse_pair(record["spec"])
     except SpecError:  # of another version, or an allocation that is gone
         return None
-    weights = isinstance(pair, Spec) and pair.scheme.stages == ("weights",) and pair.scheme.weight_bits < FULL_BITS
-    return pair.scheme.weight_bits if weights else None
+    if not isinstance(pair, Spec) or pair.scheme.stages != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
+        return None
+    return pair.scheme.weight_bits
 
 
 def study_run(
