@@ -53,6 +53,7 @@ GROUPS = {
         "route": "Send unsure inputs to full precision: does it pay?",
     },
     "Repair": {
+        "repair": "Which deployment changes fewest answers?",
         "predict": "Estimate flips at every width, quantizing nothing.",
         "allocate": "Choose which layers get more bits.",
         "export": "Write an allocation as runtimes read it.",

@@ -1,0 +1,228 @@
+"""`quantdrift repair`: which deployment of a model changes fewest answers."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
+from quantdrift.cli.output import Shown
+from quantdrift.errors import QuantDriftError
+from quantdrift.report.words import Grid, percent, with_interval
+from quantdrift.spec import QUANTIZERS, Spec, parse
+
+if TYPE_CHECKING:
+    from quantdrift.repair import Deployment, Goals, Repair
+
+_FLIPS = "flip@1="
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairOptions(OnModel):
+    """The options of `quantdrift repair`."""
+
+    spec: str = argument("SPEC: The model and the plain scheme that is to be repaired: minilm@W4")
+    data: Path | None = option(ANY_DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    bits: float | None = option(
+        "B: Bits a linear weight may take, scales counted; by default an eighth of a bit more than SPEC takes.", min=2
+    )
+    latency: float | None = option(
+        "X: How many times the plain scheme's time a query may take: 1.3 lets some be asked again at full precision. "
+        "By default none is, unless --target needs it.",
+        min=1,
+    )
+    target: str | None = option("flip@1=RATE: Find the cheapest deployment that changes at most so many answers.")
+    speed_up: float = option(
+        "X: How many times faster the quantized model is than full precision: your own figure, not measured here.",
+        default=4.5,
+        min=1,
+    )
+    quantizers: str | None = option(
+        f"NAME,NAME,...: Quantizers to try, of {', '.join(QUANTIZERS)}; by default all that are installed but adaround."
+    )
+    out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
+    plan: bool = flag("--plan: Say what would be tried, and stop.")
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    seed: int = option("Random seed for which queries are held out.", default=0)
+
+
+@prints("json")
+def command(options: RepairOptions) -> Shown:
+    """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
+
+    Tried are quantizers and finer groups, bits given to the layers that move the gap, the embedding table, the query
+    side alone, coded embeddings, and a second look at full precision for unsure inputs. Ways are compared on half of
+    the queries (of labelled data: on the training part), by how far they move the gap; what comes through is run on
+    the whole corpus, and all rates are over the other queries. Labels are not used.
+
+    quantdrift repair minilm@W4 --data FOLDER --latency 1.3
+
+    quantdrift repair minilm@W4 --data FOLDER --target flip@1=0.05
+
+    The same command goes on where it was stopped.
+    """
+    spec = parse(options.spec)
+    from quantdrift.repair import check_plain
+
+    check_plain(spec.scheme)
+    goals = _goals(options)
+    if options.plan:
+        return _planned(spec, goals)
+    from quantdrift.engine.refusals import check_spec
+    from quantdrift.records import check_writable
+
+    dataset = any_data(options.data, options.task, options.split)
+    check_spec(spec)
+    check_writable(options.out.absolute() / "runs", what="a run")
+    from dataclasses import replace
+
+    from quantdrift.engine.repair import repair_model
+
+    how = options.how
+    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
+    with options.stoppable(f"{options.out} is not finished"):
+        repair = repair_model(spec, dataset, goals=goals, out=options.out, **how)
+    return Shown(
+        data=repair.to_json(),
+        title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
+        grids=[_tried(repair), _found(repair)],
+        lines=_verdict(repair, goals),
+        next=_next(spec, repair, options),
+    )
+
+
+def _goals(options: RepairOptions) -> Goals:
+    from quantdrift.repair import QUANTIZERS as TRIED
+    from quantdrift.repair import Goals
+
+    target = None
+    if options.target is not None:
+        number = options.target.removeprefix(_FLIPS)
+        try:
+            target = float(number)
+        except ValueError:
+            target = -1.0
+        if not options.target.startswith(_FLIPS) or not 0 <= target < 1:
+            raise QuantDriftError(f"--target {options.target}: expected {_FLIPS}RATE with a rate below 1: {_FLIPS}0.05")
+    names = tuple(TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
+    if unknown := [name for name in names if name not in QUANTIZERS]:
+        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(QUANTIZERS)}")
+    return Goals(bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names)
+
+
+def _planned(spec: Spec, goals: Goals) -> Shown:
+    from quantdrift.repair import uniform_ways
+
+    ways = uniform_ways(spec.scheme, goals.quantizers)
+    return Shown(
+        data={"ways": [str(way) for way in ways]},
+        title=f"{spec}: what repair tries",
+        lines=[
+            f"1. {len(ways)} ways with one width for all layers, in trials on 32 and then 160 inputs: "
+            + ", ".join(str(way) for way in ways),
+            "   (those that take too many bits, or whose library is missing, are left out)",
+            "2. the best of them with widths chosen by gap",
+            "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
+            "4. whole runs of these and of the plain scheme; unsure inputs asked again at full precision",
+        ],
+    )
+
+
+def _tried(repair: Repair) -> Grid:
+    last = {str(each.scheme): each for each in repair.tried}
+    made = [each for each in last.values() if each.shift is not None]
+    rows = [
+        [str(each.scheme), f"{each.bits:.3f}", f"{each.shift:.5f}", percent(each.likely), f"{each.n}"]
+        for each in sorted(made, key=lambda each: (-each.n, each.shift or 0.0))
+    ]
+    missing = [f"{each.scheme} is left out: {each.reason}" for each in last.values() if each.shift is None]
+    return Grid(
+        title="Trials, on inputs that no rate below is over",
+        head=["scheme", "bits", "shift of the gap", "gaps closed", "inputs"],
+        rows=rows,
+        lines=missing,
+    )
+
+
+def _found(repair: Repair) -> Grid:
+    from quantdrift.repair import front
+
+    rows = [
+        [
+            f"{'*' if there else ' '} {_name(each)}",
+            f"{each.bits:.3f}",
+            f"{each.all_bits:.2f}",
+            *([f"{each.vector_bits}"] if repair.found[0].vector_bits else []),
+            f"{each.cost:.2f}",
+            with_interval(each.flips),
+            "" if each.difference is None else with_interval(each.difference, sign="+"),
+        ]
+        for each, there in zip(repair.found, front(repair.found), strict=True)
+    ]
+    embeddings = ["bits a dimension"] if repair.found[0].vector_bits else []
+    return Grid(
+        title=f"On {repair.found[0].flips.n} held-out inputs (95 % intervals)",
+        head=[
+            "deployment",
+            "bits a linear weight",
+            "bits a parameter",
+            *embeddings,
+            "cost a query",
+            "other first answer",
+            "more than plain",
+        ],
+        rows=rows,
+        lines=["* nothing else is as good in size, cost and changed answers. A query of the plain scheme costs 1."],
+    )
+
+
+def _name(each: Deployment) -> str:
+    again = f", {100 * each.looked:.0f} % asked again" if each.looked else ""
+    return f"{each.scheme}{again}"
+
+
+def _verdict(repair: Repair, goals: Goals) -> list[str]:
+    chosen, plain = repair.chosen, repair.found[0]
+    if chosen is plain:
+        return ["Nothing that fits changes fewer answers than the plain scheme."]
+    lines = [
+        f"Recommended: {_name(chosen)}. It changes {percent(chosen.rate)} of the answers, the plain scheme "
+        f"{percent(plain.rate)}."
+    ]
+    if goals.target is not None and chosen.rate > goals.target:
+        lines.append(f"Nothing that fits reaches {percent(goals.target)}: this comes nearest.")
+    if chosen.difference is not None and (chosen.difference.high or 0.0) >= 0:
+        lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
+    return lines
+
+
+def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
+    chosen, data = repair.chosen, data_words(options.data, options.task)
+    named = _spec_of(spec, chosen)
+    lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
+    if chosen.scheme.query_only:
+        from dataclasses import replace
+
+        lines.append("embed the documents at full precision, and queries with the quantized model:")
+        named = _spec_of(spec, replace(chosen, scheme=replace(chosen.scheme, query_only=False)))
+    lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
+    if chosen.looked:
+        lines.append(
+            f"ask again at full precision: quantdrift route {shlex.quote(chosen.run)} "
+            f"--percentile {100 * chosen.looked:.0f} --save router.json"
+        )
+    return lines
+
+
+def _spec_of(spec: Spec, chosen: Deployment) -> str:
+    """What other commands call it; widths that a file holds are named by the file."""
+    file = chosen.scheme.option("allocation")
+    if file is None:
+        return f"{spec.model}@{chosen.scheme}"
+    options = [f"+{key}={value}" for key, value in chosen.scheme.options if key not in {"allocation", "widths"}]
+    query = ["+query"] if chosen.scheme.query_only else []
+    return f"{spec.model}@{file}-{chosen.scheme.quantizer}{''.join([*query, *options])}"

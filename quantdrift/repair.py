@@ -1,0 +1,269 @@
+"""What can be done about the answers that a quantized model changes: ways to deploy it, and which of them pay.
+
+A way is a scheme that spends the same bits otherwise. A deployment is a way as it was measured, alone or with a second
+look at full precision for the inputs that it is least sure of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift import perturbation
+from quantdrift.conformal import confidence_in
+from quantdrift.errors import UnsupportedError
+from quantdrift.evidence import Evidence
+from quantdrift.spec import MAX_BITS, MIN_BITS, Scheme
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
+from quantdrift.statistics.paired import paired_rate_difference
+from quantdrift.trust.rescoring import K, within
+from quantdrift.trust.router import percentile_threshold
+
+QUANTIZERS = ("rtn", "hqq", "awq", "gptq", "gptq_ao")
+"""Tried where nothing else is said; adaround takes longer than all of these together."""
+GROUPS = (64, 32)
+"""Finer groups, where the bits of their scales are within the budget."""
+MORE = 0.125
+"""Bits a linear weight beyond those of the plain scheme, where no budget is given."""
+_VECTOR_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
+SHARES = (0.1, 0.25, 1.0)
+"""Of the inputs that a second look is given to, where no latency is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goals:
+    """What a deployment may cost, and what it is to reach.
+
+    Attributes:
+        bits: a linear weight may take, scales counted; an eighth more than the plain scheme takes if None.
+        latency: time that a query may take, relative to the plain scheme; no limit if None.
+        target: share of first answers that may change; the least that can be had if None.
+        speed_up: how many times faster the quantized model is than full precision.
+        quantizers: that are tried.
+    """
+
+    bits: float | None = None
+    latency: float | None = None
+    target: float | None = None
+    speed_up: float
+    quantizers: Sequence[str] = QUANTIZERS
+
+
+def check_plain(scheme: Scheme) -> None:
+    """Refuse a scheme that is no starting point."""
+    if scheme.full_precision:
+        problem = "it quantizes no weights"
+    elif scheme.weight_bits > MAX_BITS:
+        problem = "it leaves the weights alone"
+    elif scheme.criterion is not None or scheme.option("allocation") is not None:
+        problem = "its bits are chosen by layer already"
+    elif scheme.query_only:
+        problem = "+query is one of the ways that repair tries"
+    else:
+        return
+    raise UnsupportedError(
+        f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
+    )
+
+
+def uniform_ways(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
+    """The plain scheme first, then other quantizers and finer groups at the same width."""
+    options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid"})
+    size = scheme.group_size or max(GROUPS) * 2
+    ways = [scheme]
+    for quantizer in quantizers:
+        for group in (scheme.group_size, *(each for each in GROUPS if each < size)):
+            own = scheme.options if quantizer == scheme.quantizer else options
+            ways.append(replace(scheme, quantizer=quantizer, group_size=group, options=own))
+    return list(dict.fromkeys(ways))
+
+
+def allocated_ways(scheme: Scheme, budget: float) -> list[Scheme]:
+    """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted."""
+    narrow, low = int(budget), max(MIN_BITS, int(scheme.weight_bits) - 1)
+    near = range(low, min(MAX_BITS, narrow + 2) + 1)
+    far = [width for width in (2, 3, 4, 5, 6, 8) if width <= max(6, narrow + 1) or width == MAX_BITS]
+    found = []
+    for widths in (near, far):
+        if len(widths) > 1 and widths[0] <= budget <= widths[-1]:
+            named = ",".join(map(str, widths))
+            options = (*scheme.options, ("widths", named))
+            found.append(replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options))
+    return found
+
+
+# --- what was measured ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A way in a trial on a part of the queries.
+
+    Attributes:
+        scheme: how the candidate was made.
+        bits: a linear weight, scales counted.
+        shift: root mean square of what it moves the gap to the runner-up by, in units of the score.
+        likely: share of these inputs whose gap closes.
+        n: inputs of the trial.
+        reason: why there is no shift.
+    """
+
+    scheme: Scheme
+    bits: float | None = None
+    shift: float | None = None
+    likely: float | None = None
+    n: int = 0
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {**as_json(self), "scheme": str(self.scheme)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A way on the held-out inputs, with or without a second look.
+
+    Attributes:
+        scheme: how the candidate is made.
+        run: folder of the run that it was measured by.
+        bits: a linear weight, scales counted.
+        all_bits: a parameter of the whole model, likewise.
+        vector_bits: a dimension of the stored embeddings; 0 where none are stored.
+        looked: share of the inputs that full precision is asked about again; 0 without.
+        cost: time that an input takes, relative to the plain scheme.
+        flips: share of the inputs with another first answer.
+        difference: the same less that of the plain scheme, paired; None for the plain scheme itself.
+        changed: bool [n_inputs], which.
+    """
+
+    scheme: Scheme
+    run: str
+    bits: float
+    all_bits: float
+    vector_bits: int = 0
+    looked: float = 0.0
+    cost: float = 1.0
+    flips: Estimate
+    difference: Estimate | None = None
+    changed: NDArray[np.bool_] = field(repr=False, compare=False)
+
+    @property
+    def rate(self) -> float:
+        """The share that changed, as a number."""
+        return self.flips.value or 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        told = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits", "looked", "cost")}
+        difference = self.difference and self.difference.to_json()
+        return {"scheme": str(self.scheme), **told, "flip@1": self.flips.to_json(), "difference": difference}
+
+
+def deployments(
+    scheme: Scheme, evidence: Evidence, quantization: Mapping[str, Any], run: str, goals: Goals
+) -> Iterator[Deployment]:
+    """What a run was of, alone and with a second look at the inputs whose gap is smallest.
+
+    Full precision answers such an input again; of a search it only scores the first 10 documents again. With the query
+    side alone quantized nothing is left to rescore: to ask full precision is to search with it.
+    """
+    bits = quantization["bits_per_weight"]
+    changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
+    stored = 0 if evidence.confidence is not None else _VECTOR_BITS[scheme.option("emb") or "fp32"]
+    known: Any = {
+        "scheme": scheme,
+        "run": run,
+        "bits": bits["linear_with_scales"],
+        "all_bits": bits["all_parameters"],
+        "vector_bits": stored,
+    }
+    yield Deployment(**known, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
+    if scheme.query_only:
+        return
+    back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
+    confidence = confidence_in(evidence, "gap")
+    shares = SHARES if goals.latency is None else [min(1.0, (goals.latency - 1) / goals.speed_up)]
+    for share in shares:
+        if share > 0:
+            threshold = np.inf if share == 1 else percentile_threshold(confidence, 100 * share)
+            rows = np.nan_to_num(confidence, nan=np.inf) < threshold if share < 1 else np.ones(len(changed), np.bool_)
+            left, looked = changed & ~(rows & back), float(rows.mean())
+            yield Deployment(
+                **known,
+                looked=looked,
+                cost=1 + looked * goals.speed_up,
+                changed=left,
+                flips=rate_estimate(left.astype(np.float64)),
+            )
+
+
+def against_plain(found: Sequence[Deployment]) -> list[Deployment]:
+    """With the paired difference to the first of them, which is the plain scheme."""
+    plain = found[0]
+    return [
+        plain,
+        *(replace(each, difference=paired_rate_difference(plain.changed, each.changed)) for each in found[1:]),
+    ]
+
+
+def front(found: Sequence[Deployment]) -> list[bool]:
+    """Of each deployment whether no other is as good in bits, cost and changed answers, and better in one."""
+    points = [(each.all_bits, float(each.vector_bits), each.cost, each.rate) for each in found]
+
+    def beaten(point: tuple[float, ...]) -> bool:
+        return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
+
+    return [not beaten(point) for point in points]
+
+
+def best(found: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
+    """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
+
+    Where none reaches it, that which comes nearest. Without a latency nothing may cost a query more, but to reach a
+    target.
+    """
+    latency = goals.latency or (1.0 if goals.target is None else np.inf)
+    fits = [each for each in found if each.bits <= bits + 1e-9 and each.cost <= latency + 1e-9]
+    fits = fits or [found[0]]
+    if goals.target is not None:
+        target = goals.target
+        if reaching := [each for each in fits if each.rate <= target]:
+            return min(reaching, key=lambda each: (each.cost, each.all_bits, each.rate))
+    return min(fits, key=lambda each: (each.rate, each.cost, each.all_bits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What repair found.
+
+    Attributes:
+        bits: the budget, a linear weight with scales.
+        tried: ways in trials, in the order in which they were made.
+        found: deployments on the held-out inputs, the plain scheme first.
+        chosen: that which is recommended.
+        n_tuned: inputs that ways were compared on.
+    """
+
+    bits: float
+    tried: Sequence[Tried]
+    found: Sequence[Deployment]
+    chosen: Deployment
+    n_tuned: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        on_front = front(self.found)
+        return {
+            "bits": self.bits,
+            "n_tuned": self.n_tuned,
+            "tried": [each.to_json() for each in self.tried],
+            "deployments": [
+                {**each.to_json(), "front": there} for each, there in zip(self.found, on_front, strict=True)
+            ],
+            "chosen": self.found.index(self.chosen),
+        }

@@ -1,0 +1,130 @@
+"""Ways to repair a model, and which deployment is best, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import UnsupportedError
+from quantdrift.repair import (
+    Deployment,
+    Goals,
+    against_plain,
+    allocated_ways,
+    best,
+    check_plain,
+    deployments,
+    front,
+    uniform_ways,
+)
+from quantdrift.spec import parse_scheme
+from quantdrift.statistics.estimates import Estimate
+from support.routing_samples import classified, searched
+
+GOALS = Goals(speed_up=4.0)
+BITS = {"bits_per_weight": {"linear_with_scales": 4.125, "all_parameters": 18.8}}
+
+# the first is kept; of the others the reference's first item is 2nd and 3rd; candidate gaps 0.4, 0.25, 0.1
+BEFORE = [[0.9, 0.5, 0.4], [0.9, 0.5, 0.4], [0.9, 0.5, 0.4]]
+AFTER = [[0.9, 0.5, 0.4], [0.5, 0.75, 0.4], [0.3, 0.5, 0.4]]
+
+
+def deployment(
+    rate: float, *, bits: float = 4.125, size: float = 18.0, cost: float = 1.0, vector: int = 32
+) -> Deployment:
+    changed = np.arange(20) < round(20 * rate)
+    return Deployment(
+        scheme=parse_scheme("W4"),
+        run="run",
+        bits=bits,
+        all_bits=size,
+        vector_bits=vector,
+        cost=cost,
+        flips=Estimate(value=rate, n=20),
+        changed=changed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "problem"),
+    [
+        ("fp+emb=int8", "it quantizes no weights"),
+        ("W16A8", "it leaves the weights alone"),
+        ("W3.5+gap", "its bits are chosen by layer already"),
+        ("W4+query", "is one of the ways"),
+    ],
+)
+def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
+    with pytest.raises(UnsupportedError, match=problem):
+        check_plain(parse_scheme(scheme))
+
+
+def test_the_plain_scheme_comes_first_and_every_way_once() -> None:
+    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g64"), ["rtn", "hqq"])]
+    assert ways == ["W4-g64-rtn", "W4-g32-rtn", "W4-g64-hqq", "W4-g32-hqq"]
+    assert str(uniform_ways(parse_scheme("W4-channel"), ["rtn"])[2]) == "W4-g32-rtn"
+
+
+def test_options_of_a_quantizer_stay_with_it() -> None:
+    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"])]
+    assert ways == ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"]
+
+
+def test_widths_lie_around_the_budget() -> None:
+    near, far = allocated_ways(parse_scheme("W4-gptq"), 4.125)
+    assert near.widths == (3, 4, 5, 6)
+    assert far.widths == (2, 3, 4, 5, 6, 8)
+    assert near.weight_bits == far.weight_bits == 4.125
+    assert [way.widths[0] for way in allocated_ways(parse_scheme("W2"), 2.125)] == [2, 2]
+
+
+def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:
+    scheme, evidence = parse_scheme("W4"), searched(BEFORE, AFTER)
+    alone, *again = deployments(scheme, evidence, BITS, "run", GOALS)
+    assert (alone.rate, alone.looked, alone.cost, alone.vector_bits) == (pytest.approx(2 / 3), 0.0, 1.0, 32)
+    assert [(each.looked, each.cost, each.rate) for each in again[-1:]] == [(1.0, 5.0, 0.0)]
+    # 1.9 times the time: a share of 0.225 may be asked again, and the least sure of three is a third
+    (limited,) = [*deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=3.0))][1:]
+    assert limited.looked == pytest.approx(1 / 3)
+    assert limited.cost == pytest.approx(1 + 4 / 3)
+    assert limited.changed.tolist() == [False, True, False]
+    assert len([*deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=1.0))]) == 1
+    # with documents at full precision, to ask again is to search at full precision
+    assert len([*deployments(parse_scheme("W4+query"), evidence, BITS, "run", GOALS)]) == 1
+
+
+def test_classes_have_no_embeddings_and_a_routed_answer_is_the_references() -> None:
+    evidence = classified([[2.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 0.1]])
+    alone, *again = deployments(parse_scheme("W4"), evidence, BITS, "run", GOALS)
+    assert (alone.rate, alone.vector_bits) == (0.5, 0)
+    assert again[-1].rate == 0.0
+
+
+def test_the_front_keeps_what_nothing_beats() -> None:
+    found = [
+        deployment(0.5),
+        deployment(0.4),
+        deployment(0.4, size=10.0),
+        deployment(0.1, cost=2.0),
+        deployment(0.6, vector=8),
+    ]
+    assert front(found) == [False, False, True, True, True]
+
+
+def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -> None:
+    plain, finer, wide, dear = (
+        deployment(0.5),
+        deployment(0.3, bits=4.25),
+        deployment(0.2, bits=4.5),
+        deployment(0.05, cost=2.0),
+    )
+    found = [plain, finer, wide, dear]
+    assert best(found, GOALS, 4.25) is finer
+    assert best(found, GOALS, 4.125) is plain
+    assert best(found, replace(GOALS, latency=2.0), 4.25) is dear
+    assert best(found, replace(GOALS, target=0.3), 4.25) is finer
+    assert best(found, replace(GOALS, target=0.1), 4.25) is dear
+    assert best(found, replace(GOALS, target=0.1, latency=1.5), 4.25) is finer  # nothing reaches it
+    against = against_plain(found)
+    assert against[0].difference is None
+    assert [each.difference and each.difference.value for each in against[1:]] == pytest.approx([-0.2, -0.3, -0.45])
