@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quantdrift.datasets.images import contents_of
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset
