@@ -71,15 +71,16 @@ def check_plain(scheme: Scheme) -> None:
 
 
 def uniform_ways(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
-    """The plain scheme first, then other quantizers and finer groups at the same width."""
+    """The plain scheme first, then other quantizers at the same width."""
     options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid"})
-    size = scheme.group_size or max(GROUPS) * 2
-    ways = [scheme]
-    for quantizer in quantizers:
-        for group in (scheme.group_size, *(each for each in GROUPS if each < size)):
-            own = scheme.options if quantizer == scheme.quantizer else options
-            ways.append(replace(scheme, quantizer=quantizer, group_size=group, options=own))
-    return list(dict.fromkeys(ways))
+    others = [name for name in quantizers if name != scheme.quantizer]
+    return [scheme, *(replace(scheme, quantizer=name, options=options) for name in others)]
+
+
+def finer_ways(scheme: Scheme) -> list[Scheme]:
+    """The same in smaller groups, whose scales take more bits."""
+    size = scheme.group_size or 2 * max(GROUPS)
+    return [replace(scheme, group_size=group) for group in GROUPS if group < size]
 
 
 def allocated_ways(scheme: Scheme, budget: float) -> list[Scheme]:
@@ -165,14 +166,13 @@ class Deployment:
 
 
 def deployments(
-    scheme: Scheme, evidence: Evidence, quantization: Mapping[str, Any], run: str, goals: Goals
+    scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str, goals: Goals
 ) -> Iterator[Deployment]:
     """What a run was of, alone and with a second look at the inputs whose gap is smallest.
 
     Full precision answers such an input again; of a search it only scores the first 10 documents again. With the query
     side alone quantized nothing is left to rescore: to ask full precision is to search with it.
     """
-    bits = quantization["bits_per_weight"]
     changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
     stored = 0 if evidence.confidence is not None else _VECTOR_BITS[scheme.option("emb") or "fp32"]
     known: Any = {

@@ -122,10 +122,9 @@ def _planned(spec: Spec, goals: Goals) -> Shown:
         data={"ways": [str(way) for way in ways]},
         title=f"{spec}: what repair tries",
         lines=[
-            f"1. {len(ways)} ways with one width for all layers, in trials on 32 and then 160 inputs: "
-            + ", ".join(str(way) for way in ways),
-            "   (those that take too many bits, or whose library is missing, are left out)",
-            "2. the best of them with widths chosen by gap",
+            f"1. {len(ways)} quantizers, in trials on 32 inputs: {', '.join(str(way) for way in ways)}",
+            "   (what takes too many bits, or whose library is missing, is left out)",
+            "2. the better half of them on 160 inputs, in finer groups too, and the best with widths chosen by gap",
             "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs asked again at full precision",
         ],

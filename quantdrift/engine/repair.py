@@ -1,8 +1,8 @@
 """Trying what can be done about one model on one corpus: short trials first, whole runs of what came through.
 
 Trials move a few gaps, on inputs that no rate is over: the root mean square of the shifts tells ways apart with far
-fewer inputs than flips do. Half of the ways go on at each step, and to more inputs. What is left is run on the whole
-corpus, with rates over held-out inputs.
+fewer inputs than flips do. The better half of the quantizers goes on, to finer groups and more inputs, and the best of
+these to widths by gap. What comes through is run on the whole corpus, with rates over held-out inputs.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from quantdrift.repair import (
     best,
     check_plain,
     deployments,
+    finer_ways,
     uniform_ways,
 )
 from quantdrift.runs import Run, now
@@ -186,17 +187,11 @@ class Workshop:
             progress=self.progress,
         )
 
-    def halved(self, ways: Sequence[Scheme], bits: float) -> list[Tried]:
-        """The ways by the shift that they make, least first; half of them go from one step to the next."""
-        ranked: list[Tried] = []
-        for number, n in enumerate(STEPS):
-            found = [self.trial(scheme, n, bits) for scheme in ways]
-            self.tried += [each for each in found if each.shift is not None or not number]
-            ranked = sorted((each for each in found if each.shift is not None), key=lambda each: each.shift or 0.0)
-            ways = [each.scheme for each in ranked[: -(-len(ranked) // 2)]]
-            if len(ways) < 2 and number == 0:  # noqa: PLR2004 -- nothing to tell apart
-                ways = [each.scheme for each in ranked]
-        return ranked
+    def ranked(self, ways: Sequence[Scheme], n: int, bits: float) -> list[Tried]:
+        """Those ways that can be made, by the shift that they make, least first."""
+        found = [self.trial(scheme, n, bits) for scheme in ways]
+        self.tried += found
+        return sorted((each for each in found if each.shift is not None), key=lambda each: each.shift or 0.0)
 
     def run(self, scheme: Scheme) -> Run:
         """A whole run of a way, with rates over the held-out queries; one that is there already is not made again."""
@@ -286,7 +281,7 @@ def repair_model(
         except (MissingExtraError, UnsupportedError) as error:
             shop.tried.append(Tried(scheme=scheme, reason=str(error)))
             continue
-        found += deployments(scheme, run.evidence(), run.record["quantization"], str(run.path), goals)
+        found += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), goals)
     found = against_plain(found)
     return Repair(
         bits=bits,
@@ -299,7 +294,10 @@ def repair_model(
 
 def _weights(shop: Workshop, bits: float, goals: Goals) -> Iterator[Scheme]:
     """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
-    ranked = shop.halved(uniform_ways(shop.spec.scheme, goals.quantizers), bits)
+    few, many = STEPS
+    better = shop.ranked(uniform_ways(shop.spec.scheme, goals.quantizers), few, bits)
+    half = [each.scheme for each in better[: -(-len(better) // 2)]]
+    ranked = shop.ranked([way for scheme in half for way in (scheme, *finer_ways(scheme))], many, bits)
     yield ranked[0].scheme
     ways: list[Scheme] = []
     for group in dict.fromkeys([ranked[0].scheme.group_size, shop.spec.scheme.group_size]):
@@ -307,9 +305,7 @@ def _weights(shop: Workshop, bits: float, goals: Goals) -> Iterator[Scheme]:
         opened, _ = shop.open(same)
         counted = opened.quantized.bits()
         ways += allocated_ways(same, bits - (counted.linear_with_scales - counted.linear))
-    tried = [shop.trial(scheme, STEPS[-1], bits) for scheme in ways]
-    shop.tried += tried
-    allocated = sorted((each for each in tried if each.shift is not None), key=lambda each: each.shift or 0.0)
+    allocated = shop.ranked(ways, many, bits)
     if allocated:
         yield _stored(shop, allocated[0].scheme)
     if not allocated or (allocated[0].shift or 0.0) > (ranked[0].shift or 0.0):

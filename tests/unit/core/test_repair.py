@@ -14,6 +14,7 @@ from quantdrift.repair import (
     best,
     check_plain,
     deployments,
+    finer_ways,
     front,
     uniform_ways,
 )
@@ -22,7 +23,7 @@ from quantdrift.statistics.estimates import Estimate
 from support.routing_samples import classified, searched
 
 GOALS = Goals(speed_up=4.0)
-BITS = {"bits_per_weight": {"linear_with_scales": 4.125, "all_parameters": 18.8}}
+BITS = {"linear_with_scales": 4.125, "all_parameters": 18.8}
 
 # the first is kept; of the others the reference's first item is 2nd and 3rd; candidate gaps 0.4, 0.25, 0.1
 BEFORE = [[0.9, 0.5, 0.4], [0.9, 0.5, 0.4], [0.9, 0.5, 0.4]]
@@ -60,9 +61,11 @@ def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
 
 
 def test_the_plain_scheme_comes_first_and_every_way_once() -> None:
-    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g64"), ["rtn", "hqq"])]
-    assert ways == ["W4-g64-rtn", "W4-g32-rtn", "W4-g64-hqq", "W4-g32-hqq"]
-    assert str(uniform_ways(parse_scheme("W4-channel"), ["rtn"])[2]) == "W4-g32-rtn"
+    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g64"), ["hqq", "rtn"])]
+    assert ways == ["W4-g64-rtn", "W4-g64-hqq"]
+    assert [str(way) for way in finer_ways(parse_scheme("W4-g64"))] == ["W4-g32-rtn"]
+    assert [way.group_size for way in finer_ways(parse_scheme("W4-channel"))] == [64, 32]
+    assert finer_ways(parse_scheme("W4-g32")) == []
 
 
 def test_options_of_a_quantizer_stay_with_it() -> None:

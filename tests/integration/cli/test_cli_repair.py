@@ -1,0 +1,85 @@
+"""`quantdrift repair` on a tiny model: what it recommends is a run, and a second time nothing is made again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift.perturbation import flips
+from quantdrift.runs import read_run
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+WAYS = ("--quantizers", "rtn,hqq")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials on 8 queries and then on 16: there are 20."""
+    monkeypatch.setattr("quantdrift.engine.repair.STEPS", (8, 16))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdrift: Run, tmp_path: Path) -> None:
+    asked = ("repair", "TINY@W3-g32", "--data", "ROOT/data", "--bits", "4.25", *WAYS, "--out", "out")
+    found = json.loads(quantdrift(*asked, "--json"))
+    plain, chosen = found["deployments"][0], found["deployments"][found["chosen"]]
+    assert plain["scheme"] == "W3-g32-rtn"
+    assert chosen["bits"] <= 4.25
+    assert chosen["flip@1"]["value"] <= plain["flip@1"]["value"]
+    assert all(each["front"] or each != chosen for each in found["deployments"])
+    trials = {each["scheme"]: each for each in found["tried"] if each["shift"] is not None}
+    assert {"W3-g32-rtn", "W3-g32-hqq"} <= trials.keys()
+    for each in found["deployments"]:
+        run = read_run(Path(each["run"]))
+        assert len(run.evidence().input_ids) == found["deployments"][0]["flip@1"]["n"] == 20
+        if each["cost"] == 1:
+            assert each["flip@1"]["value"] == pytest.approx(np.mean(flips(run.evidence())))
+    # the allocation that the recommendation may name is there, and quantize takes it
+    made = [each["scheme"] for each in found["deployments"]]
+    assert any("allocation" in scheme for scheme in made)
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")}
+    shown = quantdrift(*asked)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")} == stamps
+    for words in (
+        "Trials, on inputs that no rate below is over",
+        "On 20 held-out inputs",
+        "make it: quantdrift quantize",
+    ):
+        assert words in shown
+    (command,) = [line for line in shown.splitlines() if line.startswith("make it: ")]
+    assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
+
+
+@pytest.mark.usefixtures("small")
+def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W2-channel", "--data", "ROOT/data", "--quantizers", "rtn")
+    found = json.loads(quantdrift(*asked, "--target", "flip@1=0.2", "--json"))
+    chosen = found["deployments"][found["chosen"]]
+    assert chosen["flip@1"]["value"] <= 0.2
+    assert chosen["cost"] > 1 or "+query" in chosen["scheme"]
+    shown = quantdrift(*asked, "--latency", "1", "--target", "flip@1=0")
+    assert "Nothing that fits reaches 0.0 %: this comes nearest." in shown or "0.0 %" in shown
+
+
+def test_the_plan_needs_no_model(quantdrift: Run) -> None:
+    shown = quantdrift("repair", "nowhere@W4", "--plan")
+    assert "nowhere@W4-g128-rtn: what repair tries" in shown
+    assert "whole runs" in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("TINY@W3.5+gap",), "its bits are chosen by layer already; expected the plain scheme"),
+        (("TINY@W4", "--target", "0.05"), "--target 0.05: expected flip@1=RATE"),
+        (("TINY@W4", "--quantizers", "rtn,gtpq"), "--quantizers 'gtpq': expected names of rtn"),
+        (("TINY@W4", "--bits", "4"), "takes 4.16312 bits a linear weight, scales counted, and 4 are allowed"),
+    ],
+)
+def test_bad_input_is_one_line(args: tuple[str, ...], message: str, quantdrift: Run) -> None:
+    error = quantdrift("repair", *args, "--data", "ROOT/data", code=2)
+    assert message in error
+    assert len(error.splitlines()) == 1
