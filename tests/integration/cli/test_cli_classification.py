@@ -190,3 +190,14 @@ def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift
         evidence.input_ids[best] for best in cosine.argmax(axis=1)
     ]
     np.testing.assert_allclose(evidence.reference_top.reference_scores[:, 0], cosine.max(axis=1), atol=1e-5)
+
+
+def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W2", "--data", "ROOT/kinds", "--quantizers", "rtn,hqq", "--out", "out", "--json")
+    found = json.loads(quantdrift(*asked))
+    assert {each["flip@1"]["n"] for each in found["deployments"]} == {N_TEST}
+    assert {each["n"] for each in found["tried"] if each["shift"] is not None} == {32, N_TRAIN}
+    assert not any("+query" in each["scheme"] or "+emb" in each["scheme"] for each in found["deployments"])
+    routed = [each for each in found["deployments"] if each["looked"] == 1]
+    assert routed
+    assert all(each["flip@1"]["value"] == 0 for each in routed)
