@@ -17,7 +17,7 @@ from quantdrift import perturbation
 from quantdrift.conformal import confidence_in
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.spec import MAX_BITS, MIN_BITS, Scheme
+from quantdrift.spec import MAX_BITS, Scheme
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
 from quantdrift.trust.rescoring import K, within
@@ -30,8 +30,10 @@ GROUPS = (64, 32)
 MORE = 0.125
 """Bits a linear weight beyond those of the plain scheme, where no budget is given."""
 _VECTOR_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
-SHARES = (0.1, 0.25, 1.0)
-"""Of the inputs that a second look is given to, where no latency is given."""
+WIDTHS = (2, 3, 4, 5, 6, 8)
+"""To choose from by gap."""
+SHARES = (0.1, 0.25, 0.5)
+"""Of the inputs that a second look is given to where no latency is given; more costs about what full precision does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +85,15 @@ def finer_ways(scheme: Scheme) -> list[Scheme]:
     return [replace(scheme, group_size=group) for group in GROUPS if group < size]
 
 
-def allocated_ways(scheme: Scheme, budget: float) -> list[Scheme]:
-    """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted."""
-    narrow, low = int(budget), max(MIN_BITS, int(scheme.weight_bits) - 1)
-    near = range(low, min(MAX_BITS, narrow + 2) + 1)
-    far = [width for width in (2, 3, 4, 5, 6, 8) if width <= max(6, narrow + 1) or width == MAX_BITS]
-    found = []
-    for widths in (near, far):
-        if len(widths) > 1 and widths[0] <= budget <= widths[-1]:
-            named = ",".join(map(str, widths))
-            options = (*scheme.options, ("widths", named))
-            found.append(replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options))
-    return found
+def allocated_way(scheme: Scheme, budget: float) -> Scheme | None:
+    """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted.
+
+    None where no width is below or above the budget.
+    """
+    if not WIDTHS[0] <= budget < WIDTHS[-1]:
+        return None
+    options = (*scheme.options, ("widths", ",".join(map(str, WIDTHS))))
+    return replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options)
 
 
 # --- what was measured ----------------------------------------------------------------------------
@@ -190,8 +189,8 @@ def deployments(
     shares = SHARES if goals.latency is None else [min(1.0, (goals.latency - 1) / goals.speed_up)]
     for share in shares:
         if share > 0:
-            threshold = np.inf if share == 1 else percentile_threshold(confidence, 100 * share)
-            rows = np.nan_to_num(confidence, nan=np.inf) < threshold if share < 1 else np.ones(len(changed), np.bool_)
+            threshold = percentile_threshold(confidence, 100 * share) if share < 1 else np.inf
+            rows = np.nan_to_num(confidence, nan=np.inf) < threshold
             left, looked = changed & ~(rows & back), float(rows.mean())
             yield Deployment(
                 **known,

@@ -11,7 +11,7 @@ from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, arg
 from quantdrift.cli.output import Shown
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.words import Grid, percent, with_interval
-from quantdrift.spec import QUANTIZERS, Spec, parse
+from quantdrift.spec import QUANTIZERS, Scheme, Spec, parse
 
 if TYPE_CHECKING:
     from quantdrift.repair import Deployment, Goals, Repair
@@ -148,40 +148,53 @@ def _tried(repair: Repair) -> Grid:
 
 
 def _found(repair: Repair) -> Grid:
+    """A line for every scheme; what asking again makes of it stands beside it."""
     from quantdrift.repair import front
 
-    rows = [
-        [
-            f"{'*' if there else ' '} {_name(each)}",
-            f"{each.bits:.3f}",
-            f"{each.all_bits:.2f}",
-            *([f"{each.vector_bits}"] if repair.found[0].vector_bits else []),
-            f"{each.cost:.2f}",
-            with_interval(each.flips),
-            "" if each.difference is None else with_interval(each.difference, sign="+"),
-        ]
-        for each, there in zip(repair.found, front(repair.found), strict=True)
+    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
+    lines: dict[str, list[Deployment]] = {}
+    for each in repair.found:
+        lines.setdefault(_short(each.scheme), []).append(each)
+    most = max(lines.values(), key=len)[1:]
+    stored = repair.found[0].vector_bits
+    rows = []
+    for name, (alone, *again) in lines.items():
+        looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
+        rows.append(
+            [
+                f"{name}{'*' if stars[id(alone)] else ''}",
+                f"{alone.bits:.2f}",
+                f"{alone.all_bits:.2f}",
+                *([f"{alone.vector_bits}"] if stored else []),
+                with_interval(alone.flips),
+                "" if alone.difference is None else with_interval(alone.difference, sign="+"),
+                *looks,
+                *([""] * (len(most) - len(looks))),
+            ]
+        )
+    head = ["scheme", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
+    head += [f"{100 * each.looked:.0f} % again, x{each.cost:.2f}" for each in most]
+    lines_below = [
+        "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
+        + ("; stored: of a dimension of a document's embedding." if stored else "."),
+        *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
+        "* nothing else is as good in size, cost and changed answers.",
     ]
-    embeddings = ["bits a dimension"] if repair.found[0].vector_bits else []
-    return Grid(
-        title=f"On {repair.found[0].flips.n} held-out inputs (95 % intervals)",
-        head=[
-            "deployment",
-            "bits a linear weight",
-            "bits a parameter",
-            *embeddings,
-            "cost a query",
-            "other first answer",
-            "more than plain",
-        ],
-        rows=rows,
-        lines=["* nothing else is as good in size, cost and changed answers. A query of the plain scheme costs 1."],
-    )
+    title = f"On {repair.found[0].flips.n} held-out inputs (95 % intervals)"
+    return Grid(title=title, head=head, rows=rows, lines=lines_below)
+
+
+def _short(scheme: Scheme) -> str:
+    """The scheme without what a file says better."""
+    from dataclasses import replace
+
+    options = tuple(each for each in scheme.options if each[0] not in {"allocation", "widths"})
+    return str(replace(scheme, options=options)) if scheme.weight_bits.is_integer() else str(scheme)
 
 
 def _name(each: Deployment) -> str:
     again = f", {100 * each.looked:.0f} % asked again" if each.looked else ""
-    return f"{each.scheme}{again}"
+    return f"{_short(each.scheme)}{again}"
 
 
 def _verdict(repair: Repair, goals: Goals) -> list[str]:

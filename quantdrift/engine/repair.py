@@ -42,7 +42,7 @@ from quantdrift.repair import (
     Repair,
     Tried,
     against_plain,
-    allocated_ways,
+    allocated_way,
     best,
     check_plain,
     deployments,
@@ -302,9 +302,9 @@ def _weights(shop: Workshop, bits: float, goals: Goals) -> Iterator[Scheme]:
     ways: list[Scheme] = []
     for group in dict.fromkeys([ranked[0].scheme.group_size, shop.spec.scheme.group_size]):
         same = replace(ranked[0].scheme, group_size=group)
-        opened, _ = shop.open(same)
-        counted = opened.quantized.bits()
-        ways += allocated_ways(same, bits - (counted.linear_with_scales - counted.linear))
+        counted = shop.open(same)[0].quantized.bits()
+        way = allocated_way(same, bits - (counted.linear_with_scales - counted.linear))
+        ways += [] if way is None else [way]
     allocated = shop.ranked(ways, many, bits)
     if allocated:
         yield _stored(shop, allocated[0].scheme)

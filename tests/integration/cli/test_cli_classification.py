@@ -198,6 +198,7 @@ def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdr
     assert {each["flip@1"]["n"] for each in found["deployments"]} == {N_TEST}
     assert {each["n"] for each in found["tried"] if each["shift"] is not None} == {32, N_TRAIN}
     assert not any("+query" in each["scheme"] or "+emb" in each["scheme"] for each in found["deployments"])
-    routed = [each for each in found["deployments"] if each["looked"] == 1]
-    assert routed
-    assert all(each["flip@1"]["value"] == 0 for each in routed)
+    plain, *again = [each for each in found["deployments"] if each["scheme"] == "W2-g128-rtn"]
+    assert [each["looked"] for each in again] == pytest.approx([0.1, 0.25, 0.5])
+    rates = [each["flip@1"]["value"] for each in (plain, *again)]
+    assert rates == sorted(rates, reverse=True)
