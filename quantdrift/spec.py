@@ -44,7 +44,7 @@ SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
 """What only a search over embeddings has."""
 DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
 OPTION_KEYS = tuple(
-    sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "head", "seed", "table"))
+    sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "guided", "head", "seed", "table"))
 )
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
@@ -68,6 +68,7 @@ _VALUES = {
     "dtype": ("bf16|fp16", "bf16 or fp16"),
     "emb": ("int8|uint8|binary|ubinary|fp16|bf16", "int8, uint8, binary, ubinary, fp16 or bf16"),
     "grid": ("paper|library", "paper or library"),
+    "guided": ("gap", "gap"),
     "index": (
         r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
         "a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or usearch with its "
@@ -93,6 +94,7 @@ PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     **{
         key: ("+", f"{key}=({_VALUES.get(key, ['.+'])[0]})", lambda word: word.partition("=")[2]) for key in OPTION_KEYS
     },
+    "guided": ("+", "guided(=gap)?", lambda word: "gap"),
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 

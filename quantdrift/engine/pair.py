@@ -11,6 +11,8 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +34,7 @@ from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_
 from quantdrift.engine.runtime import Runtime
 from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
 from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
@@ -218,7 +221,27 @@ class QuantizedPair:
         """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
         if self.needs_calibration:
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
+            if self.scheme.option("guided") is not None:
+                sample = self._guided(sample, inputs, batch_size, progress)
             self.prepare(sample, root=root, progress=progress)
+
+    def _guided(self, sample: Sample, inputs: Sequence[Inputs], batch_size: int, progress: Progress) -> Sample:
+        """The sample with what makes the guide; that is only asked for where layers are yet to be made."""
+        if sample.rows is None or len(inputs) != 1:
+            raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
+        seed = int(self.scheme.option("seed") or 0)
+        make = partial(
+            guide_of,
+            self.encoder,
+            self.modules,
+            self.layers,
+            inputs[0].part(sample.rows),
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        key = None if sample.key is None else {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
+        return replace(sample, guide=make, key=key)
 
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
         """Quantize the layers on calibration inputs; the model is the reference again afterwards.
@@ -238,6 +261,11 @@ class QuantizedPair:
         self._at_rest("calibrating")
         if not self.needs_calibration:
             return
+        if self.scheme.option("guided") is not None and sample.guide is None:
+            raise UnsupportedError(
+                f"{self.scheme}: +guided asks with sentences of the corpus, which this harness does not show before it "
+                "searches; use quantdrift run, or leave it out"
+            )
         of, made, widths = (self.fingerprint, self.runtime), self._made, self._chosen()
         if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
             return

@@ -17,8 +17,8 @@ _OPTIONS = {
     "rtn": (),
     "adaround": (),
     "awq": (),
-    "gptq": ("backend", "grid"),
-    "gptq_ao": ("backend", "grid"),
+    "gptq": ("backend", "grid", "guided"),
+    "gptq_ao": ("backend", "grid", "guided"),
     "hqq": (),
 }
 """Settings that a method itself takes; `calib` and `seed` are the calibration's."""

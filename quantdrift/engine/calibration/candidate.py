@@ -194,6 +194,7 @@ def make_layers(
             tell(1)
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
+        guide = None if sample.guide is None else sample.guide()
         name, batches = f"calibrating {scheme.quantizer}, layer by layer", sample.batches
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
             tell(len(known))
@@ -203,7 +204,14 @@ def make_layers(
                 )
             else:
                 later = quantize_in_order(
-                    modules, layers, batches, quantizers=methods, fallbacks=fallbacks, known=known, done=done
+                    modules,
+                    layers,
+                    batches,
+                    quantizers=methods,
+                    fallbacks=fallbacks,
+                    known=known,
+                    done=done,
+                    guide=guide,
                 )
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}

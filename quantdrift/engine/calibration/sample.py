@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from quantdrift.datasets.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
@@ -31,11 +32,15 @@ class Sample:
         batches: each runs the model on one batch; inputs of similar length share one.
         key: JSON values that decide what the model sees; None if they cannot be told.
         record: what a run says of it.
+        rows: positions of the inputs, of a single kind.
+        guide: makes the moments of `Moments.guide` for every layer, where the scheme asks for them.
     """
 
     batches: list[Callable[[], object]]
     key: Mapping[str, Any] | None
     record: Mapping[str, Any]
+    rows: NDArray[np.int64] | None = None
+    guide: Callable[[], Sequence[Tensor | None]] | None = None
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
@@ -104,6 +109,7 @@ def _sample(
             for at in range(0, len(one), size)
         ],
         key=None if key is None else {"inputs": key, "batch_size": size},
+        rows=rows,
         record={
             "source": source if file is None else str(file),
             "n_inputs": len(rows),

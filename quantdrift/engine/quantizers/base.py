@@ -42,12 +42,15 @@ class Moments:
         mean_abs: float32 [in_features], mean over tokens of |x|.
         absmax: largest |x| of any feature of any token.
         n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
+        guide: float32 [n_blocks, in_features, in_features], of every block of output rows the moment in which tokens
+            weigh as much as they move the gap, with a mean diagonal of 1; None without `+guided`.
     """
 
     second: Tensor
     mean_abs: Tensor
     absmax: float
     n_tokens: int
+    guide: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

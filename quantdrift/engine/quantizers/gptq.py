@@ -25,6 +25,8 @@ from quantdrift.spec import Scheme
 DAMPING = 0.01
 """What is added to the diagonal of the second moment, relative to its mean."""
 _DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
+MIX = 0.6
+"""Share of the guide in a guided moment, where the mean diagonals of both are 1."""
 _BLOCK = 128
 """The paper's block size."""
 
@@ -143,6 +145,7 @@ class Gptq:
         backend: one of BACKENDS, or "optimum".
         grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both signs alike;
             "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more code below zero.
+        guided: whether moments come with a guide.
     """
 
     bits: int
@@ -150,6 +153,7 @@ class Gptq:
     act_order: bool = False
     backend: str = BACKENDS[0]
     grid: str = "paper"
+    guided: bool = False
 
     needs_moments = True
     has_zero_points = False
@@ -163,10 +167,31 @@ class Gptq:
         """
         moments = calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
+        if moments.guide is None:
+            return self._rounded(exact, moments.second, moments.n_tokens)
+        # every block of rows has a moment of its own, and one order of columns is for all
+        second, guide = moments.second, moments.guide.to(moments.second)
+        order = torch.argsort(second.diagonal(), descending=True) if self.act_order else torch.arange(len(second))
+        plain, in_order = replace(self, act_order=False), order.to(second.device)
+        parts = []
+        for rows, own in zip(torch.tensor_split(exact, len(guide)), guide, strict=True):
+            mixed = (1 - MIX) * second / second.diagonal().mean().clamp_min(1e-30) + MIX * own
+            ordered = mixed[in_order][:, in_order]
+            parts.append(plain._rounded(rows[:, in_order], ordered, moments.n_tokens))
+        return replace(
+            parts[0],
+            codes=torch.cat([part.codes for part in parts])[:, torch.argsort(in_order)],
+            scale=torch.cat([part.scale for part in parts]),
+            permutation=in_order if self.act_order else None,
+            notes={name: value for part in parts for name, value in part.notes.items()},
+        )
+
+    def _rounded(self, exact: Tensor, second: Tensor, n_tokens: int) -> QuantizedWeight:
+        """Solved with as little damping as the moment takes."""
         for damping in _DAMPING_STEPS:
-            hessian = _damped(moments.second, damping)
+            hessian = _damped(second, damping)
             if int(torch.linalg.cholesky_ex(hessian).info) == 0:
-                solved = self._solve(exact, hessian, moments.n_tokens)
+                solved = self._solve(exact, hessian, n_tokens)
                 return solved if damping == DAMPING else replace(solved, notes={"damping": damping})
         raise DataError(
             "gptq needs the second moment of the layer's input, a positive semidefinite matrix; this one has no "
@@ -178,7 +203,8 @@ class Gptq:
         library, _ = _LIBRARIES[self.backend]
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
         rounds = {"gptqmodel": GPTQMODEL.version()} if library is OPTIMUM else {}
-        return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds
+        guided = {"guided": f"by the gap, {MIX:g}"} if self.guided else {}
+        return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds | guided
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
         _, solve = _LIBRARIES[self.backend]
@@ -219,8 +245,11 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         refuse_width(OPTIMUM, scheme.weight_bits, OPTIMUM_BITS)
         GPTQMODEL.require(needed_for=scheme)
     _LIBRARIES[backend][0].require(needed_for=scheme)
+    guided = scheme.option("guided") is not None
+    if guided and backend == OPTIMUM.backend:
+        raise UnsupportedError(f"{scheme}: optimum walks the model by itself; leave +guided or +backend= out")
     bits, act_order = int(scheme.weight_bits), scheme.quantizer == "gptq_ao"
-    return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid)
+    return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid, guided=guided)
 
 
 def _damped(second: Tensor, damping: float) -> Tensor:

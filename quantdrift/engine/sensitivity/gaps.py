@@ -77,10 +77,10 @@ def _contributions(setting: Setting) -> NDArray[np.float64]:
     problem = setting.gaps
     total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
     with plain_products(setting.modules), _weight_gradients(setting) as backward:
-        seeds = _seeds(problem)
+        seeds = seeds_of(problem)
         with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
             for row, of_row in seeds.items():
-                outputs = _with_graph(setting.modules, problem, row)
+                outputs = with_graph(setting.modules, problem, row)
                 for vector, gaps in of_row.values():
                     change = backward(outputs, vector)
                     for of_input, contender in gaps:
@@ -93,7 +93,7 @@ def _contributions(setting: Setting) -> NDArray[np.float64]:
 _Seeds = dict[int, dict[bytes, tuple[Tensor, list[tuple[int, int]]]]]
 
 
-def _seeds(problem: GapProblem) -> _Seeds:
+def seeds_of(problem: GapProblem) -> _Seeds:
     """Row to the gradients by its output, each once, and the gaps (input, contender) that it is of.
 
     The first document of a query has to do with the gaps to all contenders, with the same gradient in all of them:
@@ -164,7 +164,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
         yield backward
 
 
-def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
+def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
     """What the model puts out for a row as its harness returns it, [1, dim], with the graph behind it."""
     calls: list[list[Tensor]] = []
     with ExitStack() as stack:

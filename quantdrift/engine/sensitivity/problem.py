@@ -232,6 +232,22 @@ def retrieval_problem(
     )
 
 
+def search_problem(
+    encoder: Encoder, queries: Inputs, documents: Inputs, *, similarity: Similarity, batch_size: int
+) -> GapProblem:
+    """The gaps to the runner-up of queries and documents that nothing is known of yet."""
+    from quantdrift.engine.readings import Search  # noqa: PLC0415 -- it calls this
+
+    reference = []
+    for side in (queries, documents):
+        order = side.order()
+        found = encoder.encode(side.at(order), side.role, batch_size)
+        reference.append(found[np.argsort(order)])
+    search = Search(queries=queries, documents=documents, similarity=similarity)
+    chosen = np.arange(len(queries.ids))
+    return retrieval_problem(encoder, search, reference, chosen=chosen, batch_size=batch_size, n_contenders=1)
+
+
 def classification_problem(
     encoder: Encoder,
     inputs: Inputs,

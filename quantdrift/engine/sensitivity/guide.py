@@ -1,0 +1,153 @@
+"""Where a layer's error moves the gap: second moments of inputs, weighted by the gradient of the gap.
+
+What GPTQ makes small is the error of a layer's output, wherever it points. What changes an answer is the part of it
+along the gap's gradient. So every token's row x of the second moment is weighted by the squared gradient g^2 of the gap
+by that token's output, its mean over some block of output rows:
+
+    H_block = mean over gaps of sum over tokens t of mean over rows r of the block of (g_tr)^2 x_t x_t^T.
+
+The idea is that of GuidedQuant (ICML 2025), with the ranking gap in place of a language model's loss. Gaps are those of
+pseudo-queries, sentences of the calibration documents themselves: no query is looked at, so none has to be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quantdrift.engine.calibration.inputs import gram, plain_products
+from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
+from quantdrift.engine.layers import LinearLayer
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.gaps import seeds_of, with_graph
+from quantdrift.engine.sensitivity.problem import GapProblem, search_problem
+from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.progress import Progress
+
+N_QUERIES = 200
+"""Pseudo-queries: one backward pass for each, and for each of their first two documents."""
+BLOCKS = 4
+"""Blocks of a layer's output rows, each with a moment of its own."""
+_LEAST, _MOST = 20, 200
+"""Characters of a sentence that stands for a query."""
+_AMONG = 50
+"""Sentences of one document that are looked at."""
+_ROOM = 4 * 2**30
+"""Bytes for all moments."""
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def pseudo_queries(documents: Sequence[str], n: int, *, seed: int) -> list[str]:
+    """Up to n sentences of the documents, drawn evenly; DataError where there is none of 20 to 200 characters."""
+    found = []
+    for text in documents:
+        parts = (part.strip() for part in _SENTENCE.split(text)[:_AMONG])
+        found += [part for part in parts if _LEAST <= len(part) <= _MOST]
+    if not found:
+        raise DataError(
+            f"guided rounding asks with sentences of the documents, of {_LEAST} to {_MOST} characters, and there is "
+            "none; leave +guided out"
+        )
+    chosen = np.random.default_rng([seed, 3]).permutation(len(found))[:n]
+    return [found[row] for row in np.sort(chosen)]
+
+
+def guide_of(
+    encoder: Encoder,
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    documents: Inputs,
+    *,
+    seed: int,
+    batch_size: int,
+    progress: Progress,
+) -> list[Tensor | None]:
+    """The moments of every layer, float32 [4, in_features, in_features], with a mean diagonal of 1.
+
+    None for a layer that no gap depends on. The model is the reference, and left so.
+
+    Raises:
+        UnsupportedError: the model does not search texts, has no gradients, or is too large.
+        DataError: the documents have no sentence to ask with.
+    """
+    similarity = getattr(encoder, "similarity", None)
+    if not isinstance(similarity, Similarity) or not all(isinstance(text, str) for text in documents.items):
+        raise UnsupportedError("guided rounding follows the gaps of a search among texts; leave +guided out")
+    if (needed := 4 * BLOCKS * sum(layer.weight.shape[1] ** 2 for layer in layers)) > _ROOM:
+        raise UnsupportedError(
+            f"guided rounding would keep {needed / 2**30:.0f} GB of moments for this model, and {_ROOM / 2**30:.0f} "
+            "are allowed; leave +guided out"
+        )
+    asked = pseudo_queries(list(documents.items), N_QUERIES, seed=seed)
+    with torch.inference_mode():
+        problem = search_problem(
+            encoder, text_inputs(asked, role="query"), documents, similarity=similarity, batch_size=batch_size
+        )
+    return guided_moments(modules, layers, problem, progress=progress)
+
+
+def guided_moments(
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], problem: GapProblem, *, progress: Progress
+) -> list[Tensor | None]:
+    """The moments of every layer for these gaps, as `guide_of` has them."""
+    sums: list[Tensor | None] = [None] * len(layers)
+    numbers = {module: number for number, layer in enumerate(layers) for module in layer.modules}
+    seen: list[tuple[int, Tensor, Tensor]] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        x = args[0] if args else kwargs.get("input")
+        if isinstance(x, Tensor) and isinstance(output, Tensor) and output.requires_grad:
+            seen.append((numbers[module], x.detach(), output))
+
+    with ExitStack() as stack:
+        stack.enter_context(plain_products(modules))
+        asking = {layer.parameter for layer in layers}
+        for parameter in (each for module in modules for each in module.parameters()):
+            stack.callback(parameter.requires_grad_, parameter.requires_grad)
+            parameter.requires_grad_(parameter in asking)
+        for module in numbers:
+            stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        seeds = seeds_of(problem)
+        with progress.stage("gap by every layer's output", len(seeds)) as tell:
+            for row, of_row in seeds.items():
+                seen.clear()
+                outputs = with_graph(modules, problem, row)
+                for vector, gaps in of_row.values():
+                    gradients = torch.autograd.grad(
+                        outputs,
+                        [output for _, _, output in seen],
+                        vector[None].to(outputs),
+                        retain_graph=True,
+                        allow_unused=True,
+                    )
+                    for (number, x, _), gradient in zip(seen, gradients, strict=True):
+                        if gradient is not None:
+                            sums[number] = _added(sums[number], x, gradient, len(gaps))
+                tell(1)
+        seen.clear()
+    return [None if each is None else _scaled(each) for each in sums]
+
+
+def _added(total: Tensor | None, x: Tensor, gradient: Tensor, times: int) -> Tensor:
+    """With the tokens of one text, each weighted by its squared gradient in every block of rows."""
+    rows = x.reshape(-1, x.shape[-1]).float()
+    by_row = gradient.detach().reshape(len(rows), -1).float().square()
+    blocks = [part.mean(dim=1) for part in torch.tensor_split(by_row, n_blocks(by_row.shape[1]), dim=1)]
+    found = torch.stack([gram(rows * (times * block).sqrt()[:, None]) for block in blocks])
+    return found if total is None else total.add_(found)
+
+
+def n_blocks(out_features: int) -> int:
+    """Into how many blocks so many output rows are split."""
+    return min(BLOCKS, out_features)
+
+
+def _scaled(total: Tensor) -> Tensor | None:
+    mean = total.diagonal(dim1=1, dim2=2).mean(dim=1)
+    return None if not bool((mean > 0).all()) else total / mean[:, None, None]
