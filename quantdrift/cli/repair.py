@@ -158,11 +158,11 @@ def _found(repair: Repair) -> Grid:
     most = max(lines.values(), key=len)[1:]
     stored = repair.found[0].vector_bits
     rows = []
-    for name, (alone, *again) in lines.items():
+    for number, (alone, *again) in enumerate(lines.values(), 1):
         looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
         rows.append(
             [
-                f"{name}{'*' if stars[id(alone)] else ''}",
+                f"{number}{'*' if stars[id(alone)] else ''}",
                 f"{alone.bits:.2f}",
                 f"{alone.all_bits:.2f}",
                 *([f"{alone.vector_bits}"] if stored else []),
@@ -172,9 +172,10 @@ def _found(repair: Repair) -> Grid:
                 *([""] * (len(most) - len(looks))),
             ]
         )
-    head = ["scheme", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
+    head = ["", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
     head += [f"{100 * each.looked:.0f} % again, x{each.cost:.2f}" for each in most]
     lines_below = [
+        *(f"{number} {name}{', the plain scheme' if number == 1 else ''}" for number, name in enumerate(lines, 1)),
         "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
         + ("; stored: of a dimension of a document's embedding." if stored else "."),
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
@@ -185,11 +186,16 @@ def _found(repair: Repair) -> Grid:
 
 
 def _short(scheme: Scheme) -> str:
-    """The scheme without what a file says better."""
-    from dataclasses import replace
+    """The scheme, or the file with its widths and what stands beside that."""
+    file = scheme.option("allocation")
+    return str(scheme) if file is None else _of_file(Path(file).name, scheme)
 
-    options = tuple(each for each in scheme.options if each[0] not in {"allocation", "widths"})
-    return str(replace(scheme, options=options)) if scheme.weight_bits.is_integer() else str(scheme)
+
+def _of_file(file: str, scheme: Scheme) -> str:
+    """What a spec says behind the @ where a file holds the widths."""
+    options = [f"+{key}={value}" for key, value in scheme.options if key not in {"allocation", "widths"}]
+    query = ["+query"] if scheme.query_only else []
+    return f"{file}-{scheme.quantizer}{''.join([*query, *options])}"
 
 
 def _name(each: Deployment) -> str:
@@ -233,8 +239,4 @@ def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
 def _spec_of(spec: Spec, chosen: Deployment) -> str:
     """What other commands call it; widths that a file holds are named by the file."""
     file = chosen.scheme.option("allocation")
-    if file is None:
-        return f"{spec.model}@{chosen.scheme}"
-    options = [f"+{key}={value}" for key, value in chosen.scheme.options if key not in {"allocation", "widths"}]
-    query = ["+query"] if chosen.scheme.query_only else []
-    return f"{spec.model}@{file}-{chosen.scheme.quantizer}{''.join([*query, *options])}"
+    return f"{spec.model}@{chosen.scheme if file is None else _of_file(file, chosen.scheme)}"
