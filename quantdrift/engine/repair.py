@@ -32,7 +32,7 @@ from quantdrift.engine.sensitivity.problem import (
     hold_out,
     retrieval_problem,
 )
-from quantdrift.engine.store import EmbeddingStore, key_of
+from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.repair import (
@@ -95,7 +95,24 @@ class Workshop:
             spec, self.dataset, self.model, texts=texts, revision=self.revision, started=now(), held_out=self.held
         )
         flow = Flow(pair=opened.pair, settings=self.settings, store=self.store, progress=self.progress)
-        return replace(opened, reading=opened.reading.ready(flow)), flow
+        reading = opened.reading.ready(flow)
+        if self.held is not None:
+            n, of = len(self.held), len(reading.ids)
+            told = {
+                "share": SHARE,
+                "seed": self.settings.seed,
+                "n_queries": n,
+                "of": of,
+                "digest": digest_of(self._names),
+            }
+            reading = replace(reading, record={**reading.record, "held_out": told})
+        return replace(opened, reading=reading), flow
+
+    @property
+    def _names(self) -> list[str]:
+        """Of the held-out queries."""
+        assert isinstance(self.dataset, RetrievalDataset)  # queries are of a search
+        return [] if self.held is None else [self.dataset.query_ids[row] for row in self.held.tolist()]
 
     def reference(self, opened: Opened, flow: Flow) -> Arms:
         """What full precision makes of the data, once for all."""
