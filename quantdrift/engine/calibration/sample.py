@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quantdrift.datasets.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""

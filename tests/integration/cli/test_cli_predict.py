@@ -47,5 +47,5 @@ def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytes
     def measured(*_: object) -> None:
         pytest.fail("layers were measured again")
 
-    monkeypatch.setattr(gaps, "_with_graph", measured)
+    monkeypatch.setattr(gaps, "with_graph", measured)
     assert quantdrift(*args) == first
