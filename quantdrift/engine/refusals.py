@@ -15,7 +15,7 @@ from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, V
 
 _OPTIONS = {
     "rtn": (),
-    "adaround": (),
+    "adaround": ("guided",),
     "awq": (),
     "gptq": ("backend", "grid", "guided"),
     "gptq_ao": ("backend", "grid", "guided"),

@@ -9,6 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+MIX = 0.6
+"""Share of the guide in a guided moment, where the mean diagonals of both are 1."""
+GUIDED = f"by the gap, {MIX:g}"
+"""What a run records of guided rounding."""
+
 
 def n_groups(in_features: int, group_size: int | None) -> int:
     """Number of groups in a row; the last may be shorter.
@@ -51,6 +56,13 @@ class Moments:
     absmax: float
     n_tokens: int
     guide: Tensor | None = None
+
+    def of_blocks(self) -> list[Tensor]:
+        """Second moments for the output rows, split into as many blocks: the guide, mixed with that of all tokens."""
+        if self.guide is None:
+            return [self.second]
+        plain = self.second / self.second.diagonal().mean().clamp_min(1e-30)
+        return [torch.lerp(plain, block, MIX) for block in self.guide.to(plain)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
+from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import (
     AUTO_GPTQ,
     GPTQMODEL,
@@ -25,8 +25,6 @@ from quantdrift.spec import Scheme
 DAMPING = 0.01
 """What is added to the diagonal of the second moment, relative to its mean."""
 _DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
-MIX = 0.6
-"""Share of the guide in a guided moment, where the mean diagonals of both are 1."""
 _BLOCK = 128
 """The paper's block size."""
 
@@ -170,13 +168,12 @@ class Gptq:
         if moments.guide is None:
             return self._rounded(exact, moments.second, moments.n_tokens)
         # every block of rows has a moment of its own, and one order of columns is for all
-        second, guide = moments.second, moments.guide.to(moments.second)
+        second, blocks = moments.second, moments.of_blocks()
         order = torch.argsort(second.diagonal(), descending=True) if self.act_order else torch.arange(len(second))
         plain, in_order = replace(self, act_order=False), order.to(second.device)
         parts = []
-        for rows, own in zip(torch.tensor_split(exact, len(guide)), guide, strict=True):
-            mixed = (1 - MIX) * second / second.diagonal().mean().clamp_min(1e-30) + MIX * own
-            ordered = mixed[in_order][:, in_order]
+        for rows, own in zip(torch.tensor_split(exact, len(blocks)), blocks, strict=True):
+            ordered = own[in_order][:, in_order]
             parts.append(plain._rounded(rows[:, in_order], ordered, moments.n_tokens))
         return replace(
             parts[0],
@@ -203,7 +200,7 @@ class Gptq:
         library, _ = _LIBRARIES[self.backend]
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
         rounds = {"gptqmodel": GPTQMODEL.version()} if library is OPTIMUM else {}
-        guided = {"guided": f"by the gap, {MIX:g}"} if self.guided else {}
+        guided = {"guided": GUIDED} if self.guided else {}
         return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds | guided
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:

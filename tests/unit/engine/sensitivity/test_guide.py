@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.sensitivity.guide import BLOCKS, guided_moments, pseudo_queries
@@ -57,24 +58,28 @@ def _moments(model: nn.Module, inputs: Tensor, gap: object) -> list[Tensor | Non
     return found
 
 
-@pytest.mark.parametrize("act_order", [False, True])
-def test_a_guide_that_says_what_the_inputs_say_changes_nothing(act_order: bool) -> None:
-    skip_without("gptqmodel")
+METHODS = [Gptq(bits=3, group_size=16), Gptq(bits=3, group_size=16, act_order=True), AdaRound(bits=3, group_size=16)]
+
+
+@pytest.fixture(params=METHODS, ids=["gptq", "gptq_ao", "adaround"])
+def method(request: pytest.FixtureRequest) -> Gptq | AdaRound:
+    if isinstance(request.param, Gptq):
+        skip_without("gptqmodel")
+    return request.param
+
+
+def test_a_guide_that_says_what_the_inputs_say_changes_nothing(method: Gptq | AdaRound) -> None:
     weight, moments = weights(0, 12, 32), _drawn(1, 32)
-    method = Gptq(bits=3, group_size=16, act_order=act_order)
     plain = method.quantize(weight, moments)
     same = (moments.second / moments.second.diagonal().mean()).expand(BLOCKS, -1, -1)
     guided = replace(method, guided=True).quantize(weight, replace(moments, guide=same))
     torch.testing.assert_close(guided.dequantize(torch.float32), plain.dequantize(torch.float32))
 
 
-@pytest.mark.parametrize("act_order", [False, True])
-def test_each_block_makes_its_own_error_small(act_order: bool) -> None:
-    skip_without("gptqmodel")
+def test_each_block_makes_its_own_error_small(method: Gptq | AdaRound) -> None:
     weight, moments = weights(0, 16, 32), _drawn(1, 32)
     guide = torch.stack([_drawn(seed, 32).second for seed in range(2, 2 + BLOCKS)])
     guide /= guide.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-    method = Gptq(bits=3, group_size=16, act_order=act_order)
     plain, guided = (
         method.quantize(weight, each).dequantize(torch.float32) for each in (moments, replace(moments, guide=guide))
     )
@@ -106,7 +111,7 @@ def test_pseudo_queries_are_sentences_of_the_documents() -> None:
         pseudo_queries(["short", "y" * 500], 3, seed=0)
 
 
-def test_the_option_is_of_gptq_alone() -> None:
+def test_the_option_is_of_those_that_weigh_errors() -> None:
     assert str(parse_scheme("W3-gptq+guided")) == "W3-g128-gptq+guided=gap"
     assert parse_scheme("W3-gptq+guided=gap") == parse_scheme("W3-gptq+guided")
     from quantdrift.engine.quantizers.registry import methods_of  # noqa: PLC0415
