@@ -33,7 +33,7 @@ from quantdrift.progress import Progress
 N_QUERIES = 200
 """Pseudo-queries: one backward pass for each, and for each of their first two documents."""
 BLOCKS = 4
-"""Blocks of a layer's output rows, each with a moment of its own."""
+"""Blocks of a layer's output rows, each with a moment of its own; fewer where there are more inputs than outputs."""
 _LEAST, _MOST = 20, 200
 """Characters of a sentence that stands for a query."""
 _AMONG = 50
@@ -68,7 +68,7 @@ def guide_of(
     batch_size: int,
     progress: Progress,
 ) -> list[Tensor | None]:
-    """The moments of every layer, float32 [4, in_features, in_features], with a mean diagonal of 1.
+    """The moments of every layer, float32 [n_blocks, in_features, in_features], with a mean diagonal of 1.
 
     None for a layer that no gap depends on. The model is the reference, and left so.
 
@@ -79,7 +79,7 @@ def guide_of(
     similarity = getattr(encoder, "similarity", None)
     if not isinstance(similarity, Similarity) or not all(isinstance(text, str) for text in documents.items):
         raise UnsupportedError("guided rounding follows the gaps of a search among texts; leave +guided out")
-    if (needed := 4 * BLOCKS * sum(layer.weight.shape[1] ** 2 for layer in layers)) > _ROOM:
+    if (needed := 4 * sum(n_blocks(*layer.weight.shape) * layer.weight.shape[1] ** 2 for layer in layers)) > _ROOM:
         raise UnsupportedError(
             f"guided rounding would keep {needed / 2**30:.0f} GB of moments for this model, and {_ROOM / 2**30:.0f} "
             "are allowed; leave +guided out"
@@ -118,6 +118,7 @@ def guided_moments(
             for row, of_row in seeds.items():
                 seen.clear()
                 outputs = with_graph(modules, problem, row)
+                weights: list[Tensor | None] = [None] * len(seen)
                 for vector, gaps in of_row.values():
                     gradients = torch.autograd.grad(
                         outputs,
@@ -126,26 +127,35 @@ def guided_moments(
                         retain_graph=True,
                         allow_unused=True,
                     )
-                    for (number, x, _), gradient in zip(seen, gradients, strict=True):
+                    for place, ((_, x, _), gradient) in enumerate(zip(seen, gradients, strict=True)):
                         if gradient is not None:
-                            sums[number] = _added(sums[number], x, gradient, len(gaps))
+                            known, own = weights[place], len(gaps) * _token_weights(x, gradient)
+                            weights[place] = own if known is None else known + own
+                for (number, x, _), weight in zip(seen, weights, strict=True):
+                    if weight is not None:
+                        sums[number] = _added(sums[number], x, weight)
                 tell(1)
         seen.clear()
     return [None if each is None else _scaled(each) for each in sums]
 
 
-def _added(total: Tensor | None, x: Tensor, gradient: Tensor, times: int) -> Tensor:
-    """With the tokens of one text, each weighted by its squared gradient in every block of rows."""
+def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
+    """The squared gradient by every token's outputs, its mean over each block of rows, [n_tokens, n_blocks]."""
+    by_row = gradient.detach().reshape(-1, gradient.shape[-1]).float().square()
+    blocks = torch.tensor_split(by_row, n_blocks(by_row.shape[1], x.shape[-1]), dim=1)
+    return torch.stack([part.mean(dim=1) for part in blocks], dim=1)
+
+
+def _added(total: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
+    """With the tokens of one text, which count by these weights in every block of rows."""
     rows = x.reshape(-1, x.shape[-1]).float()
-    by_row = gradient.detach().reshape(len(rows), -1).float().square()
-    blocks = [part.mean(dim=1) for part in torch.tensor_split(by_row, n_blocks(by_row.shape[1]), dim=1)]
-    found = torch.stack([gram(rows * (times * block).sqrt()[:, None]) for block in blocks])
+    found = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
     return found if total is None else total.add_(found)
 
 
-def n_blocks(out_features: int) -> int:
-    """Into how many blocks so many output rows are split."""
-    return min(BLOCKS, out_features)
+def n_blocks(out_features: int, in_features: int) -> int:
+    """Into how many blocks so many output rows are split: fewer where a moment is larger than the weight itself."""
+    return max(1, min(BLOCKS, out_features, BLOCKS * out_features // in_features))
 
 
 def _scaled(total: Tensor) -> Tensor | None:
