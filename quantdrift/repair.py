@@ -85,6 +85,13 @@ def finer_ways(scheme: Scheme) -> list[Scheme]:
     return [replace(scheme, group_size=group) for group in GROUPS if group < size]
 
 
+def guided_way(scheme: Scheme) -> Scheme | None:
+    """The same with rounding guided by the gap; None where the quantizer weighs no errors, or is guided already."""
+    if scheme.quantizer not in {"gptq", "gptq_ao", "adaround"} or scheme.option("guided") is not None:
+        return None
+    return replace(scheme, options=(*scheme.options, ("guided", "gap")))
+
+
 def allocated_way(scheme: Scheme, budget: float) -> Scheme | None:
     """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted.
 

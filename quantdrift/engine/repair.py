@@ -47,6 +47,7 @@ from quantdrift.repair import (
     check_plain,
     deployments,
     finer_ways,
+    guided_way,
     uniform_ways,
 )
 from quantdrift.runs import Run, now
@@ -315,6 +316,8 @@ def _weights(shop: Workshop, bits: float, goals: Goals) -> Iterator[Scheme]:
     better = shop.ranked(uniform_ways(shop.spec.scheme, goals.quantizers), few, bits)
     half = [each.scheme for each in better[: -(-len(better) // 2)]]
     ranked = shop.ranked([way for scheme in half for way in (scheme, *finer_ways(scheme))], many, bits)
+    if shop.held is not None and (guided := guided_way(ranked[0].scheme)) is not None:
+        ranked = sorted([*shop.ranked([guided], many, bits), *ranked], key=lambda each: each.shift or 0.0)
     yield ranked[0].scheme
     ways: list[Scheme] = []
     for group in dict.fromkeys([ranked[0].scheme.group_size, shop.spec.scheme.group_size]):

@@ -54,6 +54,18 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
 
 
 @pytest.mark.usefixtures("small")
+def test_the_best_quantizer_is_tried_guided_by_the_gap_too(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W3-g32-adaround", "--data", "ROOT/data", "--bits", "4.25", "--quantizers", "adaround")
+    found = json.loads(quantdrift(*asked, "--json"))
+    shifts = {each["scheme"]: each["shift"] for each in found["tried"]}
+    guided = [scheme for scheme in shifts if "guided" in scheme]
+    assert guided
+    assert None not in [shifts[scheme] for scheme in guided]
+    best = min((scheme for scheme in shifts if "gap+" not in scheme), key=lambda scheme: shifts[scheme] or 0.0)
+    assert best in [each["scheme"] for each in found["deployments"]]
+
+
+@pytest.mark.usefixtures("small")
 def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W2-channel", "--data", "ROOT/data", "--quantizers", "rtn")
     found = json.loads(quantdrift(*asked, "--target", "flip@1=0.4", "--json"))

@@ -16,6 +16,7 @@ from quantdrift.repair import (
     deployments,
     finer_ways,
     front,
+    guided_way,
     uniform_ways,
 )
 from quantdrift.spec import parse_scheme
@@ -71,6 +72,14 @@ def test_the_plain_scheme_comes_first_and_every_way_once() -> None:
 def test_options_of_a_quantizer_stay_with_it() -> None:
     ways = [str(way) for way in uniform_ways(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"])]
     assert ways == ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"]
+
+
+def test_rounding_is_guided_where_a_quantizer_weighs_errors() -> None:
+    assert [str(guided_way(parse_scheme(each))) for each in ("W4-g64-gptq_ao", "W3-adaround+seed=1")] == [
+        "W4-g64-gptq_ao+guided=gap",
+        "W3-g128-adaround+guided=gap+seed=1",
+    ]
+    assert [guided_way(parse_scheme(each)) for each in ("W4", "W4-hqq", "W4-gptq+guided")] == [None] * 3
 
 
 def test_widths_lie_around_the_budget() -> None:
