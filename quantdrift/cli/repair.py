@@ -54,10 +54,10 @@ class RepairOptions(OnModel):
 def command(options: RepairOptions) -> Shown:
     """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
 
-    Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the embedding table, the query
-    side alone, coded embeddings, and a second look at full precision for unsure inputs. Ways are compared on half of
-    the queries (of labelled data: on the training part), by how far they move the gap; what comes through is run on
-    the whole corpus, and all rates are over the other queries. Labels are not used.
+    Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the
+    embedding table, the query side alone, coded embeddings, and a second look at full precision for unsure inputs.
+    Ways are compared on half of the queries (of labelled data: on the training part), by how far they move the gap;
+    what comes through is run on the whole corpus, and all rates are over the other queries. Labels are not used.
 
     quantdrift repair minilm@W4 --data FOLDER --latency 1.3
 
@@ -124,8 +124,8 @@ def _planned(spec: Spec, goals: Goals) -> Shown:
         lines=[
             f"1. {len(ways)} quantizers, in trials on 32 inputs: {', '.join(str(way) for way in ways)}",
             "   (what takes too many bits, or whose library is missing, is left out)",
-            "2. the better half of them on 160 inputs, in finer groups too; the best guided by the gap, and with "
-            "widths chosen by gap",
+            "2. the better half of them on 160 inputs, in finer groups too",
+            "   the best guided by the gap, and with widths chosen by gap",
             "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs asked again at full precision",
         ],
