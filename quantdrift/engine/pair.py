@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quantdrift.allocation.record import Allocation
 from quantdrift.engine.bits import BitsReport, count_bits
@@ -35,6 +35,7 @@ from quantdrift.engine.runtime import Runtime
 from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
+from quantdrift.engine.store import key_of
 from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
@@ -216,16 +217,33 @@ class QuantizedPair:
         self._reached |= use.used
 
     def calibrate(
-        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
+        self,
+        inputs: Sequence[Inputs],
+        batch_size: int,
+        *,
+        source: str,
+        root: Path | None,
+        progress: Progress,
+        guides: dict[str, Sequence[Tensor | None]] | None = None,
     ) -> None:
-        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
+        """Draw a sample of inputs and `prepare` with it, where the scheme needs that.
+
+        Guides are kept in `guides` for other schemes of the same model, whatever their widths and groups.
+        """
         if self.needs_calibration:
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
             if self.scheme.option("guided") is not None:
-                sample = self._guided(sample, inputs, batch_size, progress)
+                sample = self._guided(sample, inputs, batch_size, progress, {} if guides is None else guides)
             self.prepare(sample, root=root, progress=progress)
 
-    def _guided(self, sample: Sample, inputs: Sequence[Inputs], batch_size: int, progress: Progress) -> Sample:
+    def _guided(
+        self,
+        sample: Sample,
+        inputs: Sequence[Inputs],
+        batch_size: int,
+        progress: Progress,
+        guides: dict[str, Sequence[Tensor | None]],
+    ) -> Sample:
         """The sample with what makes the guide; that is only asked for where layers are yet to be made."""
         if sample.rows is None or len(inputs) != 1:
             raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
@@ -240,8 +258,17 @@ class QuantizedPair:
             batch_size=batch_size,
             progress=progress,
         )
-        key = None if sample.key is None else {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
-        return replace(sample, guide=make, key=key)
+        if sample.key is None:
+            return replace(sample, guide=make)
+        key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
+        name = key_of(**key, weights=self.fingerprint, table=self.scheme.option("table"))  # the model is as rounded
+
+        def kept() -> Sequence[Tensor | None]:
+            if name not in guides:
+                guides[name] = make()
+            return guides[name]
+
+        return replace(sample, guide=kept, key=key)
 
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
         """Quantize the layers on calibration inputs; the model is the reference again afterwards.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from quantdrift.datasets.images import contents_of
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset
@@ -86,6 +87,7 @@ class Workshop:
     tried: list[Tried] = field(default_factory=list)
     _reference: Arms | None = None
     _problems: dict[tuple[int, bool], GapProblem] = field(default_factory=dict)
+    _guides: dict[str, Sequence[Tensor | None]] = field(default_factory=dict)
 
     def open(self, scheme: Scheme) -> tuple[Opened, Flow]:
         """A way as a pair."""
@@ -203,6 +205,7 @@ class Workshop:
             source=reading.source,
             root=self.store.root,
             progress=self.progress,
+            guides=self._guides,
         )
 
     def ranked(self, ways: Sequence[Scheme], n: int, bits: float) -> list[Tried]:

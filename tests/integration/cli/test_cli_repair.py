@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from quantdrift.engine.sensitivity.guide import guide_of
 from quantdrift.perturbation import flips
 from quantdrift.runs import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift
@@ -54,13 +56,21 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
 
 
 @pytest.mark.usefixtures("small")
-def test_the_best_quantizer_is_tried_guided_by_the_gap_too(quantdrift: Run) -> None:
+def test_the_best_quantizer_is_tried_guided_by_the_gap_too(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        asked_for.append(1)
+        return guide_of(*args, **kwargs)
+
+    monkeypatch.setattr("quantdrift.engine.pair.guide_of", counted)
     asked = ("repair", "TINY@W3-g32-adaround", "--data", "ROOT/data", "--bits", "4.25", "--quantizers", "adaround")
     found = json.loads(quantdrift(*asked, "--json"))
     shifts = {each["scheme"]: each["shift"] for each in found["tried"]}
     guided = [scheme for scheme in shifts if "guided" in scheme]
     assert guided
     assert None not in [shifts[scheme] for scheme in guided]
+    assert len(asked_for) <= 2  # once for all widths and groups, and once with the embedding table rounded
     best = min((scheme for scheme in shifts if "gap+" not in scheme), key=lambda scheme: shifts[scheme] or 0.0)
     assert best in [each["scheme"] for each in found["deployments"]]
 
