@@ -131,7 +131,7 @@ def test_a_trial_counts_as_a_whole_search_does_and_leaves_out_what_is_excluded(q
     assert found.shifts == pytest.approx(after - before, rel=1e-4)
     still = trial.changes("nothing", query_only=False)
     assert not still.flips.any()
-    assert not still.shifts.any()
+    assert np.abs(still.shifts).max() <= 1e-6 * np.abs(scores[0][rows, first]).max()  # batches of other sizes round
     assert still.embedded < len(rows) + 18  # nothing moves, so only two documents of a query are looked at
 
 
