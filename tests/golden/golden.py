@@ -37,8 +37,11 @@ LEFT_OUT = re.compile(
 )
 """Keys whose values depend on the clock, the machine or the version, and sentences."""
 RELATIVE, ABSOLUTE = 1e-3, 2e-4
-ROUGH = {"run W4A8"}
-"""Rounded activations turn the last bit of a processor's products into steps of a grid: figures agree to a tenth."""
+ROUGH = {"run W4A8": (0.1, 0.06), "run hqq": (0.01, ABSOLUTE)}
+"""Commands that another processor's last bits show in, with how far figures agree, relative and absolute: rounded
+activations turn them into steps of a grid, and of HQQ's run one such bit swaps two documents."""
+_COARSE = 0.1
+"""Where figures agree no better, intervals and counts are left out."""
 
 
 def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -136,22 +139,22 @@ def _short(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
-def differences(expected: Any, found: Any, place: str = "", *, rough: bool = False) -> Iterator[str]:
-    """Where two values differ by more than noise; roughly, without intervals and counts."""
+def differences(
+    expected: Any, found: Any, place: str = "", *, within: tuple[float, float] = (RELATIVE, ABSOLUTE)
+) -> Iterator[str]:
+    """Where two values differ by more than they may, relative and absolute."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in expected.keys() | found.keys():
             if key not in expected or key not in found:
                 yield f"{place}/{key}: only {'found' if key in found else 'expected'}"
-            elif not (rough and key in {"low", "high", "n"}):
-                yield from differences(expected[key], found[key], f"{place}/{key}", rough=rough)
+            elif not (within[0] >= _COARSE and key in {"low", "high", "n"}):
+                yield from differences(expected[key], found[key], f"{place}/{key}", within=within)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(one, other, f"{place}[{number}]", rough=rough)
+            yield from differences(one, other, f"{place}[{number}]", within=within)
     elif isinstance(expected, float) or isinstance(found, float):
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found))
-        close = numbers and math.isclose(
-            expected, found, rel_tol=0.1 if rough else RELATIVE, abs_tol=0.06 if rough else ABSOLUTE
-        )
+        close = numbers and math.isclose(expected, found, rel_tol=within[0], abs_tol=within[1])
         if not (close or (numbers and math.isnan(expected) and math.isnan(found))):
             yield f"{place}: expected {expected!r}, found {found!r}"
     elif expected != found:
@@ -166,7 +169,7 @@ def file_of(name: str) -> Path:
 def _told(name: str, value: Any) -> list[str]:
     """How what a command gives differs from what is kept."""
     expected = json.loads(file_of(name).read_text(encoding="utf-8"))
-    return list(differences(expected, json.loads(json.dumps(value)), rough=name in ROUGH))
+    return list(differences(expected, json.loads(json.dumps(value)), within=ROUGH.get(name, (RELATIVE, ABSOLUTE))))
 
 
 def main(arguments: Sequence[str]) -> int:
