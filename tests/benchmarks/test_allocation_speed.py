@@ -20,8 +20,7 @@ from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity import gaps
-from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts
+from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, with_graph
 from quantdrift.engine.sensitivity.problem import KeptArrays, Setting, retrieval_problem
 from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
@@ -62,7 +61,7 @@ def passes(setting: Setting) -> None:
         parameter.requires_grad_(any(parameter is weight for weight in weights))
     for row in range(setting.problem.n_rows):
         with torch.inference_mode(False), torch.enable_grad():
-            outputs = gaps._with_graph(setting.modules, setting.problem, row)
+            outputs = with_graph(setting.modules, setting.problem, row)
             torch.autograd.grad(outputs, weights, torch.ones_like(outputs))
     for parameter, before in zip(everything, asked, strict=True):
         parameter.requires_grad_(before)
