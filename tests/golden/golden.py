@@ -38,10 +38,8 @@ LEFT_OUT = re.compile(
 """Keys whose values depend on the clock, the machine or the version, and sentences."""
 RELATIVE, ABSOLUTE = 1e-3, 2e-4
 ROUGH = {"run W4A8": (0.1, 0.06), "run hqq": (0.01, ABSOLUTE)}
-"""Commands that another processor's last bits show in, with how far figures agree, relative and absolute: rounded
-activations turn them into steps of a grid, and of HQQ's run one such bit swaps two documents."""
-_COARSE = 0.1
-"""Where figures agree no better, intervals and counts are left out."""
+"""Commands whose figures move with the last bits of a processor's products, and how near they agree, relative and
+absolute, without intervals and counts. Rounded activations make them steps of a grid; HQQ's tau moves by 0.4 %."""
 
 
 def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -140,21 +138,22 @@ def _short(value: Any) -> Any:
 
 
 def differences(
-    expected: Any, found: Any, place: str = "", *, within: tuple[float, float] = (RELATIVE, ABSOLUTE)
+    expected: Any, found: Any, place: str = "", *, rough: tuple[float, float] | None = None
 ) -> Iterator[str]:
-    """Where two values differ by more than they may, relative and absolute."""
+    """Where two values differ by more than noise; roughly, by more than that and without intervals and counts."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in expected.keys() | found.keys():
             if key not in expected or key not in found:
                 yield f"{place}/{key}: only {'found' if key in found else 'expected'}"
-            elif not (within[0] >= _COARSE and key in {"low", "high", "n"}):
-                yield from differences(expected[key], found[key], f"{place}/{key}", within=within)
+            elif not (rough and key in {"low", "high", "n"}):
+                yield from differences(expected[key], found[key], f"{place}/{key}", rough=rough)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(one, other, f"{place}[{number}]", within=within)
+            yield from differences(one, other, f"{place}[{number}]", rough=rough)
     elif isinstance(expected, float) or isinstance(found, float):
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found))
-        close = numbers and math.isclose(expected, found, rel_tol=within[0], abs_tol=within[1])
+        relative, absolute = rough or (RELATIVE, ABSOLUTE)
+        close = numbers and math.isclose(expected, found, rel_tol=relative, abs_tol=absolute)
         if not (close or (numbers and math.isnan(expected) and math.isnan(found))):
             yield f"{place}: expected {expected!r}, found {found!r}"
     elif expected != found:
@@ -169,7 +168,7 @@ def file_of(name: str) -> Path:
 def _told(name: str, value: Any) -> list[str]:
     """How what a command gives differs from what is kept."""
     expected = json.loads(file_of(name).read_text(encoding="utf-8"))
-    return list(differences(expected, json.loads(json.dumps(value)), within=ROUGH.get(name, (RELATIVE, ABSOLUTE))))
+    return list(differences(expected, json.loads(json.dumps(value)), rough=ROUGH.get(name)))
 
 
 def main(arguments: Sequence[str]) -> int:
