@@ -17,8 +17,8 @@ from typing import Any, Literal
 from torch import nn
 
 from quantdrift.display import clean, shorten
+from quantdrift.engine.encoders.loading import Told, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.engine.encoders.vetting import quiet_loading
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.finished.rag_questions import Prompt
@@ -86,9 +86,11 @@ class HarnessGenerator:
         self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
         if model in _LOCAL and not named:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
-        with _told(self.name, "cannot be loaded"), vetted(named, options) if model in _LOCAL else nullcontext():
+        vetting = vetted(named, options) if model in _LOCAL else nullcontext(Told())
+        with _told(self.name, "cannot be loaded"), vetting as said:
             own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, own)
+        self._said = said.notes
         if (server := sys.modules.get("lm_eval.models.api_models")) is not None:
             server.tqdm = partial(server.tqdm, disable=True)  # type: ignore[attr-defined]  # it heeds no argument
         weights = getattr(self._lm, "model", None)  # of a server its name
@@ -119,11 +121,11 @@ class HarnessGenerator:
             or encode is None
             or not isinstance(longest, int)
         ):
-            return []
+            return [*self._said]
         room = longest - self._settings["max_gen_toks"]
         cut = sum(len(encode(self._given(each))) > room for each in prompts)
         told = f"{cut:,} of {len(prompts):,} prompts are longer than the {room:,} tokens that the generator reads, and "
-        return [told + "lost their beginning: take fewer --passages"] if cut else []
+        return [*self._said, *([told + "lost their beginning: take fewer --passages"] if cut else [])]
 
     def _given(self, prompt: Prompt) -> Any:
         if not self._chat:

@@ -23,8 +23,8 @@ from lm_eval.models.huggingface import HFLM
 
 from quantdrift.display import clean, complain
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.loading import Told, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import tokenizer_digest
-from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
@@ -91,7 +91,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
-        with vetted(asked.model, options) if named else nullcontext():
+        with vetted(asked.model, options) if named else nullcontext(Told()) as told:
             super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
@@ -102,6 +102,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         own = without_output_layer(self.model, asked.scheme)
         self.spec = Spec(model=asked.model, scheme=own)
         self.pair = QuantizedPair([self.model], own, name=asked.model)
+        self.pair.notes = tuple(told.notes)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}
@@ -212,13 +213,15 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             complain(clean(message))
 
 
-def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[None]:
+def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[Told]:
     """Around the loading of what transformers is given a name of, a folder or a hub id."""
     local = Path(name).is_dir()
     source = ModelSource(
         name=name, canonical=Path(name).name if local else name, kind="local" if local else "hub", location=name
     )
-    return loading(source, revision=options.get("revision"), trusted=bool(options.get("trust_remote_code")))
+    return loading(
+        source, reads="head", revision=options.get("revision"), trusted=bool(options.get("trust_remote_code"))
+    )
 
 
 # --- what a pair calibrates on --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mteb.types import PromptType
 from quantdrift.datasets.images import Images
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.vetting import one_line
+from quantdrift.engine.encoders.loading import one_line
 from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
 
 OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/mteb.md)"

@@ -12,7 +12,7 @@ from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
-from quantdrift.engine.encoders.vetting import one_line, quiet_loading, vet
+from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.metrics.keys import harness_metrics
@@ -103,22 +103,20 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
     def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}
-        vet(source, base.revision, trusted=bool(asked.get("trust_remote_code")))
+        trusted = bool(asked.get("trust_remote_code"))
         quiet_loading()
-        try:
+        reads: Reads = "head" if "cross-encoder" in base.model_type else "states"
+        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as told:
             if source.kind == "hub":
-                return make_pair(base.load_model(device=device, **kwargs), spec, source)
-            if device is not None:
-                asked["device"] = device
-            loader: Any = base.loader
-            model = loader(source.location, revision=None, **asked)
-        except QuantDriftError:
-            raise
-        except Exception as error:  # loading runs hub clients, model code and readers of many formats
-            raise UnsupportedError(f"mteb could not load {base.name}: {one_line(error)}") from error
-        # as load_model does; what it was loaded with tells its embeddings apart
-        model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
-        return make_pair(model, spec, source)
+                model = base.load_model(device=device, **kwargs)
+            else:
+                if device is not None:
+                    asked["device"] = device
+                loader: Any = base.loader
+                model = loader(source.location, revision=None, **asked)
+                # as load_model does; what it was loaded with tells its embeddings apart
+                model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
+        return make_pair(model, spec, source, notes=told.notes)
 
     return load_quantdrift_pair
 

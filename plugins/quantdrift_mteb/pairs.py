@@ -6,7 +6,7 @@ one pass. A shortlist is reranked once per arm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,9 +30,10 @@ Where = tuple[str, str]
 """Split and subset."""
 
 
-def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
-    """Pair a model that mteb loaded with its candidate."""
+def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[str] = ()) -> MtebPair:
+    """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
     weights = weights_of(model, spec.scheme, spec.model)
+    weights.notes = tuple(notes)
     encodes = isinstance(model, EncoderProtocol)
     special = isinstance(model, SearchProtocol) or "sparse" in model.mteb_model_meta.model_type
     if special or not (encodes or isinstance(model, CrossEncoderProtocol)):

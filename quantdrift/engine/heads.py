@@ -118,6 +118,11 @@ def quantizable_layers(
     All have floating-point weights in memory; a classification head is out.
     """
     linears = find_linears(modules)
+    if adapter := next((path for path, module in named_modules(modules) if hasattr(module, "lora_A")), None):
+        raise UnsupportedError(
+            f"{name} has an adapter beside its weights ({adapter}), which nobody rounds by itself; merge it into them "
+            "first: model.merge_and_unload()"
+        )
     if not linears:
         raise UnsupportedError(
             f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "

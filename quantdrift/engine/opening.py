@@ -91,11 +91,11 @@ def open_pair(
     if isinstance(name, Versus):
         reading: Reading
         if isinstance(dataset, ClassificationDataset):
-            pair, notes = _two_classifiers(name, dataset.kind, pick_device(device), revision)
+            pair = _two_classifiers(name, dataset.kind, pick_device(device), revision)
             reading = _classes(name, dataset, pair.encoder, pair, None, contrast=False)
             data = describe_labelled(dataset)
         else:
-            pair, notes = _two_models(
+            pair = _two_models(
                 name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
             )
             refuse_kinds([pair.reference, pair.candidate_model], dataset)
@@ -105,7 +105,7 @@ def open_pair(
             pair=pair,
             reading=reading,
             model={"revision": revision, **pair.reference.identify(), "candidate": pair.candidate_model.identify()},
-            data={**data, "warnings": [*data["warnings"], *notes]},
+            data=data,
             started=started,
         )
     methods_of(name.scheme)
@@ -117,17 +117,17 @@ def open_pair(
 
 def open_searching(
     name: Spec | Versus, *, device: str | None = None, revision: str | None = None
-) -> tuple[Pair, Similarity, dict[str, Any], list[str]]:
-    """A pair that searches texts, with no data yet; how it compares, what it is, and what a run says of it."""
+) -> tuple[Pair, Similarity, dict[str, Any]]:
+    """A pair that searches texts, with no data yet; how it compares, and what it is."""
     if isinstance(name, Versus):
-        two, notes = _two_models(name, pick_device(device), revision, servers=Servers(), root=None, models=NONE)
+        two = _two_models(name, pick_device(device), revision, servers=Servers(), root=None, models=NONE)
         known = {"revision": revision, **two.reference.identify(), "candidate": two.candidate_model.identify()}
-        return two, two.similarity, known, notes
+        return two, two.similarity, known
     model = load_model(name.model, None, device=device, revision=revision)
     assert isinstance(model, SentenceEncoder)  # that is what searches
     pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
     source = model.source
-    return pair, model.similarity, {"canonical": source.canonical, "kind": source.kind, "revision": revision}, []
+    return pair, model.similarity, {"canonical": source.canonical, "kind": source.kind, "revision": revision}
 
 
 LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
@@ -346,8 +346,8 @@ def _described(dataset: Dataset, **more: object) -> dict[str, Any]:
 
 def _two_models(
     name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
-) -> tuple[TwoModels, list[str]]:
-    """Both models and what a run says of them; servers are asked before anything large is loaded."""
+) -> TwoModels:
+    """Both models; servers are asked before anything large is loaded."""
     if models == NONE:  # loaded ones may share a name
         _refuse_same(name)
     local, loaded = models
@@ -368,7 +368,7 @@ def _two_models(
         refuse_quantized([local.module], source.name)
     candidate: Model | None = reached.get(name.candidate)
     if loaded is not None and local is not None:  # a server is not compared with a model in memory
-        candidate = replace(loaded, notes=tuple(differences(local, loaded)))
+        candidate = replace(loaded, notes=(*loaded.notes, *differences(local, loaded)))
     elif checkpoint is not None:
         candidate = load_checkpoint(checkpoint, local, device=device)
     beside = local or candidate
@@ -380,7 +380,7 @@ def _two_models(
     reference: Model | None = reached.get(name.reference, local)
     assert reference is not None  # what is on no server was loaded
     assert candidate is not None
-    return TwoModels(reference, candidate, device=device), [*reference.notes, *candidate.notes]
+    return TwoModels(reference, candidate, device=device)
 
 
 def _refuse_same(name: Versus) -> None:
@@ -391,10 +391,8 @@ def _refuse_same(name: Versus) -> None:
         )
 
 
-def _two_classifiers(
-    name: Versus, kind: Kind, device: torch.device, revision: str | None
-) -> tuple[TwoModels, list[str]]:
-    """Both classifiers, whose classes are the same in the same order, and what a run says of them."""
+def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: str | None) -> TwoModels:
+    """Both classifiers, whose classes are the same in the same order."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
@@ -412,7 +410,7 @@ def _two_classifiers(
             f"the classes of {name.candidate} ({some(theirs)}) are not those of {name.reference} ({some(ours)}) in the "
             "same order; expected one id2label in both config.json"
         )
-    return TwoModels(reference, candidate, device=device), [*reference.notes, *candidate.notes]
+    return TwoModels(reference, candidate, device=device)
 
 
 # --- A classifier that gives what goes into its head ----------------------------------------------

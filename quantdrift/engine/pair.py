@@ -25,7 +25,7 @@ from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, sum
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, quantized_inputs
 from quantdrift.engine.calibration.sample import Sample, draw_sample
-from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
 from quantdrift.engine.inputs import Inputs, Model
 from quantdrift.engine.layers import WeightUse, find_linears
@@ -68,6 +68,7 @@ class QuantizedPair:
             search of float32.
         run_as: how the candidate is run, where that is not as the reference.
         encoder: what runs the model, for `measure`; whoever measures may set another.
+        notes: what a run says of the model, one sentence each.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class QuantizedPair:
         for module in self.modules:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
+        self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(self.modules, name, head=scheme.option("head"))
         self._table_bits = int(scheme.option("table", str(FULL_BITS)))
         self.tables = [] if scheme.option("table") is None else find_tables(self.modules, name)
@@ -460,6 +462,11 @@ class TwoModels:
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
         self._linears = find_linears(reference.modules)
         self._reached: set[str] = set()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a run says of both models, one sentence each."""
+        return (*self.reference.notes, *self.candidate_model.notes)
 
     @property
     def layers(self) -> Sequence[str] | None:

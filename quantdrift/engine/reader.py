@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.engine.encoders.vetting import loading, quiet_loading
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError
 from quantdrift.finished.rag_questions import Prompt
@@ -64,12 +64,12 @@ class Reader:
         quiet_loading()
         source = resolve(name)
         self.name = source.canonical
-        with loading(source, "reader"):
+        with loading(source, "reader", reads="head") as told:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(source.location)
             self._model: Any = (
                 AutoModelForQuestionAnswering.from_pretrained(source.location).eval().to(pick_device(device))
             )
-        self._batch_size = batch_size
+        self._batch_size, self._told = batch_size, told.notes
         self.identity = f"reader {weights_fingerprint([self._model])}"
         seen = Path(source.location) / TRAINED_ON
         self.trained_on = frozenset(TrainedOn.read(seen).ids) if seen.exists() else frozenset()
@@ -88,7 +88,7 @@ class Reader:
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """What it is."""
-        return ["an extractive reader has no answer without passages, so there is no control"]
+        return [*self._told, "an extractive reader has no answer without passages, so there is no control"]
 
     def _read(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, str]]:
         """The best span of each passage: by how much it beats "not here", and its text."""

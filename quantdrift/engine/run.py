@@ -351,7 +351,7 @@ def describe_run(
 ) -> dict[str, Any]:
     """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
-    notes = [*data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
+    notes = [*pair.notes, *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {

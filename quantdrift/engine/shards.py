@@ -86,7 +86,7 @@ def run_shards(
     check_place(out.absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair, similarity, model, notes = open_searching(name, device=device, revision=revision)
+    pair, similarity, model = open_searching(name, device=device, revision=revision)
     with ExitStack() as stack:
         kept = stack.enter_context(_kept_in(store.root))
         documents = _Streamed.of(dataset)
@@ -111,7 +111,7 @@ def run_shards(
                 "name": dataset.name,
                 "split": dataset.split,
                 "fingerprint": dataset.fingerprint,
-                "warnings": [*dataset.warnings, *notes],
+                "warnings": [*dataset.warnings],
                 "path": dataset.path,
                 "n_queries": len(dataset.query_ids),
                 "n_documents": dataset.n_documents,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from quantdrift.datasets.labelled import read_search_folder
-from quantdrift.engine.encoders.vetting import loading, quiet_loading
+from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.engine.reader import TRAINED_ON, TrainedOn
 from quantdrift.errors import DataError
 from quantdrift.finished.rag_questions import read_answers

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.onnx import (
     OnnxStates,
     around,
@@ -40,7 +41,6 @@ from quantdrift.engine.encoders.sentence import (
     reading_digest,
 )
 from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
-from quantdrift.engine.encoders.vetting import loading
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 from quantdrift.errors import UnsupportedError
@@ -162,13 +162,14 @@ def load_checkpoint(
         )
     source = candidate_source(checkpoint)
     said: tuple[str, ...] = ()
-    with loading(source, f"checkpoint (format {checkpoint.method})", unpacks="hqq"), _process_undisturbed(checkpoint):
+    what = f"checkpoint (format {checkpoint.method})"
+    with loading(source, what, unpacks="hqq") as told, _process_undisturbed(checkpoint):
         graph = None
         if checkpoint.onnx is not None:
             graph, model, said = _from_graph(checkpoint, reference, device)
             stored = graph_layers(graph)
         elif checkpoint.method == "quantdrift":
-            model, stored = _own(checkpoint, source, device)
+            model, stored, said = _own(checkpoint, source, device)
         elif checkpoint.gguf is not None:
             body = _gguf_body(checkpoint)
             stored = stored_gguf(checkpoint.folder / checkpoint.gguf, body)
@@ -179,7 +180,7 @@ def load_checkpoint(
     apart = [] if reference is None else differences(reference, encoder)
     if graph is not None and len(model) == 1:  # what the graph does behind its states cannot be seen
         apart = [note for note in apart if "differ in pooling" not in note]
-    notes = [*said, *([] if reference is None else _notes(checkpoint, reference)), *apart]
+    notes = [*told.notes, *said, *([] if reference is None else _notes(checkpoint, reference)), *apart]
     return StoredCandidate(
         model=model,
         source=source,
@@ -216,14 +217,17 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-def _own(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> tuple[Any, StoredLayers]:
+def _own(
+    checkpoint: Checkpoint, source: ModelSource, device: torch.device
+) -> tuple[Any, StoredLayers, tuple[str, ...]]:
     """What `quantdrift quantize` wrote, in either of its formats."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
     stored = StoredLayers(packed=names, plain=(), missing=(), bits=bits)
-    return load_encoder(source, device=device).model, stored
+    loaded = load_encoder(source, device=device)
+    return loaded.model, stored, loaded.notes
 
 
 def _from_graph(
@@ -262,7 +266,7 @@ def _from_folder(
     """The model of a folder that transformers reads, and how it is stored."""
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
-    by_hand, missing = checkpoint.method == "hqq", set[str]()
+    by_hand = checkpoint.method == "hqq"
     quantization = completed(checkpoint, stored)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if by_hand:
@@ -275,9 +279,7 @@ def _from_folder(
         if by_hand:
             usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
             args, kwargs = (), {}
-        body: nn.Module
-        body, info = usual(*args, output_loading_info=True, **kwargs)
-        missing.update(info["missing_keys"])
+        body: nn.Module = usual(*args, **kwargs)
         return body
 
     on_kernels = not by_hand and checkpoint.method != "none" and device.type != "cpu"
@@ -294,7 +296,6 @@ def _from_folder(
     else:
         usual = partial(AutoModel.from_pretrained, checkpoint.folder, config=config, trust_remote_code=False)
         model = _dressed(checkpoint, reference, load(usual, **kwargs), device)
-    _refuse_random(checkpoint, missing)
     return model, stored
 
 
@@ -341,19 +342,6 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
     return quantization
 
 
-def _refuse_random(checkpoint: Checkpoint, missing: Collection[str]) -> None:
-    """Refuse a model with weights that no file holds, which transformers makes up.
-
-    BERT's pooler may be missing, no embedding is made of it.
-    """
-    random = sorted(name for name in missing if "pooler" not in name.split("."))
-    if random:
-        raise UnsupportedError(
-            f"{checkpoint.name} holds no weights for {len(random)} parameters ({random[0]} ...), which would be random "
-            "numbers; expected all of them, under the names that save_pretrained of transformers gives them"
-        )
-
-
 def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     """The transformer of a GGUF file, its weights dequantized."""
     import transformers  # noqa: PLC0415 -- takes seconds to import
@@ -364,10 +352,8 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
         place["quantization_config"] = transformers.GgufConfig(dequantize=True)
     loader: Any = transformers.AutoModelForCausalLM if with_head else AutoModel
-    model, info = loader.from_pretrained(**place, output_loading_info=True)
+    model = loader.from_pretrained(**place)
     body: nn.Module = model.base_model if with_head else model
-    below = f"{model.base_model_prefix}." if with_head else ""  # the head itself embeds nothing
-    _refuse_random(checkpoint, [name for name in info["missing_keys"] if name.startswith(below)])
     return body
 
 
@@ -431,7 +417,7 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
         )
     parts = {field.name: getattr(found, field.name) for field in fields(Classifier)}
     return StoredClassifier(
-        **{**parts, "notes": notes, "layers": packed.packed},
+        **{**parts, "notes": (*found.notes, *notes), "layers": packed.packed},
         checkpoint=checkpoint,
         stored_bits=packed.bits,
         graph=graph,

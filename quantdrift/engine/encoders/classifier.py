@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -16,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import LoadedModel, as_pictures, reading_digest
-from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
 from quantdrift.models.named import ModelSource
@@ -108,7 +109,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
     takes = classifier_kind(source, revision)
-    with loading(source, "classifier", revision=revision):
+    with loading(source, "classifier", reads="head", revision=revision) as told:
         import transformers  # noqa: PLC0415 -- takes seconds to import
 
         if takes is None:
@@ -133,19 +134,9 @@ def load_classifier(
             )
         (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would be told twice
         auto: Any = getattr(transformers, f"AutoModelFor{kind}")
-        module: Any
-        if graph is None:
-            module, info = auto.from_pretrained(source.location, config=config, output_loading_info=True, **options)
-        else:
-            module, info = graph(config), {"missing_keys": ()}
+        usual = partial(auto.from_pretrained, source.location, **options)
+        module: Any = (graph or (lambda config: usual(config=config)))(config)
         reader: Any = reader_of.from_pretrained(source.location, **options)
-    missing = sorted(name for name in info["missing_keys"] if name in dict(module.named_parameters()))
-    if missing:  # transformers drew them at random, as the head of a base model
-        raise UnsupportedError(
-            f"{source.name!r} ({source.canonical}) has no weights for {missing[0]}"
-            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, and would answer at random; expected a "
-            "checkpoint that was trained as a classifier"
-        )
     module = module.eval().to(device)
     names = config.id2label or {}
     classes = tuple(str(names.get(number, number)) for number in range(int(config.num_labels)))
@@ -158,6 +149,7 @@ def load_classifier(
             classes=classes,
             prepare=lambda images: dict(reader(as_pictures(images), return_tensors="pt")),
             description="\n".join([type(reader).__name__, said, reading_digest([], [module])]),
+            notes=tuple(told.notes),
         )
     refuse_small_vocabulary(module, source.name, reader)
     limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
@@ -170,6 +162,7 @@ def load_classifier(
         prepare=lambda texts: dict(reader(texts, return_tensors="pt", **how)),
         description=f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}",
         one_by_one=not paddable,
+        notes=tuple(told.notes),
     )
 
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.heads import find_head, head_modules
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.named import ModelSource
@@ -40,10 +40,12 @@ class CrossEncoderModel:
     Attributes:
         model: the CrossEncoder.
         source: where it came from.
+        notes: what was told of it when it was loaded, one sentence each.
     """
 
     model: Any
     source: ModelSource
+    notes: tuple[str, ...] = ()
 
     @property
     def module(self) -> nn.Module:
@@ -96,7 +98,7 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
     are equal.
     """
-    with loading(source, "cross-encoder", revision=revision):
+    with loading(source, "cross-encoder", reads="head", revision=revision) as told:
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
@@ -112,7 +114,7 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
-    return CrossEncoderModel(model=model, source=source)
+    return CrossEncoderModel(model=model, source=source, notes=tuple(told.notes))
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

@@ -19,7 +19,8 @@ from torch import nn
 
 from quantdrift.display import shown
 from quantdrift.engine.bits import BitsReport
-from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
@@ -168,7 +169,7 @@ class SentenceEncoder(LoadedModel):
         model: the SentenceTransformer.
         source: where it came from.
         similarity: how its embeddings are compared.
-        notes: in what it differs from a reference, one sentence each.
+        notes: what was told of it when it was loaded, and in what it differs from a reference, one sentence each.
         layers: None, as which of its layers are quantized is not known.
         tokens: of the batches that it has read.
     """
@@ -239,7 +240,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
 
 def load_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> SentenceEncoder:
     """Load a sentence-transformers model, or a saved candidate that onnxruntime runs."""
-    with loading(source, revision=revision):
+    with loading(source, revision=revision) as told:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
@@ -252,19 +253,33 @@ def load_encoder(source: ModelSource, *, device: torch.device, revision: str | N
 
             model = load_open_clip(source, device, revision)
         else:
+            unsaid = refuse_unsaid_pooling(source, revision)
             model = SentenceTransformer(source.location, device=str(device), revision=revision)
-    return encoder_of(model.eval(), source)
+            if unsaid:
+                told.notes.append(
+                    f"{source.name} has no modules.json, which says how tokens become an embedding: "
+                    f"sentence-transformers takes {_pooling(model)} by itself"
+                )
+    return encoder_of(model.eval(), source, notes=told.notes)
 
 
-def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
-    """A SentenceTransformer that is loaded."""
+def _pooling(model: Any) -> str:
+    """How tokens become an embedding, in words."""
+    modes = [getattr(module, "pooling_mode", None) for module in model]
+    said = next((mode for mode in modes if mode), "what the transformer gives")
+    return {"mean": "their mean", "lasttoken": "that of the last token"}.get(str(said), str(said))
+
+
+def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
+    """A SentenceTransformer that is loaded, and what was told of it."""
+    refuse_other_kinds(getattr(model, "model_type", None), source.name)
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(
             f"{source.name!r} compares embeddings by {name!r}; expected one of {', '.join(Similarity)}"
         )
-    return SentenceEncoder(model=model, source=source, similarity=Similarity(name))
+    return SentenceEncoder(model=model, source=source, similarity=Similarity(name), notes=tuple(notes))
 
 
 # --- what makes an embedding beside the weights ---------------------------------------------------

@@ -1,105 +1,137 @@
-"""A model looked at before a library reads it, and what goes wrong in a library in one line.
+"""What the files of a model may say, looked at before a library reads them.
 
-A checkpoint may come from anybody. The libraries that read one run code that its files name, each in its own way;
-make a model as large as its config.json says; and speak of a damaged file without its name. So the files that decide
-this are read here first.
+A checkpoint may come from anybody. The libraries that read one do what its files say: they run code that these name,
+open other files, and make a model as large as config.json asks for. So every key that reaches a loader stands on a
+list here; what is on none is refused.
 """
 
 from __future__ import annotations
 
-import logging
-import pickle
 import re
-from collections.abc import Iterator, Mapping, Sized
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from torch import nn
-
-from quantdrift.display import clean, shorten, shown
+from quantdrift.display import shown
 from quantdrift.engine.encoders.stored import read_head, weight_files
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.extras import extras_named
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.classifier_config import model_json
-from quantdrift.models.named import ModelSource, first_line
+from quantdrift.models.named import ModelSource
 
-_MODULE = re.compile(r"sentence_transformers(\.\w+)+\.[A-Z]\w*")
+TRANSFORMER_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Where sentence-transformers looks for the settings of a transformer, the first that is there."""
+MODEL_FILE = "config_sentence_transformers.json"
+SETTINGS_FILES = (
+    "config.json",
+    "tokenizer_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "generation_config.json",
+)
+"""Files of transformers that its loaders read as settings."""
+
+CONFIG_ACTS = frozenset({"transformers_weights", "fusion_config"})
+"""Entries of a config.json that from_pretrained of transformers acts on by itself: other files, other layers."""
+
+
+def _keys(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+MODEL_KEYS = _keys(
+    "__version__ model_type prompts default_prompt_name similarity_fn_name truncate_dim activation_fn "
+    "keep_in_fp32_modules requirements"
+)
+TRANSFORMER_KEYS = _keys(
+    "max_seq_length do_lower_case transformer_task modality_config module_output_name unpad_inputs processing_kwargs"
+)
+ARGUMENT_KEYS: Mapping[str, frozenset[str]] = {
+    "model_args": _keys("attn_implementation dtype torch_dtype trust_remote_code"),
+    "tokenizer_args": _keys(
+        "model_max_length padding_side truncation_side use_fast do_lower_case add_eos_token add_bos_token "
+        "clean_up_tokenization_spaces min_pixels max_pixels trust_remote_code"
+    ),
+    "config_args": _keys("use_cache is_causal is_decoder attn_implementation trust_remote_code"),
+}
+"""Arguments that a transformer's settings may hand on to transformers; the type that weights have is set by us."""
+NEW_NAMES = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+MODULE_KEYS: Mapping[str, frozenset[str] | None] = {
+    "Transformer": None,
+    "CLIPModel": None,
+    "StaticEmbedding": None,
+    "Pooling": _keys(
+        "embedding_dimension word_embedding_dimension pooling_mode include_prompt pooling_mode_cls_token "
+        "pooling_mode_mean_tokens pooling_mode_max_tokens pooling_mode_mean_sqrt_len_tokens "
+        "pooling_mode_weightedmean_tokens pooling_mode_lasttoken"
+    ),
+    "Dense": _keys(
+        "in_features out_features bias activation_function module_input_name module_output_name use_residual"
+    ),
+    "Normalize": frozenset({"module_input_name", "module_output_name"}),
+    "LayerNorm": frozenset({"dimension"}),
+    "Dropout": frozenset({"dropout"}),
+    "WeightedLayerPooling": _keys(
+        "embedding_dimension word_embedding_dimension layer_start num_hidden_layers layer_weights"
+    ),
+    "LogitScore": frozenset({"true_token_id", "false_token_id", "module_input_name"}),
+}
+"""Modules of sentence-transformers that are loaded, and what their config.json may say; None for transformers' own."""
+ACTIVATIONS = frozenset(
+    f"torch.nn.{place}{name}"
+    for place, names in {
+        "modules.activation.": "Tanh ReLU GELU Sigmoid SiLU Softmax LeakyReLU ELU Mish Hardtanh LogSigmoid ReLU6",
+        "modules.linear.": "Identity",
+        "": "Tanh ReLU GELU Sigmoid SiLU Softmax LeakyReLU ELU Mish Identity",
+    }.items()
+    for name in names.split()
+)
+"""Activations that a file may name; sentence-transformers calls any name below torch."""
+
+_MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 _MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
-_TALKATIVE = ("sentence_transformers", "timm", "torchao", "torch.utils._pytree")
-"""Loggers that warn of what has no bearing on a model: GPU extensions, each other's deprecations."""
-_WORDS, _ROWS = 1, 4
-"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding table for each token
-of a tokenizer that is its own at most: tables that are padded have 1.2."""
-_MESSAGE = 400
-"""Characters of what a library says that are repeated."""
-
-
-def quiet_loading() -> None:
-    """Let libraries log errors only from now on, and show no progress of their own."""
-    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- takes seconds to import
-
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there
-
-
-@contextmanager
-def loading(
-    source: ModelSource, what: str = "model", *, revision: str | None = None, unpacks: str = "", trusted: bool = False
-) -> Iterator[None]:
-    """Vet a model; inside, whatever goes wrong in a library becomes one line that names it."""
-    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    try:
-        with extras_named(needed_for=f"the {what} {source.name!r}"):
-            vet(source, revision, unpacks=unpacks, trusted=trusted)
-            yield
-    except QuantDriftError:
-        raise
-    except BaseException as error:  # a dozen libraries read models, each with its own errors
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
-            raise
-        raise UnsupportedError(
-            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{one_line(error).rstrip('.')}{source.otherwise}"
-        ) from error
+_OTHER_KINDS = {
+    "MultiVectorEncoder": "a late-interaction model (ColBERT, ColPali), whose scores are MaxSim over token vectors",
+    "SparseEncoder": "a sparse model (SPLADE), whose scores are products of term weights",
+}
+_COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+_POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
 
 
 def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", trusted: bool = False) -> None:
-    """Refuse a model that could run code, or whose files are damaged; nothing is loaded.
+    """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
-    Of a hub model its settings alone are looked at, as far as the hub can be reached.
+    Of a hub model its settings alone are looked at, as far as the hub can be reached. `unpacks` names a format that is
+    unpacked by us, and `trusted` says that code of the model may run.
     """
     on_hub = source.kind == "hub"
 
-    def read(file: str) -> dict[str, Any]:
+    def read(file: str | PurePosixPath) -> dict[str, Any]:
         with suppress(UnsupportedError) if on_hub else nullcontext():
-            return model_json(source, file, revision)
+            return model_json(source, str(file), revision)
         return {}
 
-    parts = [""]
-    modules = read("modules.json").get("", [])
-    for module in modules if isinstance(modules, list) else []:
-        said = module if isinstance(module, dict) else {}
-        kind, path = said.get("type"), str(said.get("path") or "")
-        if not trusted and isinstance(kind, str) and not _MODULE.fullmatch(kind):
+    said = read(MODEL_FILE)
+    refuse_other_kinds(said.get("model_type"), source.name)
+    if not trusted:
+        _only(said, MODEL_KEYS, f"{MODEL_FILE} of {source.name}")
+        _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
+    parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
+    for part, kind in parts:
+        if read(adapter := PurePosixPath(part, "adapter_config.json")):
             raise UnsupportedError(
-                f"modules.json of {source.name} names the class {shown(kind)}, which is none of "
-                "sentence-transformers; code that comes with a model is not run"
+                f"{source.name} is an adapter ({adapter}), which is not rounded by itself; merge it into its base "
+                "first: PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
             )
-        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise UnsupportedError(
-                f"modules.json of {source.name} leads out of its folder, to {shown(path)}; expected folders in it"
-            )
-        parts.append(path)
-    parts = list(dict.fromkeys(parts))
-    for part in parts[:2] if on_hub else parts:  # the transformer lies in the first module's
-        config = str(PurePosixPath(part, "config.json"))
-        _check(read(config), f"{config} of {source.name}", unpacks)
+        _check_part(part, kind, source, read, unpacks=unpacks, trusted=trusted)
         if not on_hub:
-            read(str(PurePosixPath(part, "tokenizer_config.json")))
             for file in weight_files(Path(source.location, part), "model.safetensors"):
                 read_head(file)
 
@@ -109,21 +141,114 @@ def vet_settings(settings: Mapping[str, Any], where: str) -> None:
     _check(settings, where, "")
 
 
-def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model whose tokenizer files are missing: transformers makes one up of a few tokens."""
-    found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
-    found = getattr(found, "tokenizer", found)  # of a processor for texts and images
-    if not isinstance(found, Sized):
-        return
-    rows = 0
-    for part in module.modules():
-        with suppress(NotImplementedError, AttributeError):
-            rows = max(rows, part.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-    if len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(found):
+def refuse_other_kinds(kind: object, name: str) -> None:
+    """Refuse a model of sentence-transformers that would be converted into another one when it is loaded."""
+    if kind in _OTHER_KINDS or kind not in {None, "SentenceTransformer", "CrossEncoder"}:
+        what = _OTHER_KINDS.get(str(kind), "a kind of model that is not known here")
         raise UnsupportedError(
-            f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
-            "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
-            "the model that it was made of"
+            f"{name} is a {shown(str(kind))}: {what}. It is not measured yet, and a SentenceTransformer made of it "
+            "would be another model; expected a SentenceTransformer or a CrossEncoder"
+        )
+
+
+def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
+    if model_json(source, "modules.json", revision):
+        return False
+    config = model_json(source, "config.json", revision)
+    named = [str(one) for one in config.get("architectures") or ()] if config else []
+    for one in named:
+        if any(part in one for part in (*_COLBERT, *_HEADS)):
+            raise UnsupportedError(
+                f"{source.name} is a {shown(one)}, and has no modules.json that makes an embedding model of it; "
+                "expected a folder that SentenceTransformer.save_pretrained wrote"
+            )
+    left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
+    stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
+    if left or stated:
+        raise UnsupportedError(
+            f"{source.name} has no modules.json, which says how tokens become an embedding, and its "
+            f"{left[0] if left else 'config.json'} says that this is not left open"
+            f"{'' if left else ' (' + ', '.join(stated) + ')'}; expected modules.json beside it, as "
+            "SentenceTransformer.save_pretrained writes it"
+        )
+    return True
+
+
+def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tuple[str, str]]:
+    """Folder and class of every module, and the folder itself, which is a transformer's where no modules.json is."""
+    parts = [("", "Transformer")]
+    for module in listed if isinstance(listed, list) else []:
+        said = module if isinstance(module, dict) else {}
+        kind, path = str(said.get("type")), str(said.get("path") or "")
+        name = match[1] if (match := _MODULE.fullmatch(kind)) else ""
+        if name not in MODULE_KEYS and not trusted:
+            what = "a class" if name else "none of sentence-transformers'; code that comes with a model is not run"
+            raise UnsupportedError(
+                f"modules.json of {source.name} names the class {shown(kind)}, which is {what}"
+                f"{' that is not measured; expected ' + ', '.join(MODULE_KEYS) if name else ''}"
+            )
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise UnsupportedError(
+                f"modules.json of {source.name} leads out of its folder, to {shown(path)}; expected folders in it"
+            )
+        parts.append((path, name))
+    return list(dict.fromkeys(parts))
+
+
+def _check_part(
+    part: str, kind: str, source: ModelSource, read: Callable[..., dict[str, Any]], *, unpacks: str, trusted: bool
+) -> None:
+    keys = MODULE_KEYS.get(kind)
+    if keys is not None:
+        where = f"{PurePosixPath(part, 'config.json')} of {source.name}"
+        settings = read(PurePosixPath(part, "config.json"))
+        _check(settings, where, unpacks)
+        if not trusted:
+            _only(settings if part else {}, keys, where)  # one without settings lies in the model's own folder
+            _check_activation(settings.get("activation_function"), where)
+        return
+    for file in SETTINGS_FILES:
+        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
+        _check(settings, where, unpacks if file == "config.json" else "")
+        if not trusted:
+            inner = settings.get("sentence_transformers")
+            _check_activation(inner.get("activation_fn") if isinstance(inner, Mapping) else None, where)
+            _check_activation(settings.get("sbert_ce_default_activation_function"), where)
+            _refuse(CONFIG_ACTS & settings.keys(), where)
+    for file in TRANSFORMER_FILES:
+        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
+        if not trusted:
+            _check(settings, where, "")
+            _only(settings, TRANSFORMER_KEYS | ARGUMENT_KEYS.keys() | set(NEW_NAMES.values()), where)
+            for name, allowed in ARGUMENT_KEYS.items():
+                for argument in (name, NEW_NAMES[name]):
+                    given = settings.get(argument) or {}
+                    if not isinstance(given, Mapping):
+                        raise UnsupportedError(f"{where} gives {argument} as {shown(str(given))}; expected an object")
+                    _only(given, allowed, f"{argument} in {where}")
+
+
+def _only(settings: Mapping[str, Any], allowed: frozenset[str] | set[str], where: str) -> None:
+    """Refuse keys that are on no list."""
+    _refuse(settings.keys() - allowed - {""}, where, allowed)
+
+
+def _refuse(keys: Sequence[str] | frozenset[str] | set[str], where: str, allowed: object = ()) -> None:
+    if keys:
+        known = f" (known are {', '.join(sorted(allowed))})" if isinstance(allowed, frozenset | set) and allowed else ""
+        raise UnsupportedError(
+            f"{where} sets {', '.join(shown(key) for key in sorted(keys)[:4])}, which no file of a model decides "
+            f"here: it may change how weights are read, or what is computed{known}. Take it out"
+        )
+
+
+def _check_activation(name: object, where: str) -> None:
+    """Refuse a name that sentence-transformers would call, unless it is an activation."""
+    if name is not None and name not in ACTIVATIONS and str(name).startswith("torch"):
+        raise UnsupportedError(
+            f"{where} names {shown(str(name))} as its activation, which sentence-transformers would call; expected one "
+            "of torch.nn, such as torch.nn.modules.activation.Tanh"
         )
 
 
@@ -144,21 +269,11 @@ def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
         if key == "trust_remote_code" and value:
             raise UnsupportedError(f"{where} asks for {key}; code that comes with a model is not run. Take it out")
         numbers = value if isinstance(value, list) else [value]
-        for pattern, most in _MOST.items():
+        for name, most in _MOST.items():
             largest = max((n for n in numbers if isinstance(n, int)), default=0)
-            if pattern.fullmatch(key) and largest > most:
+            if name.fullmatch(key) and largest > most:
                 raise UnsupportedError(f"{where} asks for {largest:,} as {key}; at most {most:,}")
         top = key in {"quantization_config", "compression_config"}
         for inner in numbers:
             if isinstance(inner, Mapping):
                 _check(inner, where, unpacks if top else "")
-
-
-def one_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow the first."""
-    if isinstance(error, pickle.UnpicklingError):
-        return (
-            "its weights are pickled Python, which could run anything; expected safetensors, as "
-            "save_pretrained of transformers writes them"
-        )
-    return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)

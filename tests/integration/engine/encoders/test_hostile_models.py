@@ -1,10 +1,13 @@
 """Models from anybody: damaged, without a tokenizer, or made to run code where they are loaded."""
 
+import inspect
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,24 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 import huggingface_hub
 import torch
+import transformers
 from huggingface_hub.errors import EntryNotFoundError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.transformer import Transformer
+from transformers import PreTrainedModel
+from transformers.models.auto import auto_factory
 
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.vetting import vet
+from quantdrift.engine.encoders.loading import loading
+from quantdrift.engine.encoders.vetting import (
+    ARGUMENT_KEYS,
+    CONFIG_ACTS,
+    NEW_NAMES,
+    TRANSFORMER_FILES,
+    TRANSFORMER_KEYS,
+    vet,
+)
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
@@ -257,3 +273,154 @@ def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
     with pytest.raises(UnsupportedError, match=r"names the class own\.Own"):
         vet(source)
     vet(source, trusted=True)
+
+
+# --- what a loader reads from a folder: every key is allowed by name, or refused ------------------
+
+
+def keys_taken(function: Any, pattern: str) -> set[str]:
+    return set(re.findall(pattern, inspect.getsource(function)))
+
+
+def arguments() -> dict[str, set[str]]:
+    """What transformers' loaders take as arguments, found in their source, by the name that a folder has for them."""
+    config_class = transformers.PretrainedConfig
+    pops = r'kwargs\.(?:pop|get)\(\s*"(\w+)"'
+    model = keys_taken(PreTrainedModel.from_pretrained.__func__, pops) | keys_taken(
+        auto_factory._BaseAutoModelClass.from_pretrained.__func__, pops
+    )
+    assert {"weights_only", "use_safetensors", "variant", "allow_all_kernels", "gguf_file", "adapter_kwargs"} <= {
+        *model,
+        *inspect.signature(PreTrainedModel.from_pretrained).parameters,
+    }
+    model |= set(inspect.signature(PreTrainedModel.from_pretrained).parameters) - {"model_args", "kwargs"}
+    config = keys_taken(transformers.AutoConfig.from_pretrained.__func__, pops)
+    config |= keys_taken(config_class._get_config_dict.__func__, pops) | {"quantization_config", "transformers_weights"}
+    tokenizer = keys_taken(transformers.AutoTokenizer.from_pretrained.__func__, pops)
+    return {"model_args": model, "config_args": config, "tokenizer_args": tokenizer}
+
+
+HARMLESS = {
+    "model_args": {"attn_implementation", "dtype", "torch_dtype", "trust_remote_code"},
+    "config_args": {"trust_remote_code"},
+    "tokenizer_args": {"use_fast", "trust_remote_code"},
+}
+"""Keys of transformers' loaders that a file may give; the type is overruled, and code is never trusted by a file."""
+
+
+@pytest.mark.parametrize("file", TRANSFORMER_FILES)
+def test_arguments_that_a_folder_hands_to_transformers_are_on_a_list(honest: Path, tmp_path: Path, file: str) -> None:
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
+    (tmp_path / "evil" / "sentence_bert_config.json").unlink()
+    source = resolve(str(tmp_path / "evil"))
+    for name, keys in arguments().items():
+        for argument in (name, NEW_NAMES[name]):
+            for key in keys:
+                (tmp_path / "evil" / file).write_text(json.dumps({argument: {key: False}}))
+                if key in HARMLESS[name]:
+                    vet(source)
+                    continue
+                with pytest.raises(UnsupportedError, match=f"sets {key}, which no file"):
+                    vet(source)
+                vet(source, trusted=True)
+
+
+def test_settings_of_a_transformer_are_on_a_list(honest: Path, tmp_path: Path) -> None:
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
+    source, file = resolve(str(tmp_path / "evil")), tmp_path / "evil" / "sentence_bert_config.json"
+    taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path"}
+    known = {*TRANSFORMER_KEYS, *ARGUMENT_KEYS, *NEW_NAMES.values()}
+    others = {"backend", "tokenizer_name_or_path", "query_length", "document_length", "query_expansion"}
+    assert taken <= known | others  # a new one is decided here first
+    for key in others:
+        file.write_text(json.dumps({key: "x"}))
+        with pytest.raises(UnsupportedError, match=f"sets {key}, which no file"):
+            vet(source)
+
+
+def test_entries_of_a_config_that_change_how_files_are_read_are_refused(honest: Path, tmp_path: Path) -> None:
+    acted_on = keys_taken(PreTrainedModel.from_pretrained.__func__, r'getattr\(config, "(\w+)"')
+    assert acted_on == CONFIG_ACTS
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
+    for key in acted_on:
+        change(tmp_path / "evil" / "config.json", **{key: "other.safetensors"})
+        with pytest.raises(UnsupportedError, match=f"config.json of .* sets .*{key}"):
+            vet(resolve(str(tmp_path / "evil")))
+
+
+def test_a_model_without_wishes_may_say_what_is_harmless(form: str, folder: Path) -> None:
+    if not (folder / "sentence_bert_config.json").is_file():
+        pytest.skip("it has none")
+    given = {"model_args": {"attn_implementation": "eager", "dtype": "bfloat16"}, "config_args": {"use_cache": False}}
+    change(folder / "sentence_bert_config.json", **given)
+    FORMS[form][0](folder)
+
+
+READ = (
+    "pytorch_model.bin",
+    "pytorch_model.x.bin",
+    "adapter_model.bin",
+    "training_args.bin",
+    "1_Pooling/pytorch_model.bin",
+    "tokenizer.pkl",
+    "model.pt",
+)
+WISHES = {"weights_only": False, "use_safetensors": False, "dtype": "auto"}
+
+
+@pytest.mark.parametrize("wish", ["model_args", "model_kwargs", "variant"])
+def test_no_pickle_is_run_wherever_it_lies(form: str, folder: Path, wish: str) -> None:
+    """The poisoned folder of a report: settings beside good weights that had transformers read a pickle."""
+    for file in READ:
+        (folder / file).parent.mkdir(exist_ok=True)
+        with (folder / file).open("wb") as out:
+            pickle.dump(Command(folder.parent / DONE), out, protocol=2)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if key not in {"dtype", "torch_dtype"}})
+    )
+    wishes = {"model_args": {**WISHES, "variant": "x"}} if wish == "variant" else {wish: WISHES}
+    for file in TRANSFORMER_FILES:
+        (folder / file).write_text(json.dumps({"max_seq_length": 48, **wishes}))
+    with suppress(UnsupportedError):
+        FORMS[form][0](folder)
+    assert not (folder.parent / DONE).exists()
+
+
+def test_a_loader_reads_no_pickles_whatever_it_is_told(honest: Path, tmp_path: Path) -> None:
+    """Where a key is on no list yet, the function that reads the weights has the last word."""
+    seen: list[dict[str, Any]] = []
+    own = PreTrainedModel.__dict__["from_pretrained"]
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(kwargs)
+            return own.__func__(cls, *args, **kwargs)
+
+        patch.setattr(PreTrainedModel, "from_pretrained", classmethod(watched))
+        with loading(resolve(str(honest / "MODEL@SCHEME"))):
+            SentenceTransformer(str(honest / "MODEL@SCHEME"), model_kwargs={"weights_only": False}, device="cpu")
+    assert seen
+    decided = {"weights_only": True, "use_safetensors": True, "trust_remote_code": False, "allow_all_kernels": False}
+    assert all(decided.items() <= kwargs.items() for kwargs in seen)
+    assert PreTrainedModel.__dict__["from_pretrained"] is own
+
+
+@pytest.mark.parametrize("name", ["torch.utils.collect_env.main", "torch.hub.os.getpid"])
+def test_activations_are_on_a_list(honest: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(honest / "cross-encoder", tmp_path / "evil")
+    source = resolve(str(tmp_path / "evil"))
+    own = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    for given in ({"sentence_transformers": own}, {"sbert_ce_default_activation_function": own["activation_fn"]}):
+        change(tmp_path / "evil" / "config.json", **given)
+        vet(source)
+    for given in ({"sentence_transformers": {"activation_fn": name}}, {"sbert_ce_default_activation_function": name}):
+        change(tmp_path / "evil" / "config.json", **{"sentence_transformers": {}, **given})
+        with pytest.raises(UnsupportedError, match="as its activation"):
+            vet(source)
+
+
+def test_an_adapter_is_refused_with_the_way_to_merge_it(form: str, folder: Path) -> None:
+    base = {"base_model_name_or_path": str(folder.parent / "base"), "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(base))
+    refused(form, folder, r"is an adapter .* merge it into its base")

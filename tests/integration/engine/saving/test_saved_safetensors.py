@@ -38,11 +38,11 @@ def test_what_is_loaded_is_the_candidate_to_the_last_bit(dtype: torch.dtype, tmp
     assert not (out / "README.md").exists()  # it would speak of the reference
 
 
-def test_a_model_with_an_adapter_is_refused_as_only_the_adapter_would_be_saved(tmp_path: Path) -> None:
+def test_a_model_with_an_adapter_is_refused_as_nobody_rounds_one_by_itself(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     model = encoder(tmp_path / "tiny")
     how = peft.LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query"], r=4)
     model[0].auto_model.add_adapter(how)
-    with pytest.raises(UnsupportedError, match=r"something else than .*merge_and_unload"):
+    with pytest.raises(UnsupportedError, match=r"has an adapter beside its weights .*merge_and_unload"):
         save(candidate("W4-g64", model=model.eval()), tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny"]

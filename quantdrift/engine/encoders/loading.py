@@ -1,0 +1,231 @@
+"""A model is loaded as we decide, whatever its files say, and what its libraries tell of it is kept.
+
+Every loader of torch models here, sentence-transformers, the harnesses and transformers' own classes, ends in one
+function: PreTrainedModel.from_pretrained. Inside `loading` that function reads no pickles, takes no code from
+the hub, and tells which weights were missing, so that none is drawn at random in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sized
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from quantdrift.display import clean, shorten
+from quantdrift.engine.encoders.vetting import vet
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.extras import extras_named
+from quantdrift.models.named import ModelSource, first_line
+
+DECIDED = {
+    "weights_only": True,
+    "ignore_mismatched_sizes": False,
+    "allow_all_kernels": False,
+    "use_kernels": False,
+    "kernel_config": None,
+}
+"""Arguments of every from_pretrained; without trust in a model's own code, `use_safetensors` and no such code, too."""
+_LOGGERS = ("transformers", "sentence_transformers", "timm", "peft")
+_REPORT = "LOAD REPORT"
+"""Of what transformers logs: the weights that are missing or left over, which are told or refused here."""
+_WORDS, _ROWS = 1, 4
+"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding table for each token
+of a tokenizer that is its own at most: tables that are padded have 1.2."""
+_MESSAGE = 400
+"""Characters of what a library says that are repeated."""
+_NAMED = 3
+"""Weights that a note names."""
+_COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked")
+"""Ends of names that older versions stored, and that are computed."""
+
+Reads = Literal["states", "head"]
+"""What is read of a model: the states of its tokens, of which neither head nor pooler is a part, or its head."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What libraries told of a model while it was loaded: one sentence each, as a run's notes."""
+
+    notes: list[str] = field(default_factory=list)
+    report: str = ""
+
+
+def quiet_loading() -> None:
+    """Let libraries show no progress of their own from now on."""
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- takes seconds to import
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there
+
+
+@contextmanager
+def loading(
+    source: ModelSource,
+    what: str = "model",
+    *,
+    reads: Reads = "states",
+    revision: str | None = None,
+    unpacks: str = "",
+    trusted: bool = False,
+) -> Iterator[Told]:
+    """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
+
+    What libraries warn of, and weights that nothing was read into, are in the notes that it gives when it ends.
+    """
+    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
+    told = Told()
+    try:
+        with extras_named(needed_for=f"the {what} {source.name!r}"):
+            vet(source, revision, unpacks=unpacks, trusted=trusted)
+            with ExitStack() as stack:
+                stack.enter_context(_warnings_noted(told))
+                stack.enter_context(_read_as_decided(source, told, reads, trusted=trusted))
+                yield told
+    except QuantDriftError:
+        raise
+    except BaseException as error:  # a dozen libraries read models, each with its own errors
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
+            raise
+        raise UnsupportedError(
+            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
+            f"{one_line(error).rstrip('.')}{source.otherwise}"
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """What a library said, without the lines that follow the first."""
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            "its weights are pickled Python, which could run anything; expected safetensors, as "
+            "save_pretrained of transformers writes them"
+        )
+    return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)
+
+
+def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
+    """Refuse a model whose tokenizer files are missing: transformers makes one up of a few tokens."""
+    found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
+    found = getattr(found, "tokenizer", found)  # of a processor for texts and images
+    if not isinstance(found, Sized):
+        return
+    rows = 0
+    for part in module.modules():
+        with suppress(NotImplementedError, AttributeError):
+            rows = max(rows, part.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    if len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(found):
+        raise UnsupportedError(
+            f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
+            "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
+            "the model that it was made of"
+        )
+
+
+# --- what libraries warn of -----------------------------------------------------------------------
+
+
+class _Notes(logging.Handler):
+    def __init__(self, told: Told) -> None:
+        super().__init__(logging.WARNING)
+        self.told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if _REPORT in text:
+            self.told.report = clean(text)
+            return
+        library = record.name.partition(".")[0].replace("_", "-")
+        note = f"{library} warns: {shorten(clean(' '.join(text.split())), _MESSAGE).rstrip('.')}"
+        if note not in self.told.notes:
+            self.told.notes.append(note)
+
+
+@contextmanager
+def _warnings_noted(told: Told) -> Iterator[None]:
+    """Inside, warnings that libraries log become notes, and are not printed."""
+    handler, before = _Notes(told), []
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        before.append((logger, logger.handlers, logger.propagate, logger.level))
+        logger.handlers, logger.propagate = [handler], False
+        if not logger.isEnabledFor(logging.WARNING):
+            logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, handlers, propagate, level in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+
+
+# --- which weights were read ----------------------------------------------------------------------
+
+
+@contextmanager
+def _read_as_decided(source: ModelSource, told: Told, reads: Reads, *, trusted: bool) -> Iterator[None]:
+    from transformers import PreTrainedModel  # noqa: PLC0415 -- takes seconds to import
+
+    own = PreTrainedModel.__dict__["from_pretrained"]
+    decided = DECIDED if trusted else {**DECIDED, "use_safetensors": True, "trust_remote_code": False}
+
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = kwargs.pop("output_loading_info", False)
+        try:
+            model, info = own.__func__(cls, *args, **{**kwargs, **decided, "output_loading_info": True})
+        except RuntimeError as error:
+            if shapes := [line.split()[0] for line in told.report.splitlines() if "MISMATCH" in line]:
+                raise UnsupportedError(
+                    f"{source.name} stores weights of another shape than its config.json says: {_listed(shapes)}; "
+                    "expected the config.json that they were saved with"
+                ) from error
+            raise
+        _judge(model, info, source.name, told, reads)
+        return (model, info) if asked else model
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        PreTrainedModel.from_pretrained = own  # type: ignore[method-assign]
+
+
+def _judge(model: Any, info: dict[str, Any], name: str, told: Told, reads: Reads) -> None:
+    """Refuse a model with weights that no file holds, which transformers draws at random; note what is left over.
+
+    A head, or a pooler, that no embedding is made of may be missing: it is set to zero, so that a model is the same
+    each time it is loaded.
+    """
+    kind, there = type(model).__name__, model.state_dict()
+    missing = sorted(one for one in info["missing_keys"] if one in there and not one.endswith(_COMPUTED))
+    unused = [one for one in missing if reads == "states" and not _read(model, one)]
+    if random := sorted({*missing} - {*unused} | {str(one[0]) for one in info.get("mismatched_keys", ())}):
+        raise UnsupportedError(
+            f"{name} has no weights for {random[0]}{f' and {len(random) - 1} more' if len(random) > 1 else ''} of its "
+            f"{kind}, which would be random numbers; expected all of them, under the names that save_pretrained of "
+            "transformers gives them"
+        )
+    for one in unused:
+        with torch.no_grad():
+            there[one].zero_()
+    if unused:
+        told.notes.append(f"{name} has no weights for {_listed(unused)}, which no embedding is made of")
+    left = sorted(one for one in info["unexpected_keys"] if not one.endswith(_COMPUTED))
+    if left:
+        told.notes.append(f"{name} stores {_listed(left)}, which {kind} has no use for: left out")
+
+
+def _read(model: Any, name: str) -> bool:
+    """Whether an embedding can be made of a weight."""
+    prefix = str(getattr(model, "base_model_prefix", ""))
+    with_head = bool(prefix) and hasattr(model, prefix)
+    return not ("pooler" in name.split(".") or (with_head and not name.startswith(f"{prefix}.")))
+
+
+def _listed(names: list[str]) -> str:
+    """Some names, and how many more."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,230 @@
+"""What a library converts, drops or draws at random on loading is refused, or stands in the run's notes."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from torch import Tensor
+from transformers import BertForMaskedLM
+
+from quantdrift.api import drift
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import run as run_pair
+from quantdrift.engine.saving.save import make_candidate
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.named import resolve
+from quantdrift.progress import Silent
+from quantdrift.spec import parse
+from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, tiny
+from support.rerank_samples import save_cross_encoder
+from support.versus_samples import DATASET, SETTINGS, run_two
+
+CPU = torch.device("cpu")
+
+
+def measured(folder: Path) -> Any:
+    return run_pair(
+        parse(f"{folder}@W4-rtn"),
+        DATASET,
+        out=folder.parent / "run",
+        settings=SETTINGS,
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        device="cpu",
+    )
+
+
+def compared(folder: Path) -> Any:
+    tiny().save_pretrained(str(folder.parent / "reference"))
+    return run_two(folder.parent / "reference", folder, folder.parent / "run")
+
+
+def quantized(folder: Path) -> Any:
+    return make_candidate(
+        parse(f"{folder}@W4-rtn"),
+        dataset=None,
+        settings=Settings(batch_size=8),
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        device="cpu",
+    )
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": measured, "A vs B": compared, "quantize": quantized}
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
+    return WAYS[request.param]
+
+
+# --- weights that no file holds -------------------------------------------------------------------
+
+
+def without(*parts: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    return lambda kept: {name: it for name, it in kept.items() if not any(part in name for part in parts)}
+
+
+LOST = {
+    "one attention weight": without("layer.0.attention.self.query.weight"),
+    "the embeddings": without("word_embeddings"),
+    "all but one": lambda kept: dict([next(iter(kept.items()))]),
+    "under other names": lambda kept: {f"foo.{name}": it for name, it in kept.items()},
+    "of another shape": lambda kept: {name: it[:1].clone() if it.dim() > 1 else it for name, it in kept.items()},
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_weights_that_would_be_random_are_refused(way: Callable[[Path], Any], tmp_path: Path, lost: str) -> None:
+    folder = tmp_path / "model"
+    tiny().save_pretrained(str(folder))
+    weights = load_file(folder / "model.safetensors")
+    save_file(LOST[lost](weights), folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedError, match=r"has no weights for|of another shape than its config|holds packed layers"):
+        way(folder)
+
+
+def test_a_reranker_without_its_head_is_refused(tmp_path: Path) -> None:
+    folder = save_cross_encoder(tmp_path / "reranker")
+    weights = load_file(folder / "model.safetensors")
+    save_file(without("classifier")(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedError, match=r"has no weights for classifier\.bias and 1 more"):
+        load_cross_encoder(resolve(str(folder)), device=CPU)
+
+
+def test_a_pooler_that_nothing_is_made_of_may_be_missing_and_is_the_same_each_time(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tiny().save_pretrained(str(folder))
+    weights = load_file(folder / "model.safetensors")
+    save_file(without("pooler")(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    one, other = (load_encoder(resolve(str(folder)), device=CPU) for _ in range(2))
+    assert weights_fingerprint([one.module]) == weights_fingerprint([other.module])
+    assert "no weights for pooler.dense.bias, pooler.dense.weight, which no embedding is made of" in one.notes[0]
+    assert measured(folder).record["data"]["warnings"][0] == one.notes[0]
+
+
+def test_weights_that_are_left_out_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tiny().save_pretrained(str(folder))
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "extra.weight": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    notes = measured(folder).record["data"]["warnings"]
+    assert any("stores extra.weight, which BertModel has no use for: left out" in note for note in notes)
+
+
+# --- kinds of models that a library would convert -------------------------------------------------
+
+
+def late_interaction(folder: Path) -> None:
+    save_backbone(folder.with_name("backbone"))
+    MultiVectorEncoder(str(folder.with_name("backbone")), device="cpu").save_pretrained(str(folder))
+
+
+def sparse(folder: Path) -> None:
+    sizes = {"hidden_size": HIDDEN, "num_attention_heads": 4, "intermediate_size": WIDTH}
+    save_backbone(folder.with_name("backbone"), BertForMaskedLM(bert(**sizes)))
+    SparseEncoder(str(folder.with_name("backbone")), device="cpu").save_pretrained(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(late_interaction, "MultiVectorEncoder: a late-inter"), (sparse, "SparseEncoder: a sparse")]
+)
+def test_other_kinds_of_models_are_refused_by_name(
+    way: Callable[[Path], Any], tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
+    make(tmp_path / "model")
+    with pytest.raises(UnsupportedError, match=said):
+        way(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("make", "kind"), [(late_interaction, MultiVectorEncoder), (sparse, SparseEncoder)])
+def test_other_kinds_of_models_are_refused_in_memory(tmp_path: Path, make: Callable[[Path], None], kind: Any) -> None:
+    make(tmp_path / "model")
+    with pytest.raises(UnsupportedError, match=kind.__name__):
+        drift(kind(str(tmp_path / "model"), device="cpu"), "W4-rtn", DATASET)
+
+
+# --- how tokens become an embedding ---------------------------------------------------------------
+
+
+def change(file: Path, **settings: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+def test_a_folder_without_modules_json_is_told_to_be_averaged(tmp_path: Path) -> None:
+    save_backbone(tmp_path / "model")
+    run = measured(tmp_path / "model")
+    assert "has no modules.json" in run.record["data"]["warnings"][0]
+    assert "sentence-transformers takes their mean by itself" in run.record["data"]["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"architectures": ["HF_ColBERT"]}, "is a HF_ColBERT"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "is a BertForQuestionAnswering"),
+        ({"pooling_mode": "cls"}, "pooling_mode cls"),
+    ],
+)
+def test_where_the_config_speaks_against_it_a_folder_without_modules_json_is_refused(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    save_backbone(tmp_path / "model")
+    change(tmp_path / "model" / "config.json", **settings)
+    with pytest.raises(UnsupportedError, match=said):
+        measured(tmp_path / "model")
+
+
+def test_a_folder_that_lost_its_modules_json_is_refused(tmp_path: Path) -> None:
+    tiny().save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model" / "modules.json").unlink()
+    with pytest.raises(UnsupportedError, match=r"no modules\.json, .* config_sentence_transformers\.json says"):
+        measured(tmp_path / "model")
+
+
+# --- what libraries say ---------------------------------------------------------------------------
+
+
+def test_a_warning_of_a_library_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "model"
+    tiny().save_pretrained(str(folder))
+    change(folder / "config_sentence_transformers.json", __version__={"sentence_transformers": "99.0"})
+    before = logging.getLogger("sentence_transformers").handlers
+    notes = measured(folder).record["data"]["warnings"]
+    assert any(
+        note.startswith("sentence-transformers warns: This model was created with Sentence Transformers version 99.0")
+        for note in notes
+    )
+    assert "version 99.0" not in capsys.readouterr().err
+    assert logging.getLogger("sentence_transformers").handlers == before
+
+
+def test_adapters_beside_weights_are_no_layers(tmp_path: Path) -> None:
+    class Lora(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.lora_A = torch.nn.Linear(8, 2)
+
+    with pytest.raises(UnsupportedError, match=r"has an adapter beside its weights \(0\), .*merge_and_unload"):
+        QuantizedPair(torch.nn.Sequential(Lora()), "W4-rtn")
+
+
+def test_a_copy_of_a_good_folder_says_nothing(tmp_path: Path) -> None:
+    tiny().save_pretrained(str(tmp_path / "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "model")
+    assert load_encoder(resolve(str(tmp_path / "model")), device=CPU).notes == ()
