@@ -42,7 +42,7 @@ from quantdrift.extras import extras_named
 from quantdrift.metrics import measure
 from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import Run, check_place, write_run
-from quantdrift.spec import Scheme, Spec, Versus, parse_pair, parse_scheme
+from quantdrift.spec import Scheme, Spec, Versus, dtype_named, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder
@@ -85,6 +85,7 @@ def drift(
     noise_floor: bool = True,
     device: str | None = None,
     revision: str | None = None,
+    dtype: str = "float32",
     cache: bool = True,
     progress: bool = False,
 ) -> Run:
@@ -119,6 +120,8 @@ def drift(
         noise_floor: of models: whether the reference is run a second time.
         device: of models given by name; the best there is if not given.
         revision: of a reference on the hub.
+        dtype: of a model given by name, at full precision: "float32", "bfloat16" or "float16"; one in memory has its
+            own.
         cache: of models given by name: keep embeddings and quantized layers for the next run.
         progress: of models: show bars on standard error.
 
@@ -165,7 +168,7 @@ def drift(
                 pair,
                 dataset,
                 out=where,
-                settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor),
+                settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor, dtype=dtype_named(dtype)),
                 # what code a model in memory runs is not known, so nothing of it is kept
                 store=default_store() if cache and models == (None, None) else EmbeddingStore(None),
                 progress=Terminal() if progress else Silent(),

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Literal, overload
 from urllib.parse import urlsplit
 
-from quantdrift.errors import QuantDriftError, SpecError, nearest
+from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError, nearest
 
 MIN_BITS, MAX_BITS = 2, 8
 """Of quantized weights."""
@@ -55,6 +55,10 @@ _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _FULL = "fp"
 _NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""The number type of a model at full precision."""
+DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Short name, as in +dtype=, to that of torch."""
 _VALUES = {
     "act": ("tensor|token", "tensor (one scale, from calibration) or token (a scale for each token, as it runs)"),
     "attention": ("eager|sdpa", "eager or sdpa"),
@@ -413,6 +417,18 @@ class Spec:
 
     def __str__(self) -> str:
         return f"{self.model}@{self.scheme}"
+
+
+def dtype_named(text: str) -> Dtype:
+    """The number type that an option names: float32, bfloat16 or float16, or fp32, bf16 or fp16.
+
+    Raises:
+        UnknownNameError: it names none of them.
+    """
+    for short, name in DTYPES.items():
+        if text.strip().lower() in {short, name}:
+            return name
+    raise UnknownNameError("number type", text, DTYPES.values(), hint="(--dtype)")
 
 
 def parse(text: str) -> Spec:

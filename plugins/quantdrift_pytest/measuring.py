@@ -32,7 +32,7 @@ from quantdrift.gate.target import target_of_run
 from quantdrift.models.named import resolve
 from quantdrift.records import problem_of, write_text
 from quantdrift.runs import Run, read_run
-from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
+from quantdrift.spec import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
 from quantdrift_pytest.session import Session
 
@@ -46,6 +46,7 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
     seed: int = Field(0, ge=0)
     device: str | None = None
     revision: str | None = None
+    dtype: Dtype = "float32"
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:
@@ -210,7 +211,9 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
             pair,
             dataset,
             out=path,
-            settings=Settings(k=how.k, batch_size=how.batch_size, noise_floor=how.noise_floor, seed=how.seed),
+            settings=Settings(
+                k=how.k, batch_size=how.batch_size, noise_floor=how.noise_floor, seed=how.seed, dtype=how.dtype
+            ),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,

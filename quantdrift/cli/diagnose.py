@@ -55,7 +55,7 @@ def command(options: DiagnoseOptions) -> Shown:
     from quantdrift.engine.pair import TwoModels
 
     with options.stoppable("nothing was written"):
-        opened = open_pair(pair, dataset, device=options.device, revision=options.revision)
+        opened = open_pair(pair, dataset, device=options.device, revision=options.revision, dtype=options.dtype)
         assert isinstance(opened.pair, TwoModels)  # that is what two models are
         sides = opened.pair.reference, opened.pair.candidate_model
         for side in sides:

@@ -43,7 +43,7 @@ SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
 _MEASURING = ["out", "split", "shortlist", "top", "k", "batch_size", "noise_floor", "seed"]
-_MEASURING += ["device", "revision", "cache"]
+_MEASURING += ["device", "revision", "dtype", "cache"]
 """Options that only one kind of target takes."""
 
 

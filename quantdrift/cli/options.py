@@ -17,6 +17,7 @@ from quantdrift.cli import Interrupted
 from quantdrift.cli.output import Shown, emit, form_of
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.progress import Progress, Silent, Terminal
+from quantdrift.spec import dtype_named
 
 if TYPE_CHECKING:
     from quantdrift.datasets.labelled import Dataset
@@ -87,6 +88,10 @@ WORKERS = (
     "GPU, or else every core."
 )
 KEEP = "--keep: A corpus in shards: keep the full-precision embeddings of the documents on disk for the next scheme."
+DTYPE = (
+    "NAME: The number type of the model at full precision: float32, bfloat16 or float16, whatever type its files have. "
+    "A checkpoint that is a candidate keeps its own."
+)
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."
@@ -99,6 +104,7 @@ class OnModel:
     batch_size: int = option("Inputs per forward pass, or per request to a server.", default=32, min=1)
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     revision: str | None = option("NAME: Revision of a model on the Hugging Face hub.")
+    dtype: str = option(DTYPE, default="float32")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
@@ -107,7 +113,7 @@ class OnModel:
         """How inputs are put through the model."""
         from quantdrift.engine.inputs import Settings
 
-        return Settings(batch_size=self.batch_size, noise_floor=False)
+        return Settings(batch_size=self.batch_size, noise_floor=False, dtype=dtype_named(self.dtype))
 
     @property
     def progress(self) -> Progress:
@@ -154,7 +160,8 @@ class Measuring(OnModel):
         """How a pair is measured."""
         from quantdrift.engine.inputs import Settings
 
-        return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed)
+        dtype = dtype_named(self.dtype)
+        return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed, dtype=dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

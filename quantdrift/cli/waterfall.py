@@ -6,9 +6,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, option, prints
+from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
 from quantdrift.cli.output import Shown
-from quantdrift.spec import parse
+from quantdrift.spec import dtype_named, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class WaterfallOptions:
     noise_floor: bool = option("Run the reference a second time, once for all combinations.", default=True)
     plan: bool = flag("Print what there is to do, and stop.")
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    dtype: str = option(DTYPE, default="float32")
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
     @property
@@ -62,7 +63,12 @@ def command(options: WaterfallOptions) -> Shown:
         schemes=list(map(str, schemes)),
         seeds=[0],
         data=[DataEntry(folder=folder, task=options.task, split=options.split)],
-        settings=CellSettings(k=options.k, batch_size=options.batch_size, noise_floor=options.noise_floor),
+        settings=CellSettings(
+            k=options.k,
+            batch_size=options.batch_size,
+            noise_floor=options.noise_floor,
+            dtype=dtype_named(options.dtype),
+        ),
     )
     ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="waterfall")
     if options.plan or ended.code:

@@ -25,12 +25,14 @@ class Settings:
         batch_size: inputs per forward pass.
         noise_floor: whether to run the reference a second time.
         seed: of the order in which the noise floor is run.
+        dtype: of the weights of a model at full precision, and of what is computed with them: one of DTYPES.
     """
 
     k: int = 200
     batch_size: int = 32
     noise_floor: bool = True
     seed: int = 0
+    dtype: str = "float32"
 
 
 class Chosen(Sequence[Any]):

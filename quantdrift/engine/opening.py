@@ -81,6 +81,7 @@ def open_pair(
     *,
     device: str | None = None,
     revision: str | None = None,
+    dtype: str = "float32",
     shortlist: Lists | None = None,
     servers: Servers | None = None,
     root: Path | None = None,
@@ -91,12 +92,12 @@ def open_pair(
     if isinstance(name, Versus):
         reading: Reading
         if isinstance(dataset, ClassificationDataset):
-            pair = _two_classifiers(name, dataset.kind, pick_device(device), revision)
+            pair = _two_classifiers(name, dataset.kind, pick_device(device), revision, dtype)
             reading = _classes(name, dataset, pair.encoder, pair, None, contrast=False)
             data = describe_labelled(dataset)
         else:
             pair = _two_models(
-                name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
+                name, pick_device(device), revision, dtype, servers=servers or Servers(), root=root, models=models
             )
             refuse_kinds([pair.reference, pair.candidate_model], dataset)
             reading, data = search_of(dataset, pair.similarity), describe_data(dataset)
@@ -111,19 +112,21 @@ def open_pair(
     methods_of(name.scheme)
     texts = calibration_texts(name.scheme)
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
-    model = models[0] or load_model(name.model, kind, reranks=shortlist is not None, device=device, revision=revision)
+    model = models[0] or load_model(
+        name.model, kind, reranks=shortlist is not None, device=device, revision=revision, dtype=dtype
+    )
     return open_loaded(name, dataset, model, texts=texts, revision=revision, shortlist=shortlist, started=started)
 
 
 def open_searching(
-    name: Spec | Versus, *, device: str | None = None, revision: str | None = None
+    name: Spec | Versus, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
 ) -> tuple[Pair, Similarity, dict[str, Any]]:
     """A pair that searches texts, with no data yet; how it compares, and what it is."""
     if isinstance(name, Versus):
-        two = _two_models(name, pick_device(device), revision, servers=Servers(), root=None, models=NONE)
+        two = _two_models(name, pick_device(device), revision, dtype, servers=Servers(), root=None, models=NONE)
         known = {"revision": revision, **two.reference.identify(), "candidate": two.candidate_model.identify()}
         return two, two.similarity, known
-    model = load_model(name.model, None, device=device, revision=revision)
+    model = load_model(name.model, None, device=device, revision=revision, dtype=dtype)
     assert isinstance(model, SentenceEncoder)  # that is what searches
     pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
     source = model.source
@@ -134,16 +137,22 @@ LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
 
 
 def load_model(
-    name: str, kind: Kind | None, *, reranks: bool = False, device: str | None = None, revision: str | None = None
+    name: str,
+    kind: Kind | None,
+    *,
+    reranks: bool = False,
+    device: str | None = None,
+    revision: str | None = None,
+    dtype: str = "float32",
 ) -> LocalModel:
-    """The model that these data take, at full precision."""
+    """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
     if kind is None:
         check_kind(source, "cross-encoder" if reranks else "embedding model", revision)
     load: Callable[..., LocalModel] = load_cross_encoder if reranks else load_encoder
     if kind is not None and is_classifier(source):
         load = load_classifier
-    model = load(source, device=where, revision=revision)
+    model = load(source, device=where, revision=revision, dtype=dtype)
     takes = model.takes if isinstance(model, Classifier) else "text"
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
@@ -345,7 +354,14 @@ def _described(dataset: Dataset, **more: object) -> dict[str, Any]:
 
 
 def _two_models(
-    name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
+    name: Versus,
+    device: torch.device,
+    revision: str | None,
+    dtype: str,
+    *,
+    servers: Servers,
+    root: Path | None,
+    models: Given,
 ) -> TwoModels:
     """Both models; servers are asked before anything large is loaded."""
     if models == NONE:  # loaded ones may share a name
@@ -364,7 +380,7 @@ def _two_models(
     hosts = sorted({read_endpoint(one).host for one in names})
     reached = {one: open_endpoint(read_endpoint(one), servers, hosts=hosts, root=root) for one in names}
     if source is not None:
-        local = load_encoder(source, device=device, revision=revision)
+        local = load_encoder(source, device=device, revision=revision, dtype=dtype)
         refuse_quantized([local.module], source.name)
     candidate: Model | None = reached.get(name.candidate)
     if loaded is not None and local is not None:  # a server is not compared with a model in memory
@@ -391,14 +407,14 @@ def _refuse_same(name: Versus) -> None:
         )
 
 
-def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: str | None) -> TwoModels:
+def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: str | None, dtype: str) -> TwoModels:
     """Both classifiers, whose classes are the same in the same order."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
     for one in (source, candidate_source(checkpoint)):
         check_kind(one, "classifier", revision if one is source else None)
-    reference = load_classifier(source, device=device, revision=revision)
+    reference = load_classifier(source, device=device, revision=revision, dtype=dtype)
     refuse_quantized([reference.module], source.name)
     candidate = load_stored_classifier(checkpoint, device=device)
     for model in (reference, candidate):

@@ -40,7 +40,7 @@ from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
-from quantdrift.spec import FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
+from quantdrift.spec import DTYPES, FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 
@@ -115,6 +115,13 @@ class QuantizedPair:
         self._for_all_data = True
         self.deployment = Deployment.of(scheme)
         self.run_as = Runtime.of(scheme)
+        if self.run_as is not None and self.run_as.dtype is not None:
+            there, wanted = self.layers[0].parameter.dtype, DTYPES[self.run_as.dtype]
+            if str(there) == f"torch.{wanted}":
+                raise UnsupportedError(
+                    f"{name} is in {wanted} at full precision already, so +dtype={self.run_as.dtype} changes nothing; "
+                    "leave it out, or take the reference in another type (--dtype float32)"
+                )
         self._made: MadeLayers | None = None
         self._reached: set[str] = set()
         self._called: set[str] = set()

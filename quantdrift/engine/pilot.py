@@ -33,7 +33,7 @@ def run_pilot(
 
     Per input that is a pass by either arm, and with the noise floor a third one and up to 10 documents.
     """
-    opened = open_pair(spec, sampled(dataset, n, seed), device=device, revision=revision)
+    opened = open_pair(spec, sampled(dataset, n, seed), device=device, revision=revision, dtype=settings.dtype)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     sides = opened.reading.sides
     seconds = [flow.pace(side)[0] * float(side.work().mean()) for side in sides]

@@ -269,7 +269,7 @@ def repair_model(
     """
     check_plain(spec.scheme)
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
-    model = load_model(spec.model, kind, device=device, revision=revision)
+    model = load_model(spec.model, kind, device=device, revision=revision, dtype=settings.dtype)
     held = None
     if isinstance(dataset, RetrievalDataset):
         held = hold_out([*contents_of(dataset.queries)], share=SHARE, seed=settings.seed)

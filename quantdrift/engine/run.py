@@ -64,6 +64,7 @@ def run(
         dataset,
         device=device,
         revision=revision,
+        dtype=settings.dtype,
         shortlist=shortlist,
         servers=servers,
         root=store.root,
@@ -163,7 +164,7 @@ def run_sizes(
     places = [out / folder_of(size, n_documents) for size in sizes]
     for place in places:
         check_place(place.absolute())
-    opened = open_pair(spec, dataset, device=device, revision=revision)
+    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
     readings = [
         replace(opened.search, rows=rows, joins=number > 0, noisy=number == len(sizes) - 1)
         for number, rows in enumerate(parts_added(subsets))
@@ -261,7 +262,7 @@ def run_contrast(
         )
     found = []
     for (name, kind), own in groupby(jobs, key=lambda job: (job[0].model, job[1].kind)):
-        model = load_model(name, kind, device=device, revision=revision)
+        model = load_model(name, kind, device=device, revision=revision, dtype=settings.dtype)
         for spec, dataset, places in own:
             announce(f"{spec} on {dataset.name}")
             opened = open_loaded(
@@ -351,7 +352,8 @@ def describe_run(
 ) -> dict[str, Any]:
     """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
-    notes = [*pair.notes, *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
+    how = {name: value for name, value in asdict(settings).items() if name != "dtype"}  # told as the model has it
+    notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {
@@ -367,11 +369,19 @@ def describe_run(
         **({} if measured.deployment is None else {"deployment": dict(measured.deployment)}),
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
-        "settings": {**asdict(settings), **reading, **pair.runtime},
+        "settings": {**how, **reading, **pair.runtime},
         "versions": _versions(),
         "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
+
+
+def _on_dtype(pair: Any) -> list[str]:
+    """Whether full precision is less than float32, as `--dtype` or a harness asked."""
+    dtype = str(pair.runtime.get("dtype", "float32")).removeprefix("torch.")
+    if dtype == "float32":
+        return []
+    return [f"full precision is {dtype} here: what that rounds is in the reference too, and is not measured"]
 
 
 def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:

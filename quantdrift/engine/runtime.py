@@ -12,9 +12,7 @@ from torch import nn
 
 from quantdrift.engine.weights import left_as_it_was
 from quantdrift.errors import UnsupportedError
-from quantdrift.spec import STAGES, Scheme
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from quantdrift.spec import DTYPES, STAGES, Scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class Runtime:
             for module in modules:
                 stack.enter_context(left_as_it_was(module))
                 if self.dtype is not None:
-                    module.to(_DTYPES[self.dtype])
+                    module.to(getattr(torch, DTYPES[self.dtype]))
                 if self.attention is not None:
                     _attend(module, self.attention)
             if self.padding is not None:

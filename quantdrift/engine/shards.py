@@ -86,7 +86,7 @@ def run_shards(
     check_place(out.absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair, similarity, model = open_searching(name, device=device, revision=revision)
+    pair, similarity, model = open_searching(name, device=device, revision=revision, dtype=settings.dtype)
     with ExitStack() as stack:
         kept = stack.enter_context(_kept_in(store.root))
         documents = _Streamed.of(dataset)
@@ -282,7 +282,7 @@ class Job:
         device, cards = self.device, torch.cuda.device_count()
         if cards > 1 and device in {None, "cuda"}:
             device = f"cuda:{number % cards}"
-        pair, *_ = open_searching(self.name, device=device, revision=self.revision)
+        pair, *_ = open_searching(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here = (pair.fingerprint, dict(pair.runtime))

@@ -190,7 +190,8 @@ class _Models:
     _model: LocalModel | QuantDriftError | None = None
 
     def of(self, cell: Cell, data: Data) -> LocalModel:
-        key = (cell.spec.model, cell.settings.device, _kind(data.of(cell.data)), cell.data.retriever is not None)
+        how, reranks = cell.settings, cell.data.retriever is not None
+        key = (cell.spec.model, how.device, how.dtype, _kind(data.of(cell.data)), reranks)
         if key != self._key:
             self._key, self._model = key, None  # the earlier one is let go before the next is loaded
             try:
@@ -221,11 +222,12 @@ class _Shortlists:
             raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
         key = entry.model_dump_json()
         if key not in self._found:
-            model = load_model(entry.retriever, None, device=cell.settings.device or self.device)
+            own = settings_of(cell)
+            model = load_model(entry.retriever, None, device=cell.settings.device or self.device, dtype=own.dtype)
             assert isinstance(model, SentenceEncoder)  # no kind of classes was asked for
             data.refuse_prompts(entry, model.model.prompts, entry.retriever)
             opened = open_loaded(parse(f"{entry.retriever}@W8"), dataset, model, texts=None, started=now())
-            settings = replace(settings_of(cell), k=entry.top)
+            settings = replace(own, k=entry.top)
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
             state = score_embeddings(
@@ -344,7 +346,8 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
 
 def _load(cell: Cell, data: Data, device: str | None) -> LocalModel:
     kind, reranks = _kind(data.of(cell.data)), cell.data.retriever is not None
-    return load_model(cell.spec.model, kind, reranks=reranks, device=cell.settings.device or device)
+    own = settings_of(cell)
+    return load_model(cell.spec.model, kind, reranks=reranks, device=cell.settings.device or device, dtype=own.dtype)
 
 
 def _kind(dataset: Dataset) -> Kind | None:

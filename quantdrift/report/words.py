@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantdrift.spec import FULL_BITS
+from quantdrift.spec import DTYPES, FULL_BITS
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
@@ -135,8 +135,20 @@ def weights_line(record: Record) -> str:
         return "bits per weight: not known, a server has the weights"
     return (
         f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), "
-        f"{bits['all_parameters']:.2f} over all parameters"
+        f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
     )
+
+
+def _dtypes(record: Record) -> str:
+    """The number types that both models compute with, where they are known."""
+    made = record.get("quantization") or {}
+    reference = str(record.get("settings", {}).get("dtype") or "").removeprefix("torch.")
+    runtime = (made.get("runtime") or {}).get("dtype")
+    candidate = DTYPES[runtime] if runtime in DTYPES else str(made.get("dtype") or reference).removeprefix("torch.")
+    if not reference:
+        return ""
+    both = f"both computed in {reference}" if reference == candidate else ""
+    return f"; {both or f'reference computed in {reference}, candidate in {candidate}'}"
 
 
 def data_line(record: Record) -> str:

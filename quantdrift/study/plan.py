@@ -18,7 +18,7 @@ from quantdrift.display import clean
 from quantdrift.errors import SpecError, StudyError, nearest
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.records import AS_LIST, MAX_DEPTH, bytes_digest, open_file
-from quantdrift.spec import Scheme, Spec, draws, parse
+from quantdrift.spec import Dtype, Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut
 
 _LARGEST = 1 << 20
@@ -39,6 +39,7 @@ class CellSettings(_Part):
     batch_size: int | None = Field(default=None, ge=1)
     noise_floor: bool | None = None
     device: str | None = None
+    dtype: Dtype | None = None
     held_out: HeldOut | None = None
 
     def over(self, other: CellSettings) -> CellSettings:

@@ -226,7 +226,7 @@ def _own(
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
     stored = StoredLayers(packed=names, plain=(), missing=(), bits=bits)
-    loaded = load_encoder(source, device=device)
+    loaded = load_encoder(source, device=device, dtype="auto")
     return loaded.model, stored, loaded.notes
 
 
@@ -277,7 +277,9 @@ def _from_folder(
 
     def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
         if by_hand:
-            usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
+            usual = partial(
+                type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body), dtype="auto"
+            )  # type: ignore[attr-defined]
             args, kwargs = (), {}
         body: nn.Module = usual(*args, **kwargs)
         return body
@@ -346,7 +348,11 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     """The transformer of a GGUF file, its weights dequantized."""
     import transformers  # noqa: PLC0415 -- takes seconds to import
 
-    place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.gguf}
+    place: dict[str, Any] = {
+        "pretrained_model_name_or_path": checkpoint.folder,
+        "gguf_file": checkpoint.gguf,
+        "dtype": "auto",
+    }
     # Blocks are unpacked by the names that weights have below a language model's head.
     with_head = type(AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
@@ -408,7 +414,7 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
             source, device=device, graph=lambda config: loaded_states(graph, how.output, config, device)
         )
     elif checkpoint.method == "none":
-        found = load_classifier(source, device=device)
+        found = load_classifier(source, device=device, dtype="auto")
         packed = stored_layers(stored_tensors(checkpoint.body), found.module)
     else:
         raise UnsupportedError(

@@ -105,6 +105,7 @@ def load_classifier(
     *,
     device: torch.device,
     revision: str | None = None,
+    dtype: str = "float32",
     graph: Callable[[Any], nn.Module] | None = None,
 ) -> Classifier:
     """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
@@ -134,7 +135,7 @@ def load_classifier(
             )
         (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would be told twice
         auto: Any = getattr(transformers, f"AutoModelFor{kind}")
-        usual = partial(auto.from_pretrained, source.location, **options)
+        usual = partial(auto.from_pretrained, source.location, dtype=dtype, **options)
         module: Any = (graph or (lambda config: usual(config=config)))(config)
         reader: Any = reader_of.from_pretrained(source.location, **options)
     module = module.eval().to(device)

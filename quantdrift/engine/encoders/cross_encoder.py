@@ -92,7 +92,9 @@ class CrossEncoderModel:
         return {"cross_encoder": "\n".join(map(str, parts))}
 
 
-def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> CrossEncoderModel:
+def load_cross_encoder(
+    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair.
 
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
@@ -102,7 +104,7 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
-        model = CrossEncoder(source.location, device=str(device), revision=revision)
+        model = CrossEncoder(source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype})
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
     model.eval()

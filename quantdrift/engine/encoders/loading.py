@@ -2,7 +2,8 @@
 
 Every loader of torch models here, sentence-transformers, the harnesses and transformers' own classes, ends in one
 function: PreTrainedModel.from_pretrained. Inside `loading` that function reads no pickles, takes no code from
-the hub, and tells which weights were missing, so that none is drawn at random in silence.
+the hub, computes in float32 unless its caller says otherwise, and tells which weights were missing, so that none is
+drawn at random in silence.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ def _read_as_decided(source: ModelSource, told: Told, reads: Reads, *, trusted: 
 
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         asked = kwargs.pop("output_loading_info", False)
+        if "torch_dtype" not in kwargs:
+            kwargs.setdefault("dtype", "float32")  # transformers would take the type of the files
         try:
             model, info = own.__func__(cls, *args, **{**kwargs, **decided, "output_loading_info": True})
         except RuntimeError as error:

@@ -81,7 +81,11 @@ class _Said:
         return self._said
 
 
-def load_open_clip(source: ModelSource, device: torch.device, revision: str | None) -> Any:
+_PRECISION = {"float32": "fp32", "bfloat16": "pure_bf16", "float16": "pure_fp16"}
+"""open_clip's words."""
+
+
+def load_open_clip(source: ModelSource, device: torch.device, revision: str | None, dtype: str = "float32") -> Any:
     """The model of a folder with open_clip_config.json, of a hub repository, or ARCHITECTURE/TAG of open_clip's list.
 
     Raises:
@@ -99,7 +103,7 @@ def load_open_clip(source: ModelSource, device: torch.device, revision: str | No
     schema = "local-dir" if source.kind == "local" else "hf-hub"
     name = architecture if listed else f"{schema}:{source.location}"
     clip, _, prepare = open_clip.create_model_and_transforms(
-        name, pretrained=tag if listed else None, device=device, require_pretrained=True
+        name, pretrained=tag if listed else None, device=device, require_pretrained=True, precision=_PRECISION[dtype]
     )
     model: Any = SentenceTransformer(
         modules=[OpenClip(clip, prepare, open_clip.get_tokenizer(name))],

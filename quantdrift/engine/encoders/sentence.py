@@ -238,8 +238,10 @@ def pick_device(wanted: str | None = None) -> torch.device:
     return device
 
 
-def load_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> SentenceEncoder:
-    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs."""
+def load_encoder(
+    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+) -> SentenceEncoder:
+    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs; "auto" leaves its own dtype."""
     with loading(source, revision=revision) as told:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
 
@@ -251,10 +253,14 @@ def load_encoder(source: ModelSource, *, device: torch.device, revision: str | N
         elif source.is_open_clip:
             from quantdrift.engine.encoders.open_clip import load_open_clip  # noqa: PLC0415 -- imports it as well
 
-            model = load_open_clip(source, device, revision)
+            model = load_open_clip(source, device, revision, dtype)
         else:
             unsaid = refuse_unsaid_pooling(source, revision)
-            model = SentenceTransformer(source.location, device=str(device), revision=revision)
+            model = SentenceTransformer(
+                source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype}
+            )
+            if dtype != "auto":  # what lies behind the transformer has a type of its own
+                model.to(getattr(torch, dtype))
             if unsaid:
                 told.notes.append(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "

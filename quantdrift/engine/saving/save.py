@@ -55,7 +55,9 @@ def make_candidate(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
             "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
         )
-    encoder = load_encoder(full_precision(spec.model), device=pick_device(device), revision=revision)
+    encoder = load_encoder(
+        full_precision(spec.model), device=pick_device(device), revision=revision, dtype=settings.dtype
+    )
     refuse_quantized([encoder.module], spec.model)
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)
     if dataset is not None:

@@ -87,7 +87,7 @@ def allocate_spec(
     Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with `check`
     the allocation is compared with its rivals on held-out queries.
     """
-    opened = open_pair(spec, dataset, device=device, revision=revision)
+    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     search, reference = opened.search, flow.reference(opened.search)
@@ -209,7 +209,7 @@ def predict_model(
     revision: str | None = None,
 ) -> Predicted:
     """Predict flips at the widths of a spec, from forward and backward passes of the reference; nothing is rounded."""
-    opened = open_pair(spec, dataset, device=device, revision=revision)
+    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)
     allocation, setting, _ = allocate_for_search(

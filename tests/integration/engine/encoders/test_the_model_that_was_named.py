@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from torch import Tensor
 from transformers import BertForMaskedLM
 
+from quantdrift import perturbation
 from quantdrift.api import drift
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
@@ -29,6 +32,7 @@ from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
+from quantdrift.report.words import weights_line
 from quantdrift.spec import parse
 from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, tiny
 from support.rerank_samples import save_cross_encoder
@@ -95,7 +99,9 @@ def test_weights_that_would_be_random_are_refused(way: Callable[[Path], Any], tm
     tiny().save_pretrained(str(folder))
     weights = load_file(folder / "model.safetensors")
     save_file(LOST[lost](weights), folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UnsupportedError, match=r"has no weights for|of another shape than its config|holds packed layers"):
+    with pytest.raises(
+        UnsupportedError, match=r"has no weights for|of another shape than its config|holds packed layers"
+    ):
         way(folder)
 
 
@@ -228,3 +234,67 @@ def test_a_copy_of_a_good_folder_says_nothing(tmp_path: Path) -> None:
     tiny().save_pretrained(str(tmp_path / "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "model")
     assert load_encoder(resolve(str(tmp_path / "model")), device=CPU).notes == ()
+
+
+# --- the number type ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is stored in bfloat16, as most new embedding models are."""
+    folder = tmp_path_factory.mktemp("half") / "model"
+    tiny().save_pretrained(str(folder))
+    weights = {name: it.bfloat16() for name, it in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    change(folder / "config.json", dtype="bfloat16")
+    return folder
+
+
+def run_as(half: Path, scheme: str, out: Path, **settings: Any) -> Any:
+    return run_pair(
+        parse(f"{half}@{scheme}"),
+        DATASET,
+        out=out,
+        settings=replace(SETTINGS, **settings),
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        device="cpu",
+    )
+
+
+def test_full_precision_is_float32_whatever_type_the_files_have(half: Path, tmp_path: Path) -> None:
+    run = run_as(half, "fp+dtype=bf16", tmp_path / "run")
+    assert run.record["settings"]["dtype"] == "torch.float32"
+    assert "reference computed in float32, candidate in bfloat16" in weights_line(run.record)
+    assert perturbation.epsilon(run.evidence()).min() > 0  # it was compared with itself before
+
+
+def test_another_number_type_is_asked_for_and_told(half: Path, tmp_path: Path) -> None:
+    run = run_as(half, "W8", tmp_path / "run", dtype="bfloat16")
+    assert run.record["settings"]["dtype"] == "torch.bfloat16"
+    assert "both computed in bfloat16" in weights_line(run.record)
+    assert run.record["data"]["warnings"][0].startswith("full precision is bfloat16 here")
+    with pytest.raises(UnsupportedError, match=r"is in bfloat16 at full precision already, so \+dtype=bf16"):
+        run_as(half, "fp+dtype=bf16", tmp_path / "run", dtype="bfloat16")
+
+
+@pytest.mark.parametrize("load", [load_encoder, load_cross_encoder])
+def test_loaders_take_float32(load: Any, half: Path, tmp_path: Path) -> None:
+    crossing = load is load_cross_encoder
+    folder = save_cross_encoder(tmp_path / "reranker", dtype=torch.bfloat16) if crossing else half
+    for dtype in ("float32", "bfloat16"):
+        types = {it.dtype for it in load(resolve(str(folder)), device=CPU, dtype=dtype).module.parameters()}
+        assert types <= {getattr(torch, dtype), torch.float32} and getattr(torch, dtype) in types
+
+
+def test_what_a_harness_loads_is_float32_where_it_says_nothing(half: Path) -> None:
+    with loading(resolve(str(half))):
+        model = SentenceTransformer(str(half), device="cpu")
+        asked = SentenceTransformer(str(half), device="cpu", model_kwargs={"torch_dtype": torch.bfloat16})
+    assert (model.dtype, asked.dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_a_checkpoint_keeps_its_own_type(half: Path, tmp_path: Path) -> None:
+    tiny().save_pretrained(str(tmp_path / "reference"))
+    run = run_two(tmp_path / "reference", half, tmp_path / "run")
+    assert "reference computed in float32, candidate in bfloat16" in weights_line(run.record)
