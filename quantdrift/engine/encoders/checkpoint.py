@@ -277,10 +277,8 @@ def _from_folder(
 
     def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
         if by_hand:
-            usual = partial(
-                type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body), dtype="auto"
-            )  # type: ignore[attr-defined]
-            args, kwargs = (), {}
+            usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
+            args, kwargs = (), {"dtype": "auto"}
         body: nn.Module = usual(*args, **kwargs)
         return body
 
@@ -358,7 +356,7 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
         place["quantization_config"] = transformers.GgufConfig(dequantize=True)
     loader: Any = transformers.AutoModelForCausalLM if with_head else AutoModel
-    model = loader.from_pretrained(**place)
+    model = loader.from_pretrained(**place, dtype="auto")
     body: nn.Module = model.base_model if with_head else model
     return body
 

@@ -99,9 +99,7 @@ def test_weights_that_would_be_random_are_refused(way: Callable[[Path], Any], tm
     tiny().save_pretrained(str(folder))
     weights = load_file(folder / "model.safetensors")
     save_file(LOST[lost](weights), folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        UnsupportedError, match=r"has no weights for|of another shape than its config|holds packed layers"
-    ):
+    with pytest.raises(UnsupportedError, match="has no weights for|of another shape|holds packed layers"):
         way(folder)
 
 
@@ -284,7 +282,8 @@ def test_loaders_take_float32(load: Any, half: Path, tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path / "reranker", dtype=torch.bfloat16) if crossing else half
     for dtype in ("float32", "bfloat16"):
         types = {it.dtype for it in load(resolve(str(folder)), device=CPU, dtype=dtype).module.parameters()}
-        assert types <= {getattr(torch, dtype), torch.float32} and getattr(torch, dtype) in types
+        assert getattr(torch, dtype) in types
+        assert types <= {getattr(torch, dtype), torch.float32}
 
 
 def test_what_a_harness_loads_is_float32_where_it_says_nothing(half: Path) -> None:
