@@ -217,6 +217,31 @@ def against_plain(found: Sequence[Deployment]) -> list[Deployment]:
     ]
 
 
+def chosen_apart(found: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
+    """Choose on one half of the held-out inputs, and measure what was chosen on the other.
+
+    The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
+
+    Args:
+        found: deployments on the same inputs, the plain scheme first.
+        goals: what a deployment may cost.
+        bits: the budget, a linear weight with scales.
+        seed: of the halves.
+    """
+    n = len(found[0].changed)
+    apart = np.zeros(n, dtype=np.bool_)
+    apart[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
+    seen = against_plain([_on(each, ~apart) for each in found])
+    chosen = best(seen, goals, bits)
+    plain, confirmed = against_plain([_on(found[0], apart), _on(found[seen.index(chosen)], apart)])
+    return Choice(found=seen, chosen=chosen, plain=plain, confirmed=confirmed)
+
+
+def _on(each: Deployment, rows: NDArray[np.bool_]) -> Deployment:
+    changed = each.changed[rows]
+    return replace(each, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
+
+
 def front(found: Sequence[Deployment]) -> list[bool]:
     """Of each deployment whether no other is as good in bits, cost and changed answers, and better in one."""
     points = [(each.all_bits, float(each.vector_bits), each.cost, each.rate) for each in found]
@@ -230,17 +255,39 @@ def front(found: Sequence[Deployment]) -> list[bool]:
 def best(found: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
     """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
 
-    Where none reaches it, that which comes nearest. Without a latency nothing may cost a query more, but to reach a
-    target.
+    A target is reached where the upper end of the interval does. Where none reaches it, that which comes nearest.
+    Without a latency nothing may cost a query more, but to reach a target.
     """
     latency = goals.latency or (1.0 if goals.target is None else np.inf)
     fits = [each for each in found if each.bits <= bits + 1e-9 and each.cost <= latency + 1e-9]
     fits = fits or [found[0]]
     if goals.target is not None:
         target = goals.target
-        if reaching := [each for each in fits if each.rate <= target]:
+        if reaching := [each for each in fits if (each.flips.high or each.rate) <= target]:
             return min(reaching, key=lambda each: (each.cost, each.all_bits, each.rate))
     return min(fits, key=lambda each: (each.rate, each.cost, each.all_bits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A deployment that was chosen, and what it does to inputs that it was not chosen by.
+
+    Attributes:
+        found: deployments on the inputs of the choice, the plain scheme first.
+        chosen: that which is recommended, one of them.
+        plain: the plain scheme on the other inputs.
+        confirmed: what was chosen, on the other inputs; its difference is from the plain scheme there.
+    """
+
+    found: Sequence[Deployment]
+    chosen: Deployment
+    plain: Deployment
+    confirmed: Deployment
+
+    def shows(self, target: float) -> bool:
+        """Whether the interval of the changed answers ends at a target or below."""
+        high = self.confirmed.flips.high
+        return high is not None and high <= target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,17 +296,27 @@ class Repair:
 
     Attributes:
         bits: the budget, a linear weight with scales.
+        target: share of first answers that was to be reached; None for none.
         tried: ways in trials, in the order in which they were made.
-        found: deployments on the held-out inputs, the plain scheme first.
-        chosen: that which is recommended.
+        choice: deployments on held-out inputs, and that which is recommended on others.
         n_tuned: inputs that ways were compared on.
     """
 
     bits: float
+    target: float | None = None
     tried: Sequence[Tried]
-    found: Sequence[Deployment]
-    chosen: Deployment
+    choice: Choice
     n_tuned: int
+
+    @property
+    def found(self) -> Sequence[Deployment]:
+        """Deployments on the inputs of the choice."""
+        return self.choice.found
+
+    @property
+    def chosen(self) -> Deployment:
+        """That which is recommended."""
+        return self.choice.chosen
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -272,4 +329,12 @@ class Repair:
                 {**each.to_json(), "front": there} for each, there in zip(self.found, on_front, strict=True)
             ],
             "chosen": self.found.index(self.chosen),
+            "confirmed": {
+                "n": self.choice.confirmed.flips.n,
+                "inputs": "a third part, of which neither trials nor the choice saw any",
+                "plain": self.choice.plain.to_json(),
+                "chosen": self.choice.confirmed.to_json(),
+                "target": self.target,
+                "target_shown": None if self.target is None else self.choice.shows(self.target),
+            },
         }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from quantdrift.finished.diff import Changed
+    from quantdrift.report.words import Verdict
     from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
@@ -175,6 +176,15 @@ class Run:
         from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
 
         return parse_metric(metric)(self.evidence())
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run comes to: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
+        tell"), `sentence`, and what to do `next`.
+        """
+        from quantdrift.report.words import verdict  # noqa: PLC0415 -- it is above this
+
+        return verdict(self.record)
 
     def changed(self, k: int = 1) -> list[Changed]:
         """The inputs whose first answer changed: relevant ones lost first, then the largest gaps.

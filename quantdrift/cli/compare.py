@@ -45,7 +45,8 @@ def command(
     "no difference": give --margin to ask whether B is no worse. The exit code is 0 whatever the verdict.
 
     Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification data
-    flip@1, gold_lost@1, accuracy and separation.
+    flip@1, gold_lost@1, accuracy and separation. A verdict get flip@1, gold_lost@10, ndcg@10 and accuracy, by the tests
+    of quantdrift gate; the others are shown with their intervals. What -m names gets a verdict.
     """
     asked = [parse_metric(name) for name in metric or ()]
     found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)

@@ -182,7 +182,7 @@ def _found(repair: Repair) -> Grid:
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and changed answers.",
     ]
-    title = f"On {repair.found[0].flips.n} held-out inputs (95 % intervals)"
+    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
 
 
@@ -205,16 +205,20 @@ def _name(each: Deployment) -> str:
 
 
 def _verdict(repair: Repair, goals: Goals) -> list[str]:
-    chosen, plain = repair.chosen, repair.found[0]
-    if chosen is plain:
-        return ["Nothing that fits changes fewer answers than the plain scheme."]
-    lines = [
-        f"Recommended: {_name(chosen)}. It changes {percent(chosen.rate)} of the answers, the plain scheme "
-        f"{percent(plain.rate)}."
-    ]
-    if goals.target is not None and chosen.rate > goals.target:
-        lines.append(f"Nothing that fits reaches {percent(goals.target)}: this comes nearest.")
-    if chosen.difference is not None and (chosen.difference.high or 0.0) >= 0:
+    choice = repair.choice
+    chosen, apart, n = choice.chosen, choice.confirmed, choice.confirmed.flips.n
+    if chosen is repair.found[0]:
+        lines = ["Nothing that fits changes fewer answers than the plain scheme."]
+    else:
+        lines = [
+            f"Recommended: {_name(chosen)}. On {n:,} other inputs, which no choice saw, it changes "
+            f"{with_interval(apart.flips)} of the answers, the plain scheme {with_interval(choice.plain.flips)}."
+        ]
+    if goals.target is not None:
+        told = f"that at most {percent(goals.target)} change there"
+        high = f"the interval ends at {percent(apart.flips.high)}"
+        lines.append(f"Shown: {told}: {high}." if choice.shows(goals.target) else f"Not shown: {told}: {high}.")
+    if chosen is not repair.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines
 

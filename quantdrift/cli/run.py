@@ -25,7 +25,7 @@ from quantdrift.cli.options import (
 from quantdrift.cli.output import Shown
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.report.words import candidate_lines, data_line, findings, headlines, metric_grid, weights_line
+from quantdrift.report.words import candidate_lines, data_line, findings, headlines, metric_grid, verdict, weights_line
 from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 
 if TYPE_CHECKING:
@@ -276,13 +276,14 @@ def slug(text: str) -> str:
 def shown_run(run: Run) -> Shown:
     """What a run found, how its candidate was made, and where it lies."""
     record = run.record
+    said = verdict(record)
     notes = [f"note: {each}" for each in record["data"]["warnings"]]
     return Shown(
-        data={**record, "path": str(run.path)},
+        data={**record, "path": str(run.path), "verdict": asdict(said)},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
         grids=[metric_grid(headlines(record))],
-        lines=list(findings(record)),
+        lines=[f"Verdict: {said.word}. {said.sentence} {said.next}".rstrip(), *findings(record)],
         next=[
             f"\nrun folder: {run.path}",
             f"which inputs changed, with their texts: quantdrift show {run.path}",

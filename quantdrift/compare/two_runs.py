@@ -29,6 +29,9 @@ DEFAULT_METRICS = (
 CLASSIFICATION_METRICS = ("flip@1", "gold_lost@1", "accuracy", "separation")
 """The same of runs on classification data, where an input has one right answer."""
 
+JUDGED = frozenset({"flip@1", "gold_lost@10", "ndcg@10", "accuracy"})
+"""Those of them that get a verdict, as they do in a gate that has no rules of its own; the others are shown."""
+
 LEAST_ALPHA, MOST_ALPHA = 1e-9, 0.5
 """Normal quantiles of much less do not exist in floating point."""
 
@@ -87,9 +90,9 @@ def compare_runs(
         a: the run that is compared with, or its folder.
         b: the run that is asked about, or its folder.
         metrics: which, e.g. ["flip@1", "ndcg@10"]; if not given, those of `DEFAULT_METRICS` (of
-            `CLASSIFICATION_METRICS` on classification data) that these runs define.
+            `CLASSIFICATION_METRICS` on classification data) that these runs define, of which `JUDGED` get a verdict.
         margin: by how much B may be worse, in each metric's own unit; None for no such test.
-        alpha: level of the verdicts, over all metrics together.
+        alpha: level of the verdicts, over all judged metrics together.
         seed: of resampling and permutations.
 
     Raises:
@@ -114,7 +117,8 @@ def compare_runs(
         if metrics is not None or len(sample.a):
             samples.append(sample)
     _check_margin(margin, samples)
-    found = compare_samples(samples, margin=margin, alpha=alpha, seed=seed)
+    judged = JUDGED if metrics is None else None
+    found = compare_samples(samples, margin=margin, alpha=alpha, seed=seed, judged=judged)
     return Comparison(
         a=a, b=b, n_inputs=one.n_inputs, margin=margin, alpha=alpha, seed=seed, metrics=found, notes=tuple(notes)
     )

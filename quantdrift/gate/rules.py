@@ -32,6 +32,7 @@ from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.records import problem_of
+from quantdrift.statistics.verdicts import MARGIN
 
 Test = Literal["<=", ">=", "no worse"]
 
@@ -262,9 +263,9 @@ def _table(path: Path) -> Any:
 
 # --- The rules that hold if nobody gives others, and what a baseline holds for later ones ---------
 
-SEARCH = ("flip@1 no worse by 0.03", "gold_lost@10 no worse by 0.05", "ndcg@10 no worse by 0.03")
-CLASSES = ("flip@1 no worse by 0.03", "accuracy no worse by 0.03")
-NO_LABELS = ("flip@1 no worse by 0.03",)
+SEARCH = (f"flip@1 no worse by {MARGIN}", "gold_lost@10 no worse by 0.05", f"ndcg@10 no worse by {MARGIN}")
+CLASSES = (f"flip@1 no worse by {MARGIN}", f"accuracy no worse by {MARGIN}")
+NO_LABELS = (f"flip@1 no worse by {MARGIN}",)
 """docs/gate.md has their false alarms and their power. Without any difference 99 inputs show "no
 worse by 0.03", and 59 "by 0.05": gold_lost@10 is defined for those of 100 that found something."""
 

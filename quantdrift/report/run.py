@@ -83,7 +83,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         about=" ".join(_told(lambda record: [data_line(record)], record)),
         word=found.word,
         tone=found.tone,
-        verdict=found.sentence,
+        verdict=f"{found.sentence} {found.next}".rstrip(),
         words=_told(findings, record),
         warnings=record["data"].get("warnings") or (),
         numbers=list(_numbers(record)),

@@ -42,7 +42,7 @@ _MOST_ALLOCATIONS = 24
 _CELL_METRICS = (
     "flip@1", "noise_floor", "gold_lost@1", "change.ndcg@10", "change.accuracy", "separation", "at_risk",
 )  # fmt: skip
-_TONES: tuple[Tone, ...] = ("bad", "warn", "good")
+_TONES: tuple[Tone, ...] = ("bad", "plain", "warn", "good")
 """From the worst on: what a scheme is called by is its worst run."""
 
 
@@ -198,9 +198,9 @@ def _verdict(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> str:
     worse = [scheme for scheme, tone in schemes.items() if tone == "bad"]
     safe = [scheme for scheme, tone in schemes.items() if tone == "good"]
     if len(safe) == len(schemes):
-        return "No scheme changes more first answers than noise does."
+        return "Every scheme is safe to deploy, on every model and corpus."
     if not worse:
-        return "Schemes change first answers, and none is shown to cost quality."
+        return "Schemes change first answers, or too few inputs tell, and none is shown to cost quality."
     return f"{counted(len(worse), 'scheme')} of {len(schemes)} cost{'s' if len(worse) == 1 else ''} quality somewhere."
 
 
@@ -220,8 +220,9 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
         return some(found, 20)
 
     heads: Mapping[Tone, str] = {
-        "good": "Safe, as no run changes more first answers than noise",
-        "warn": "Other first answers, and no loss that is shown",
+        "good": "Safe to deploy, by every run",
+        "warn": "Changed first answers, and no loss that is shown",
+        "plain": "Too few inputs to tell, in at least one run",
         "bad": "A loss that is shown in at least one run",
     }
     for tone, head in heads.items():

@@ -233,36 +233,51 @@ def _calibration(calibration: Record, made: Record, called: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a run comes to: in a word or two, and in a sentence."""
+    """What a run comes to: in a word or two, in a sentence, and what to do about it."""
 
     word: str
     sentence: str
     tone: Tone
+    next: str = ""
+
+
+_TONE_OF: Mapping[str, Tone] = {
+    "safe to deploy": "good",
+    "changed, no harm shown": "warn",
+    "too few inputs to tell": "plain",
+    "harm shown": "bad",
+}
+_NEXT = {
+    "changed, no harm shown": "Look at what changed (quantdrift show), or change less: quantdrift repair.",
+    "too few inputs to tell": "Measure more inputs: quantdrift plan says how many.",
+    "harm shown": "Do not deploy it as it is: quantdrift repair, or more bits.",
+}
 
 
 def verdict(record: Record) -> Verdict:
-    """What quantization did: nothing, no more than noise, or changes, with or without a loss that is shown."""
+    """What quantization did, by the rule of `standing` and the intervals of the run."""
     from quantdrift.runs import classifies  # noqa: PLC0415 -- pyarrow
+    from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
 
-    metrics = record.get("metrics") or {}
-    flip, noise = (metrics.get(name, {}).get("value") for name in ("flip@1", "noise_floor"))
-    if flip is None:
+    found = estimates_of(record)
+    flip, noise = found.get("flip@1"), found.get("noise_floor")
+    if flip is None or flip.value is None:
         return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
-    if flip == 0:
-        return Verdict(word="unchanged", sentence="No input has another first answer.", tone="good")
-    changed = f"{percent(flip)} of the inputs have another {'class' if classifies(record) else 'first answer'}"
-    if noise is not None and flip <= noise:
-        told = f"{changed}, no more than by noise alone."
-        return Verdict(word="as noise", sentence=told, tone="good")
-    name, metric = ("accuracy", "change.accuracy") if classifies(record) else ("nDCG@10", "change.ndcg@10")
-    found = metrics.get(metric) or {}
-    low, high = found.get("low"), found.get("high")
-    if low is None or high is None:
-        return Verdict(word="changed", sentence=f"{changed}.", tone="warn")
-    if high < 0:
-        return Verdict(word="worse", sentence=f"{changed}, and {name} fell.", tone="bad")
-    told = f"and {name} rose" if low > 0 else f"though {name} is not shown to move"
-    return Verdict(word="changed", sentence=f"{changed}, {told}.", tone="warn")
+    classes = classifies(record)
+    name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
+    step = found.get(change)
+    word = standing(flip, noise=noise, change=step)
+    told = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'first answer'}"
+    if flip.low is not None and flip.high is not None:
+        told += f" ({percent(flip.low)} to {percent(flip.high)}"
+        told += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
+    if step is None or step.value is None or step.low is None or step.high is None:
+        told += f", and no labels tell what that does to {name}"
+    else:
+        moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
+        told += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
+    rule = f"{100 * MARGIN:g} % of changed answers and {MARGIN:g} of {name} are let pass"
+    return Verdict(word=word, sentence=f"{told}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
 
 
 def findings(record: Record) -> Iterator[str]:
@@ -300,7 +315,8 @@ def findings(record: Record) -> Iterator[str]:
     before, after = value("reference.ndcg@10"), value("ndcg@10")
     if not classes and before and after is not None:
         gone = "" if lost is None else f", while {percent(lost)} of the inputs whose first answer was relevant lost it"
-        yield f"The mean nDCG@10 moves by {100 * (after / before - 1):+.1f} %{gone}."
+        share = f"{100 * (after / before - 1):+.1f} % of {before:.4f}"
+        yield f"The mean nDCG@10 moves by {after - before:+.4f} ({share}){gone}."
     shortlist = record["data"].get("shortlist") or {}
     relevant, found = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
     if relevant and found != relevant:

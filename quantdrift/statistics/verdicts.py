@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -120,6 +121,44 @@ significantly worse), "underpowered" (neither, with fewer inputs than it takes) 
 (neither, with enough). Without one: "worse", "better" (significantly) or "no difference shown"."""
 
 
+MARGIN = 0.03
+"""What is let pass where nobody says: a share of changed answers, and a loss of nDCG or accuracy."""
+
+Standing = Literal["safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to tell"]
+"""What one candidate comes to, by `standing`."""
+
+
+def standing(
+    flip: Estimate, *, noise: Estimate | None = None, change: Estimate | None = None, margin: float = MARGIN
+) -> Standing:
+    """What a candidate comes to, by the 95 % intervals of its run: the one rule behind every verdict of a candidate.
+
+    - harm shown: quality fell (the interval of its change lies below 0), by the margin or more, as far as is known;
+    - safe to deploy: at most `margin` of the answers change beyond those that noise changes, and quality did not fall
+      by the margin, both at the worse end of their intervals;
+    - changed, no harm shown: more may change, and a loss of the margin is ruled out; without labels, more do change;
+    - too few inputs to tell: the intervals leave open which of these it is.
+
+    Args:
+        flip: the share of changed first answers.
+        noise: the share that the reference changes by itself, where it was measured.
+        change: by how much nDCG or accuracy moved, where there are labels.
+        margin: the share, and the loss, that are let pass.
+    """
+    allowed = margin + ((noise.value or 0.0) if noise is not None else 0.0)
+    judged = change is not None and change.low is not None and change.high is not None
+    # where none of n inputs lost anything, up to 1 - alpha^(1/n) of them may lose all there is
+    enough = judged and 1 - 0.05 ** (1 / max(1, change.n)) < margin  # type: ignore[union-attr]  # judged: it is there
+    small = judged and change.low > -margin  # type: ignore[union-attr,operator]  # likewise
+    ruled_out = enough and small
+    if judged and not ruled_out:
+        fell = not small and change.high < 0  # type: ignore[union-attr,operator]  # likewise
+        return "harm shown" if fell else "too few inputs to tell"
+    if flip.high is not None and flip.high <= allowed:
+        return "safe to deploy"
+    return "changed, no harm shown" if ruled_out or (flip.low or 0.0) > allowed else "too few inputs to tell"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairedSample:
     """The values of one metric for two systems on the same inputs.
@@ -164,7 +203,8 @@ class PairedComparison:
         higher_a: inputs where A's value is the higher one (of a rate: only A has the event).
         higher_b: inputs where B's is.
         p_value: two-sided, of no difference: McNemar's exact test or a randomization test.
-        p_holm: the same, adjusted for the number of metrics.
+        p_holm: the same, adjusted for the number of metrics that are judged.
+        p_worse_holm: one-sided, of "B is no worse", adjusted likewise: the test of a gate.
         p_no_worse: one-sided, of "B is worse by the margin or more".
         p_no_worse_holm: the same, adjusted.
         inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over the number of
@@ -182,6 +222,7 @@ class PairedComparison:
     higher_b: int = 0
     p_value: float | None = None
     p_holm: float | None = None
+    p_worse_holm: float | None = None
     p_no_worse: float | None = None
     p_no_worse_holm: float | None = None
     inputs_needed: int | None = None
@@ -198,8 +239,8 @@ def verdict_of(found: PairedComparison, *, better: Better | None, margin: float 
     change = found.difference.value
     if better is None or found.p_holm is None or change is None:
         return None
-    significant = found.p_holm < alpha
-    worse = significant and (change > 0 if better == "lower" else change < 0)
+    worse = found.p_worse_holm is not None and found.p_worse_holm < alpha
+    significant = found.p_holm < alpha and (change < 0 if better == "lower" else change > 0)
     if margin is None:
         return "worse" if worse else "better" if significant else "no difference shown"
     if found.p_no_worse_holm is not None and found.p_no_worse_holm < alpha:
@@ -447,7 +488,12 @@ def inputs_needed(step: NDArray[Any], *, rate: bool, margin: float, span: float,
 
 
 def compare_samples(
-    samples: Sequence[PairedSample], *, margin: float | None = None, alpha: float = 0.05, seed: int = 0
+    samples: Sequence[PairedSample],
+    *,
+    margin: float | None = None,
+    alpha: float = 0.05,
+    seed: int = 0,
+    judged: Container[str] | None = None,
 ) -> tuple[PairedComparison, ...]:
     """Compare two systems by several metrics.
 
@@ -457,6 +503,8 @@ def compare_samples(
         alpha: level of the verdicts: the chance of one or more wrong "no worse" stays below it, and so does that of
             one or more wrong "worse" or "better".
         seed: of resampling and permutations.
+        judged: the metrics that get a verdict, and for whose number p-values are adjusted; all if not given. "Worse"
+            is shown by the one-sided tests of a gate, so that the two never differ.
 
     Returns:
         One comparison per sample, in that order.
@@ -466,18 +514,19 @@ def compare_samples(
     """
     found = [_compare(sample, margin=margin, seed=seed) for sample in samples]
     # only what can get a verdict is one of the tests to adjust for
-    adjusted = holm(
-        [each.p_value if sample.better is not None else None for sample, each in zip(samples, found, strict=True)]
+    counts = [sample.better is not None and (judged is None or sample.metric in judged) for sample in samples]
+    two_sided, worse, no_worse = (
+        [getattr(each, name) if counted else None for each, counted in zip(found, counts, strict=True)]
+        for name in ("p_value", "p_worse_holm", "p_no_worse")
     )
-    adjusted_no_worse = holm([each.p_no_worse for each in found])
-    level = alpha / max(1, sum(each.p_no_worse is not None for each in found))
+    level = alpha / max(1, sum(p is not None for p in no_worse))
     results = []
-    for sample, each, p, q in zip(samples, found, adjusted, adjusted_no_worse, strict=True):
+    for sample, each, p, w, q in zip(samples, found, holm(two_sided), holm(worse), holm(no_worse), strict=True):
         needed = None
-        if margin is not None and each.p_no_worse is not None:
+        if margin is not None and q is not None:
             rate = sample.kind == "rate"
             needed = inputs_needed(sample.b - sample.a, rate=rate, margin=margin, span=sample.span, alpha=level)
-        full = replace(each, p_holm=p, p_no_worse_holm=q, inputs_needed=needed)
+        full = replace(each, p_holm=p, p_worse_holm=w, p_no_worse_holm=q, inputs_needed=needed)
         verdict = verdict_of(full, better=sample.better, margin=margin, alpha=alpha)
         results.append(replace(full, verdict=verdict))
     return tuple(results)
@@ -517,6 +566,9 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
         found = replace(
             found, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
         )
+    if sample.better is not None:
+        one_sided = rate_worse if sample.kind == "rate" else partial(mean_worse, seed=seed)
+        found = replace(found, p_worse_holm=one_sided(a, b, better=sample.better))
     if sample.better is None or margin is None:
         why = "neither way is better: no verdict" if sample.better is None else None
         return replace(found, reason=sample.reason or why)

@@ -187,15 +187,15 @@ def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
     if first.total.value is None:
         return [f"Nothing can be told: {first.total.reason}."]
     ranked = sorted(first.stages, key=lambda stage: -(stage.share.value or 0.0))
-    most, total = ranked[0], first.total.value
+    total = first.total.value
     if not total:
         return [f"No answer of {first.n:,} differs between full precision and {named}."]
+    shares = [f"{stage.name} {100 * (stage.share.value or 0):+.1f}" for stage in ranked]
+    given_back = "; a stage below 0 gives answers back" if any((stage.share.value or 0) < 0 for stage in ranked) else ""
     told = [
-        f"{100 * total:.1f} % of the first answers change from full precision to {named}; the largest part is that of "
-        f"the {most.name}: {100 * (most.share.value or 0):.1f} points of it."
+        f"{100 * total:.1f} % of the first answers change from full precision to {named}. By stage, in points that add "
+        f"up to it: {', '.join(shares)}{given_back}."
     ]
-    rest = [f"{stage.name} {100 * (stage.share.value or 0):.1f}" for stage in ranked[1:]]
-    told.append(f"The others: {', '.join(rest)}.")
     value, low, high = (
         100 * (end or 0) for end in (first.interaction.value, first.interaction.low, first.interaction.high)
     )

@@ -5,12 +5,14 @@ Source: paper, section 5.3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 from quantdrift import perturbation
 from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
@@ -168,14 +170,16 @@ def break_even_share(speed_up: float = SPEED_UP) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """The smallest threshold that gives back a share of the changed answers of a run, on its own inputs.
+    """The smallest threshold that is expected to give back a share of the changed answers of new inputs.
 
     Attributes:
         score: which confidence.
         threshold: of it; inputs below are asked again.
         routed: share of the inputs that are asked again, 0 to 1.
         cost: relative to full precision alone; of a search, of encoding queries.
-        changes: share of the changed answers that are the reference's again.
+        changes: share of the changed answers of new inputs that are the reference's again, as is expected.
+        low: lower end of the 95 % interval of that share.
+        high: its upper end.
         k: of a search, how many of the candidate's first items are rescored.
     """
 
@@ -184,13 +188,19 @@ class OperatingPoint:
     routed: float
     cost: float
     changes: float
+    low: float
+    high: float
     k: int | None
 
 
 def operating_point(
     evidence: Evidence, score: ConfidenceName = "gap", share: float = 0.9, *, speed_up: float = SPEED_UP
 ) -> OperatingPoint | None:
-    """The operating point of a run; None where so many cannot be given back.
+    """The operating point of a run; None where so many cannot be given back, or too few changed to show it.
+
+    Below the m-th smallest confidence of n changed answers lies, of the changed answers of new inputs like these, a
+    share that is Beta(m, n + 1 - m) distributed, m / (n + 1) on average: never the m / n of the run itself, on which
+    the threshold was set.
 
     A routed answer comes back. Of a search the first 10 items are rescored (5, if fewer are stored), and an answer
     comes back if the reference's first item is among them.
@@ -201,10 +211,13 @@ def operating_point(
         k = max(depth for depth in stored_depths(evidence) if depth <= K)
         back = changed & within(evidence, k)
     n_changed, n_back = int(changed.sum()), int(back.sum())
-    # rounded, as 0.9 of 10 is 9 and not the next number above
-    if not n_back or round(share * n_changed, 9) > n_back:
+    if not n_back:
         return None
-    threshold = recovery_threshold(confidence, back, min(1.0, share * n_changed / n_back))
+    # rounded, as 0.9 of 10 is 9 and not the next number above
+    rank = math.ceil(round(share * n_changed / n_back * (n_back + 1), 9))
+    if rank > n_back:
+        return None
+    threshold = recovery_threshold(confidence, back, rank / n_back)
     rows = confidence < threshold
     routed = float(rows.mean())
     return OperatingPoint(
@@ -212,7 +225,9 @@ def operating_point(
         threshold=threshold,
         routed=routed,
         cost=relative_cost(routed, speed_up),
-        changes=float((rows & back)[changed].mean()),
+        changes=n_back / n_changed * rank / (n_back + 1),
+        low=n_back / n_changed * float(beta.ppf(0.025, rank, n_back + 1 - rank)),
+        high=n_back / n_changed * float(beta.ppf(0.975, rank, n_back + 1 - rank)),
         k=k,
     )
 
@@ -287,13 +302,13 @@ class Advice:
                 f"{_percent(best.cost)} of the cost of full precision"
             )
         more = " (quantdrift allocate spends them on the layers that move the gap)" if self.fix == "allocate" else ""
-        side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits (allocate)")
+        side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
         unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
         interval = f"95 % interval {_percent(risk.low)} to {_percent(risk.high)}"
         return [
             f"{told}{more}.",
-            f"The paper's rule looks at risk alone, and says: {then}. {_percent(risk.value)} of {risk.n:,} inputs are "
-            f"at risk ({interval}), {side} than {_percent(self.limit)}.{unsure}",
+            f"Counted are changed answers and cost. (By the share of inputs at risk alone the paper would {then}: "
+            f"{_percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {_percent(self.limit)}.{unsure})",
         ]
 
 
@@ -340,6 +355,7 @@ def advise(
     if point is not None:
         how = "route" if point.k is None else f"rescore the first {point.k} of"
         what = f"{how} the {_percent(point.routed)} with the least {point.score}"
+        what += f" (new inputs: {_percent(point.low)} to {_percent(point.high)})"
         choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost))
     choices = sorted(choices, key=lambda one: one.cost)
     choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))

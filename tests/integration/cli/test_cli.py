@@ -33,7 +33,9 @@ def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quant
     assert record["metrics"]["noise_floor"]["value"] == 0.0
     assert record["bits_per_weight"]["linear"] == 3
     written = json.loads(Path("run/run.json").read_text())
-    assert {**written, "path": record["path"]} == record
+    assert {**written, "path": record["path"], "verdict": record["verdict"]} == record
+    assert record["verdict"]["word"] == "too few inputs to tell"  # there are two
+    assert "Verdict: too few inputs to tell. " in shown
     assert json.loads(quantdrift("metrics", "run", "--json", quiet=False))["metrics"] == written["metrics"]
     out = quantdrift("metrics", "run", "-m", "gold_lost@3", "--per-input", quiet=False)
     assert [line.split("\t")[0] for line in out.splitlines()] == ["input_id", "q0", "q1"]

@@ -60,7 +60,7 @@ def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
 )
 def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
-    model = load_cross_encoder(resolve(str(folder)), device=CPU)
+    model = load_cross_encoder(resolve(str(folder)), device=CPU, dtype="bfloat16")
     assert next(model.model.parameters()).dtype == torch.bfloat16
     assert model.model.keep_in_fp32_modules == ["0.model.classifier"]
     scores = model.encode(PAIRS, "pair", 2)[:, 0]

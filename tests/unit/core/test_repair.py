@@ -13,6 +13,7 @@ from quantdrift.repair import (
     allocated_way,
     best,
     check_plain,
+    chosen_apart,
     deployments,
     finer_ways,
     front,
@@ -42,7 +43,7 @@ def deployment(
         all_bits=size,
         vector_bits=vector,
         cost=cost,
-        flips=Estimate(value=rate, n=20),
+        flips=Estimate(value=rate, high=rate, n=20),
         changed=changed,
     )
 
@@ -140,3 +141,39 @@ def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -
     against = against_plain(found)
     assert against[0].difference is None
     assert [each.difference and each.difference.value for each in against[1:]] == pytest.approx([-0.2, -0.3, -0.45])
+
+
+def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() -> None:
+    """Seven equal ways at a true 10 %, half of whose changes they share: the least of seven is 2 points too low."""
+    rng, goals = np.random.default_rng(0), replace(GOALS, target=None)
+    n, rate, chosen, confirmed, covered = 300, 0.1, [], [], []
+    for seed in range(400):
+        common = rng.random(n) < rate / 2
+        ways = [common | (rng.random(n) < (rate / 2) / (1 - rate / 2)) for _ in range(7)]
+        found = [replace(deployment(0.0), changed=way, flips=Estimate(value=way.mean(), n=n)) for way in ways]
+        choice = chosen_apart(found, goals, 4.125, seed=seed)
+        chosen.append(choice.chosen.rate)
+        confirmed.append(choice.confirmed.rate)
+        flips = choice.confirmed.flips
+        covered.append(flips.low <= rate <= flips.high)  # type: ignore[operator]  # of many inputs
+    assert np.mean(chosen) < 0.085
+    assert np.mean(confirmed) == pytest.approx(rate, abs=0.003)
+    assert 0.92 < np.mean(covered) < 0.98
+    assert choice.plain.flips.n + choice.found[0].flips.n == n
+
+
+def test_a_target_is_shown_by_the_upper_end_of_the_interval() -> None:
+    # 1 of 200 inputs: 0.5 %, and up to 2.8 %
+    few = replace(deployment(0.0), changed=np.arange(400) % 200 == 0)
+    choice = chosen_apart([few], replace(GOALS, target=0.02), 4.125)
+    assert choice.confirmed.rate <= 0.01
+    assert not choice.shows(0.02)
+    assert choice.shows(0.05)
+    assert (
+        best(
+            [deployment(0.5), replace(deployment(0.01), flips=Estimate(value=0.01, high=0.03, n=20))],
+            replace(GOALS, target=0.02),
+            4.125,
+        ).rate
+        == 0.01
+    )  # the nearest, as nothing is shown to reach it

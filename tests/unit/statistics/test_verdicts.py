@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from scipy.stats import beta, binom, binomtest, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
+from quantdrift.statistics.estimates import Estimate
 from quantdrift.statistics.paired import mcnemar_exact, randomization_test, tango_z
 from quantdrift.statistics.verdicts import (
     Better,
@@ -23,6 +25,7 @@ from quantdrift.statistics.verdicts import (
     rate_no_worse,
     rate_worse,
     shrunken_spread,
+    standing,
 )
 from support.paired_values import Floats, rates
 
@@ -266,7 +269,7 @@ def sample(worse: int, improved: int, n: int) -> PairedSample:
         (5, 5, 1000, "no worse"),
         (60, 10, 1200, "worse"),
         (1, 1, 40, "underpowered"),
-        (45, 28, 1500, "inconclusive"),  # enough, had there been no difference
+        (42, 28, 1300, "inconclusive"),  # enough, had there been no difference
         (36, 10, 3000, "no worse"),  # significantly worse, but by less than the margin
     ],
 )
@@ -291,13 +294,14 @@ def test_verdicts_without_a_margin(worse: int, improved: int, verdict: str) -> N
 
 
 def test_p_values_are_adjusted_for_the_number_of_metrics() -> None:
-    one, others = sample(14, 3, 400), [sample(3, 4, 400)] * 5
+    one, others = sample(12, 3, 400), [sample(3, 4, 400)] * 5
     (alone,), (among, *_) = compare_samples([one], margin=0.1), compare_samples([one, *others], margin=0.1)
     assert alone.p_value is not None
     assert (alone.verdict, among.p_value) == ("no worse", alone.p_value)
     assert among.p_holm == pytest.approx(6 * alone.p_value)
     assert (among.inputs_needed or 0) > (alone.inputs_needed or 0) > 0
     assert [compare_samples(part)[0].verdict for part in ([one], [one, *others])] == ["worse", "no difference shown"]
+    assert among.p_worse_holm == pytest.approx(6 * (alone.p_worse_holm or 0))
     near = sample(12, 9, 700)  # shown to be no worse if it is all that is asked
     (alone,) = compare_samples([near], margin=0.02)
     among = compare_samples([near, *[sample(30, 10, 700)] * 5], margin=0.02)[0]
@@ -324,3 +328,43 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
     assert "infinite for some inputs" in str(infinite.reason)
     assert neither.p_value is not None
     assert (neither.p_no_worse, neither.verdict) == (None, None)
+
+
+def test_what_a_gate_fails_a_comparison_calls_worse() -> None:
+    """16 answers worse and 4 better of 120: eight metrics that nobody asked for made that "no difference shown"."""
+    asked, others = sample(16, 4, 120), [replace(sample(3, 4, 120), metric=f"recall@{k}") for k in range(1, 8)]
+    found = compare_samples([asked, *others], judged={"flip@1", "gold_lost@10", "ndcg@10"})
+    assert found[0].verdict == "worse"
+    assert found[0].p_worse_holm == rate_worse(asked.a, asked.b, better="lower")
+    assert {each.verdict for each in found[1:]} == {None}
+    assert {each.p_holm for each in found[1:]} == {None}
+    assert found[1].p_value is not None  # it is shown, without a verdict
+
+
+@pytest.mark.parametrize(
+    ("flip", "noise", "change", "word"),
+    [
+        ((0.003, 0.001, 0.019), 0.0, None, "safe to deploy"),  # 1 of 300, where noise changed none
+        ((0.003, 0.001, 0.019), 0.0, (0.001, -0.002, 0.004), "safe to deploy"),
+        ((0.0, 0.0, 0.161), None, None, "too few inputs to tell"),  # 0 of 20
+        ((0.09, 0.062, 0.128), 0.08, (0.0, -0.01, 0.01), "changed, no harm shown"),  # above noise and margin
+        ((0.04, 0.02, 0.07), 0.05, None, "safe to deploy"),  # noise changes more
+        ((0.2, 0.15, 0.25), 0.0, None, "changed, no harm shown"),
+        ((0.2, 0.15, 0.25), 0.0, (-0.05, -0.08, -0.02), "harm shown"),
+        ((0.2, 0.15, 0.25), 0.0, (-0.02, -0.05, 0.01), "too few inputs to tell"),
+        ((0.01, 0.0, 0.02), 0.0, (-0.002, -0.004, -0.001), "safe to deploy"),  # it fell, by less than is let pass
+        ((0.02, 0.01, 0.05), 0.0, (0.0, -0.01, 0.01), "changed, no harm shown"),
+        ((0.02, 0.01, 0.05), 0.0, None, "too few inputs to tell"),
+        ((0.0, 0.0, 0.658), 0.0, (0.0, 0.0, 0.0), "too few inputs to tell"),  # 2 inputs bound nothing
+    ],
+)
+def test_what_one_candidate_comes_to(
+    flip: tuple[float, ...], noise: float | None, change: tuple[float, ...] | None, word: str
+) -> None:
+    def estimate(values: tuple[float, ...]) -> Estimate:
+        value, low, high = values
+        return Estimate(value=value, low=low, high=high, n=2 if high > 0.6 or high == 0.0 else 300)
+
+    floor = None if noise is None else Estimate(value=noise, n=300)
+    moved = None if change is None else estimate(change)
+    assert standing(estimate(flip), noise=floor, change=moved) == word

@@ -33,7 +33,7 @@ def test_what_is_loaded_is_the_candidate_to_the_last_bit(dtype: torch.dtype, tmp
     assert record["dtype"] == str(dtype).removeprefix("torch.")
     assert record["candidate_fingerprint"] == fingerprint == weights_fingerprint([loaded])
     assert loaded.prompts["query"] == "wing flow "
-    again = load_encoder(resolve(str(out)), device=torch.device("cpu"))
+    again = load_encoder(resolve(str(out)), device=torch.device("cpu"), dtype="auto")
     assert torch.equal(embed(again.model), wanted)
     assert not (out / "README.md").exists()  # it would speak of the reference
 
