@@ -126,9 +126,9 @@ def _router(studied: RoutedRun, score: ConfidenceName, percentile: float | None)
         threshold = studied.operating.threshold
     else:
         raise QuantDriftError(
-            "no threshold is shown to give back so many changed answers of new inputs (none or too few changed here: 90 % "
-            "takes 9, 99 % takes 99; or of a search the table's ceiling is lower); give a smaller --recover, more inputs, "
-            "or a --percentile"
+            "no threshold is shown to give back so many changed answers of new inputs (none or too few changed here: "
+            "90 % takes 9, 99 % takes 99; or of a search the table's ceiling is lower); give a smaller --recover, more "
+            "inputs, or a --percentile"
         )
     router = GapRouter(threshold=threshold, score=score, origin=Identity.of(studied.run.record).brief())
     return router, float((confidence < threshold).mean())

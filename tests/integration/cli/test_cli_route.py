@@ -1,6 +1,7 @@
 """`quantdrift route` as a user types it, on small runs and without a model."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     assert "Recommended: allocate. Nothing cheaper than full precision gives back 90 %" in rough
     assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
     assert "one more bit throughout" in rough
-    assert "The paper's rule" in rough
+    assert "the paper would" in rough
     read = json.loads(route(pets, "--speed-up", "10", "--json")[1])
     point = read["runs"][0]["operating_point"]
     assert read["break_even"] == pytest.approx(0.9)
@@ -85,8 +86,9 @@ def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     scores = evidence.candidate_top.candidate_scores.astype(float)
     below = {row for row in range(80) if scores[row, 0] - scores[row, 1] < threshold}
     back = [row for row in changed if row in below and tops[0][row, 0] in tops[1][row, :10]]
-    assert 0.9 <= len(back) / len(changed) < 0.9 + 1 / len(changed)
-    assert point["changes"] == len(back) / len(changed)
+    assert len(back) == math.ceil(round(0.9 * (len(changed) + 1), 9))  # of this run more come back than of new inputs
+    assert point["changes"] == pytest.approx(len(back) / (len(changed) + 1))
+    assert point["low"] < point["changes"] < point["high"]
     assert f"rescore the first 10 of the {100 * len(below) / 80:.1f} % with the least gap" in told
 
 
