@@ -414,10 +414,10 @@ def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: 
 def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
-    With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here adds k differences
-    as bad as can be (`bounded_mean.worst_added`), so that n solves
+    (z(1 - alpha) + z(power))^2 mean_square / margin^2 for a plain t-test. The test here adds k differences as bad as
+    can be (`bounded_mean.worst_added`), which widen it and never vary, so that n solves
 
-        n margin - k span = z sqrt(n mean_square + k span^2)
+        (n + k) margin - k span = z(1 - alpha) sqrt(n mean_square + k span^2) + z(power) sqrt(n mean_square)
 
     Where fewer than 15 inputs would then differ, as for a rate.
 
@@ -431,13 +431,20 @@ def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float 
     Raises:
         QuantDriftError: alpha, power or margin is out of its range.
     """
-    z = sum(_quantiles(alpha, power, margin, span=span))
-    worst, k = (span, worst_added(alpha)) if math.isfinite(span) else (0.0, 1)
-    # the quadratic equation that squaring the one above gives
-    half = margin * k * worst + z * z * spread.mean_square / 2
-    root = math.sqrt(max(0.0, half * half + (margin * worst) ** 2 * k * (z * z - k)))
-    n = (half + root) / margin**2
-    return _with_few(n, spread.share, worse=margin / span, alpha=alpha, power=power)
+    z_alpha, z_power = _quantiles(alpha, power, margin, span=span)
+    worst, k = (span, worst_added(alpha)) if math.isfinite(span) else (0.0, 0)
+
+    def short(n: float) -> float:
+        drawn, tested = n * spread.mean_square, n * spread.mean_square + k * worst**2
+        return z_alpha * math.sqrt(tested) + z_power * math.sqrt(drawn) + k * worst - (n + k) * margin
+
+    low, high = 0.0, 1.0
+    while short(high) > 0:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if short(middle) > 0 else (low, middle)
+    return _with_few(high, spread.share, worse=margin / span, alpha=alpha, power=power)
 
 
 def _quantiles(alpha: float, power: float, margin: float, *, span: float) -> tuple[float, float]:
