@@ -531,7 +531,7 @@ def routing(cells: Cells) -> Table | str:
     for model in _models(eligible):
         runs = [sweep(one.evidence) for one in eligible if one.model == model]
         rows += [None] if rows else []
-        for place, (score, name) in enumerate({"gap": "Gap (ours)", "msp": "MSP", "entropy": "Entropy"}.items()):
+        for place, (score, name) in enumerate({"gap": "Gap", "msp": "MSP", "entropy": "Entropy"}.items()):
             told = [f"{escaped(model)} ({len(runs)})" if not place else "", name]
             for percentile in PERCENTILES:
                 points = [p for run in runs for p in run if p.score == score and p.percentile == percentile]
@@ -809,7 +809,7 @@ def absolute(cells: Cells) -> Table | str:
     wanted: Mapping[str, tuple[float, str | None]] = {
         "All W3": (3, None),
         "Reconstruction error": (3.5, "reconstruction"),
-        r"\textbf{Gap sensitivity}": (3.5, "gap"),
+        r"\textbf{Gap, first order (quantdrift)}": (3.5, "gap"),
         "All W4": (4, None),
     }
     found: dict[tuple[str, str], dict[str, RunCell]] = {}

@@ -21,10 +21,11 @@ def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:
 
 
 def test_greedy_ranks_by_loss_per_weight() -> None:
-    # losses per weight are 1, 3 and 2, so the second layer, which has half of the weights, wins
-    solution = allocate([1.0, 6.0, 2.0], [1, 2, 1], method="greedy")
-    assert solution.widths.tolist() == [3, 4, 3]
-    assert (solution.loss, solution.bound, solution.status) == (3.0, None, "greedy")
+    # two of four weights can have a fourth bit. Per weight losses are 4, 3 and 1: the first layer, then what fits; by
+    # total loss (4, 6, 1) the second would have taken both
+    solution = allocate([4.0, 6.0, 1.0], [1, 2, 1], method="greedy")
+    assert solution.widths.tolist() == [4, 3, 4]
+    assert (solution.loss, solution.bound, solution.status) == (6.0, None, "greedy")
 
 
 @pytest.mark.parametrize(
