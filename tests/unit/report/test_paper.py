@@ -123,14 +123,6 @@ def test_cells_are_the_metrics_that_their_heads_name(study: StudyFolder, tables:
     assert list(row[4:]) == [percents(rates[group]) for group in ("channel", "g128", "g64")]
 
 
-def test_no_table_is_made_of_dashes(tables: dict[str, Table]) -> None:
-    not_made = {("arch", 1)}  # families of models are not known
-    for name, table in tables.items():
-        rows = [row for row in table.rows if row]
-        for at in {*range(1, min(map(len, rows)))} - {at for one, at in not_made if one == name}:
-            assert any(row[at].strip("-") for row in rows), (name, at)
-
-
 def test_harm_counts_every_query_of_every_quantizer(tables: dict[str, Table]) -> None:
     counts = [int(row[1].replace(",", "")) for row in tables["harm"].rows if row and row[1] != "--"]
     assert sum(counts) == 2 * 2 * 30  # two quantizers on two corpora of 30 queries
