@@ -6,6 +6,7 @@ Probes are fitted, and quantizers calibrated, on the part called train; figures 
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from quantdrift.datasets.retrieval import (
     some,
 )
 from quantdrift.errors import DataError, UnknownNameError
+from quantdrift.records import refuse_bomb
 
 TRAIN = "train"
 
@@ -152,6 +154,8 @@ def _read_images(folder: Path) -> Labelled:
 def _opened(file: Path) -> Iterator[Any]:
     """The arrays of a file, by name; each is read when it is asked for."""
     try:
+        with zipfile.ZipFile(file) as packed:
+            refuse_bomb(sum(one.file_size for one in packed.infolist()), file.stat().st_size)
         with np.load(file, allow_pickle=False) as arrays:
             yield arrays
     except Exception as error:  # numpy and zipfile raise a dozen kinds

@@ -21,7 +21,7 @@ from typing import Any
 
 from quantdrift.datasets.images import SUFFIXES, Kind, contents_of, image_files, kind_of, some_of
 from quantdrift.errors import DataError
-from quantdrift.records import parse_json
+from quantdrift.records import LONGEST, parse_json, refuse_bomb
 
 LAYOUT = (
     'corpus.jsonl ({"_id": "d1", "title": "...", "text": "..."} a line; the title is optional), '
@@ -146,7 +146,7 @@ def _image_file(folder: Path, name: str, where: str) -> Path:
 
 
 def read_qrels(file: Path) -> dict[str, dict[str, int]]:
-    """The judgements of a qrels file of either form, which its first line tells; of a document's, the last counts.
+    """The judgements of a qrels file of either form, which its first line tells; a pair has one grade.
 
     BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0, document and grade,
     with any whitespace between.
@@ -169,7 +169,12 @@ def read_qrels(file: Path) -> dict[str, dict[str, int]]:
         whole = _WHOLE_NUMBER.fullmatch(score)
         if whole is None:
             raise DataError(f"{where}: the score must be a whole number; got {excerpt(score)}; round or regrade it")
-        qrels.setdefault(query, {})[document] = int(whole[1])
+        grade = int(whole[1])
+        if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: query {excerpt(query)} and document {excerpt(document)} have two grades, "
+                f"{qrels[query][document]} and {grade}; expected one line for each pair"
+            )
     if not qrels:
         raise DataError(f"{file} holds no judgement; remove it to measure drift without labels")
     return qrels
@@ -209,15 +214,32 @@ def excerpt(value: object) -> str:
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1; only a newline byte ends a line."""
-    return lines_of(lambda: gzip.open(file) if file.suffix == ".gz" else file.open("rb"), file)
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file} is a pipe or a device; expected a file")
+    if file.suffix == ".gz":
+        return lines_of(lambda: gzip.open(file), file, stored=file.stat().st_size)
+    return lines_of(lambda: file.open("rb"), file)
 
 
-def lines_of(opened: Callable[[], Any], file: Path | str, *, first: int = 1) -> Iterator[tuple[int, str]]:
-    """As `read_lines`, of what is opened; its first line has the number `first`."""
+def refuse_long(line: bytes, where: str) -> None:
+    """Refuse a line that was cut where no record ends any more."""
+    if len(line) > LONGEST:
+        raise DataError(f"{where}: longer than {LONGEST >> 20} MB; expected a record a line")
+
+
+def lines_of(
+    opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None
+) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, of what is opened: its first line has the number `first`, and it packs `stored` bytes."""
     number = first - 1
     try:
         with opened() as stream:
-            for number, raw in enumerate(stream, start=first):
+            made = 0
+            for number, raw in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=first):
+                made += len(raw)
+                refuse_long(raw, f"{file}, line {number}")
+                if stored is not None:
+                    refuse_bomb(made, stored)
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if line.strip():
                     yield number, line
@@ -225,7 +247,9 @@ def lines_of(opened: Callable[[], Any], file: Path | str, *, first: int = 1) -> 
         byte = f"0x{error.object[error.start]:02x}, byte {error.start + 1} of the line, is not"
         message = f"{file}, line {number}: expected UTF-8; {byte}; save the file as UTF-8"
         raise DataError(message) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         message = f"{file} cannot be read beyond line {number}: {error}; copy it here again"
         raise DataError(message) from error
 

@@ -22,9 +22,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.datasets.retrieval import counted, empty, feed, lines_of, named, read_queries, records_of, some, text_of
+from quantdrift.datasets.retrieval import (
+    counted,
+    empty,
+    feed,
+    lines_of,
+    named,
+    read_queries,
+    records_of,
+    refuse_long,
+    some,
+    text_of,
+)
 from quantdrift.errors import DataError, MissingExtraError
 from quantdrift.progress import Progress
+from quantdrift.records import LONGEST, refuse_bomb
 
 SHARD = 16_384
 """Documents of a shard: what a worker that is killed does again."""
@@ -35,8 +47,6 @@ LAYOUT = (
 _FORMS = re.compile(r"\.(?:(?P<parquet>parquet)|jsonl(?:\.gz)?)$")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 """Of a URL; one that went through a path has one slash."""
-_LONGEST = 1 << 26
-"""Bytes of a line; what is longer is no document, and would fill the memory."""
 _ROWS = 4096
 _BLOCK = 1 << 20
 
@@ -72,7 +82,11 @@ class Shard:
         with _refusing(self.url):
             if _size_of(self.url) != self.size:
                 raise DataError(f"{self.url} has changed while it was read; start again")
-            found = list(islice(self._rows() if _is_parquet(self.url) else self._lines(), self.n))
+            found, made = [], 0
+            for name, text in islice(self._rows() if _is_parquet(self.url) else self._lines(), self.n):
+                made += len(text)
+                refuse_bomb(made, self.size)
+                found.append((name, text))
         if len(found) < self.n:
             raise DataError(f"{self.url} ends after {self.row + len(found):,} rows; it has changed while it was read")
         names = [name for name, _ in found]
@@ -95,7 +109,10 @@ class Shard:
         import pyarrow.parquet as pq  # noqa: PLC0415 -- takes long to import
 
         with _unpacked(self.url) as stream:
-            file = pq.ParquetFile(stream)
+            # texts that are kept once for many rows are unpacked row by row
+            there = pq.read_schema(stream).names
+            stream.seek(0)
+            file = pq.ParquetFile(stream, read_dictionary=[name for name in ("text", "title") if name in there])
             ends = np.cumsum([file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)])
             first, last = (int(np.searchsorted(ends, row, side="right")) for row in (self.row, self.row + self.n - 1))
             row = int(ends[first - 1]) if first else 0
@@ -105,10 +122,10 @@ class Shard:
                 if skip >= len(batch):
                     continue
                 batch = batch.slice(skip)  # noqa: PLW2901 -- what comes before is another shard's
-                values = {key: batch.column(name).to_pylist() for key, name in columns.items()}
-                for at, record in enumerate(zip(*values.values(), strict=True), start=row - len(batch) + 1):
-                    where = f"{self.url}, row {at}"
-                    own = dict(zip(values, record, strict=True))
+                values = {key: batch.column(name) for key, name in columns.items()}
+                for at in range(len(batch)):
+                    where = f"{self.url}, row {row - len(batch) + 1 + at}"
+                    own = {key: column[at].as_py() for key, column in values.items()}
                     if not isinstance(own["text"], str):
                         raise DataError(f'{where}: "text" must be a string; got {type(own["text"]).__name__}')
                     yield named(own["_id"], f'{where}: "_id"'), text_of(own, where)
@@ -295,6 +312,8 @@ def _is_parquet(url: str) -> bool:
 
 def _unpacked(url: str) -> Any:
     system, path = _file_system(url)
+    if not is_url(url) and not Path(url).is_file():
+        raise DataError(f"{url} is no file, or a pipe or a device; expected a file")
     stream = system.open(path, "rb")
     return gzip.open(stream) if url.endswith(".gz") else stream
 
@@ -337,9 +356,8 @@ def _counted_lines(
 ) -> tuple[int, list[tuple[int, int]]]:
     """How many lines are not blank, and of every `size`-th of them its number, from 1, and where it begins."""
     n, at, begins = 0, 0, []
-    for number, line in enumerate(iter(lambda: stream.readline(_LONGEST + 1), b""), start=1):
-        if len(line) > _LONGEST:
-            raise DataError(f"{url}, line {number}: longer than {_LONGEST >> 20} MB; expected a document a line")
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+        refuse_long(line, f"{url}, line {number}")
         feed_digest(line)
         if line.strip():
             if n % size == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from quantdrift import records
 from quantdrift.errors import DataError
 from quantdrift.finished.rankings import Qrels
 from quantdrift.identity import Identity
+
+_PART = 1 << 20
 
 Format = Literal["trec", "json", "mteb", "lm-eval", "run"]
 
@@ -80,16 +83,29 @@ class FinishedRun:
 def read_text(path: Path) -> str:
     """The text of a file; what is gzipped is known by its first bytes, whatever its name."""
     try:
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+        with records.open_file(path) as file:
+            raw = file.read()
+        if raw.startswith(b"\x1f\x8b"):
+            raw = _unpacked(raw)
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DataError(
             f"{path}, line {line}: expected UTF-8, got byte 0x{raw[error.start]:02x}; save the file as UTF-8"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}; copy it here again") from error
+
+
+def _unpacked(raw: bytes) -> bytes:
+    """What gzip packed, a part at a time, so that it cannot fill the memory."""
+    found, made = [], 0
+    with gzip.open(io.BytesIO(raw)) as stream:
+        while part := stream.read(_PART):
+            made += len(part)
+            records.refuse_bomb(made, len(raw))
+            found.append(part)
+    return b"".join(found)
 
 
 def parse_json(text: str, where: object) -> Any:

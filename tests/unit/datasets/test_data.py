@@ -94,10 +94,10 @@ def test_gzipped_files_read_the_same(write: Write) -> None:
 
 def test_what_is_tolerated_is_told(write: Write) -> None:
     corpus = CORPUS + '{"_id": "d4", "title": null, "text": " "}\n'
-    qrels = QRELS + "q1\td9\t1\nq2\td17\t1\nq8\td1\t1\nq1\td1\t3\nq1\td1\t3\n"
+    qrels = QRELS + "q1\td9\t1\nq2\td17\t1\nq8\td1\t1\nq1\td1\t2\nq1\td1\t2\n"
     data = read_beir_folder(write(corpus=corpus, qrels=qrels))
     assert data.documents[3] == ""
-    assert data.qrels["q1"]["d1"] == 3
+    assert data.qrels["q1"]["d1"] == 2
     assert data.warnings == (
         "of 3 queries left out: no judgement above 0 in test.tsv: 1 (q3)",
         "empty documents: 1 (d4)",

@@ -178,7 +178,8 @@ def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
 
 
 def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_LONGEST", 1 << 20)
+    monkeypatch.setattr(shards, "LONGEST", 1 << 20)
+    monkeypatch.setattr("quantdrift.datasets.retrieval.LONGEST", 1 << 20)
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):
         read(folder)
