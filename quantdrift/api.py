@@ -224,7 +224,11 @@ def _pair(
             + ("the same one" if candidate is reference else type(candidate).__name__)
         )
     scheme = _scheme(candidate)
+    from quantdrift.models.checkpoint import refuse_quantized  # noqa: PLC0415 -- as below
+
     first = None if _is_named(reference) else _loaded(reference, device, stack)
+    if first is not None:
+        refuse_quantized([reference], first.source.name)
     second = None if scheme or _is_named(candidate) else _loaded(candidate, device, stack)
     name = first.source.name if first else str(reference)
     if scheme is not None:

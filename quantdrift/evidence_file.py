@@ -121,7 +121,7 @@ def _table(path: Path, content: bytes) -> pa.Table:
         if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
             raise RunError(
                 f"{path} holds evidence of another version; this quantdrift reads versions up to {_BOUNDS_VERSION}. "
-                "Make the run again."
+                "Make the run again, or, if a newer quantdrift wrote it: pip install --upgrade quantdrift."
             )
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]

@@ -218,6 +218,8 @@ class Record(BaseModel):
         if content.get(cls.VERSION_KEY) != cls.VERSION:
             version = content.get(cls.VERSION_KEY)
             reads = f"this quantdrift reads version {cls.VERSION}"
+            if isinstance(version, int) and version > cls.VERSION:
+                again = "A newer quantdrift wrote it: pip install --upgrade quantdrift"
             raise cls.ERROR(f"{path} is of format version {version}; {reads}. {again}")
         return dict(content)
 
@@ -287,7 +289,9 @@ def problem_of(error: ValidationError) -> str:
 def check_writable(path: Path, *, what: str) -> None:
     """Raise a RunError unless `what` ("the run") can be written at a place, before hours go into it."""
     place = Path(os.path.realpath(path))
-    beside = next(folder for folder in place.parents if folder.exists())
+    beside = next((folder for folder in place.parents if folder.exists()), None)
+    if beside is None:
+        raise RunError(f"{what} cannot be written to {path}, which is no place for a file. Choose another place")
     with refusals(f"{what} cannot be written to {path}", f" ({beside}). Choose another place"):
         clear_dead(beside, place.name)
         tried = tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -377,7 +378,9 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        below = [] if path.is_file() else [each.relative_to(path) for each in sorted(path.rglob(RECORD))]
+        # what goes while it is walked, or may not be read, holds no run
+        walked = os.walk(path)  # a name too long is no folder
+        below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in walked if RECORD in names)
         # not what is being written, nor what other tools write of that name; what is damaged has its evidence
         ours = [path / each for each in below if not any(part.startswith(".") for part in each.parts)]
         folders = [each.parent for each in ours if _is_ours(each) or each.with_name(EVIDENCE).is_file()]

@@ -54,6 +54,7 @@ DEFAULT_QUANTIZER = "rtn"
 _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _FULL = "fp"
+_USUAL = re.compile(r"int([2-8])|([2-8])-?bits?", re.IGNORECASE)
 _NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 Dtype = Literal["float32", "bfloat16", "float16"]
 """The number type of a model at full precision."""
@@ -172,6 +173,9 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
             "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8; or fp, "
             "which leaves both alone: fp+emb=int8"
         )
+        if usual := _USUAL.fullmatch(written):  # the words of other tools
+            n = next(part for part in usual.groups() if part)
+            meant = f"W{n} (weights)" + (" or fp+emb=int8 (stored embeddings)" if n == "8" else "")
         raise error_at(text, start, start + len(written), "unknown bits", expected, meant=meant)
     values: dict[str, Any] = {}
     at = start + len(written)

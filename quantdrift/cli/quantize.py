@@ -38,7 +38,7 @@ def command(options: QuantizeOptions) -> Shown:
     (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
     """
     spec = parse(options.spec)
-    from quantdrift.engine.refusals import check_spec
+    from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
     from quantdrift.models.saved import check_place, check_savable
 
     onnx = options.model_format == "onnx"
@@ -46,6 +46,7 @@ def command(options: QuantizeOptions) -> Shown:
     check_spec(spec)
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
+    refuse_uncalibrated(spec, has_data=named)
     dataset = corpus(options.data, options.task, options.split) if named else None
     from quantdrift.engine.saving.onnx import need_exporter
     from quantdrift.engine.saving.save import make_candidate, save_candidate

@@ -138,7 +138,20 @@ def quantizable_layers(
             f"expected some of both. +head={NO_HEAD} quantizes the head, +head=NAME names another"
         )
     refuse_unfit(layers, name)
+    refuse_broken(modules, name)
     return layers, left_out(modules) | {layer.name: HEAD for layer in out}
+
+
+def refuse_broken(modules: Sequence[nn.Module], name: str) -> None:
+    """Refuse weights that are no numbers, of which a damaged or overflowed checkpoint is made."""
+    for path, parameter in (each for module in modules for each in module.named_parameters()):
+        if parameter.numel() and parameter.is_floating_point() and not parameter.is_meta:
+            ends = torch.stack(torch.aminmax(parameter.detach()))
+            if not bool(ends.isfinite().all()):
+                raise UnsupportedError(
+                    f"{path} of {name} holds NaN or infinity; expected finite weights. Copy the model again, or load "
+                    "it in float32"
+                )
 
 
 def refuse_unfit(layers: Sequence[LinearLayer], name: str) -> None:

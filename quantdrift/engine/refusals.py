@@ -6,7 +6,8 @@ from quantdrift.datasets.images import Kind
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.errors import UnsupportedError
+from quantdrift.errors import UnsupportedError, nearest
+from quantdrift.extras import extras_named
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
 from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
@@ -28,6 +29,11 @@ _OF_FILES = ("allocation", "widths")
 """Those that a stored allocation leaves open."""
 _OF_MODELS = ("head", "table")
 """Settings of what is quantized beside the layers, and of which there are, whatever quantizes them."""
+
+
+_INDEXES = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
+_DIM = 20_160
+"""Dimensions that every usual number of parts divides."""
 
 
 def refuse_settings(scheme: Scheme) -> None:
@@ -74,8 +80,9 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
                 f'"{pair}" on classification data takes two classifiers by name (folders, an ONNX file, the hub), not '
                 f"models {where}; expected these, MODEL@SCHEME, or data in BEIR layout"
             )
-        if not loaded and not is_endpoint(pair.reference):
-            resolve(pair.reference)
+        for name in () if loaded else (pair.reference, pair.candidate):
+            if not is_endpoint(name) and not name.lower().endswith((".gguf", ".onnx")):
+                resolve(name)
         return
     check_spec(pair, loaded=loaded)
     if isinstance(dataset, ClassificationDataset):
@@ -88,8 +95,35 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
     calibration_texts(spec.scheme)
+    if (index := spec.scheme.option("index")) is not None:
+        refuse_index(index)
     if not loaded:
         full_precision(spec.model)
+
+
+def refuse_index(name: str) -> None:
+    """Refuse an index that faiss' index_factory cannot read, whatever the documents."""
+    if name.lower().startswith("usearch"):
+        return
+    with extras_named(needed_for=f"+index={name}"):
+        import faiss  # noqa: PLC0415 -- an optional extra
+    try:
+        faiss.index_factory(_DIM, name)
+    except RuntimeError as error:
+        if "could not parse" not in str(error):
+            return  # it depends on the documents, and is told when they are there
+        near = nearest(name, _INDEXES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_INDEXES[:4])}"
+        raise UnsupportedError(f"+index={name} is no index that faiss can make; {hint}") from error
+
+
+def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:
+    """Refuse a scheme that is calibrated, where there is nothing to calibrate on."""
+    if calibrates(spec.scheme) and not has_data and calibration_texts(spec.scheme) is None:
+        raise UnsupportedError(
+            f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
+            "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
+        )
 
 
 def refuse_for_classes(spec: Spec, kind: Kind) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.classifier_config import model_json
-from quantdrift.models.named import ModelSource, first_line, resolve
+from quantdrift.models.named import ModelSource, first_line, name_in_config, resolve
 from quantdrift.models.onnx_graph import folder_of, graphs_in, holds_weights, only_graph
 from quantdrift.models.saved import is_candidate_folder, read_record
 
@@ -266,7 +266,11 @@ def full_precision(name: str) -> ModelSource:
 
 
 def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
-    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized."""
+    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized, or quantdrift."""
+    modules = list(modules)
+    here = name_in_config(modules)
+    if here is not None and Path(here).is_dir() and is_candidate_folder(Path(here)):
+        raise _quantized(here, "a candidate saved by quantdrift quantize")
     for module in (module for outermost in modules for module in outermost.modules()):
         said = getattr(getattr(module, "config", None), "quantization_config", None)
         if said:

@@ -403,7 +403,9 @@ def graphs_in(folder: Path) -> list[str]:
 
 def holds_weights(folder: Path) -> bool:
     """Whether a folder holds weights of torch, too."""
-    return any(next(folder.glob(kind), None) for kind in ("*.safetensors", "*.safetensors.index.json", "*.bin"))
+    return any(
+        next(folder.glob(kind), None) for kind in ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
+    )
 
 
 def only_graph(folder: Path, name: str) -> str:

@@ -254,8 +254,8 @@ _Loader.yaml_implicit_resolvers = {
 
 def _loaded(text: str, path: Path) -> tuple[yaml.Node | None, Any]:
     """The tree of a YAML text, and what it says; aliases, which could grow without end, are refused."""
-    loader, depth = _Loader(text), 0
     try:
+        loader, depth = _Loader(text), 0
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:  # each further level would take longer than the one before

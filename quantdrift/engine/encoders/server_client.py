@@ -191,6 +191,10 @@ def find_key(host: str, hosts: Collection[str]) -> Key | None:
     return None
 
 
+_COMMON = 6
+"""Letters of a key in a row that are not shown."""
+
+
 def told(text: str, key: Key | None, limit: int = 200) -> str:
     """What a server said, fit to be shown or stored: on one line, of a length, without the key.
 
@@ -199,7 +203,21 @@ def told(text: str, key: Key | None, limit: int = 200) -> str:
     """
     if key is not None and len(key.value) >= _SHORTEST:
         text = re.sub("|".join(map(_loosely, _forms(key.value))), "***", text, flags=re.IGNORECASE | re.DOTALL)
+        text = _without_pieces(text, key.value)
     return shorten(clean(text), limit)
+
+
+def _without_pieces(text: str, key: str) -> str:
+    """The text without what it has in common with the key, from 6 letters on: servers mask a part of it themselves."""
+    known = {key[at : at + _COMMON].lower() for at in range(len(key) - _COMMON + 1)}
+    hidden = {
+        place
+        for at in range(len(text) - _COMMON + 1)
+        if text[at : at + _COMMON].lower() in known
+        for place in range(at, at + _COMMON)
+    }
+    shown = ("\0" if at in hidden else letter for at, letter in enumerate(text))
+    return re.sub("\0+", "***", "".join(shown)) if hidden else text
 
 
 def _forms(key: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from quantdrift.engine.opening import refuse_kinds, search_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.refusals import refuse_uncalibrated
 from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import put_aside, weights_fingerprint
@@ -42,7 +43,7 @@ def make_candidate(
     revision: str | None = None,
 ) -> QuantizedPair:
     """Load a sentence encoder, and calibrate it where the scheme needs that."""
-    methods = list(methods_of(spec.scheme).values())
+    methods_of(spec.scheme)
     if chooses(spec.scheme):
         raise UnsupportedError(
             f"{spec} chooses widths on queries, which quantize does not have; expected an "
@@ -50,11 +51,7 @@ def make_candidate(
             f"{spec.model}@allocation.json"
         )
     texts = calibration_texts(spec.scheme)
-    if texts is None and dataset is None and any(method is not None and method.needs_moments for method in methods):
-        raise UnsupportedError(
-            f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
-            "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
-        )
+    refuse_uncalibrated(spec, has_data=dataset is not None)
     encoder = load_encoder(
         full_precision(spec.model), device=pick_device(device), revision=revision, dtype=settings.dtype
     )
