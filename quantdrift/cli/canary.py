@@ -26,6 +26,10 @@ MODEL = "a name, a folder, or a server: openai:http://localhost:8000/v1#my-model
 _SHOWN = 5
 
 
+_STILL = 0.1
+"""Part of the tolerance that texts stay below which a change has left alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asking:
     """Options of both commands."""
@@ -162,6 +166,10 @@ def _hints(canary: Canary, found: Check) -> Iterator[str]:
         yield f"{counted(len(found.refused), 'text')} that it took before, and refuses now"
     elif found.turned and over and max(found.turned) <= found.tolerance:
         yield "directions are the same, only lengths changed: embeddings are normalised otherwise"
+    moved = dict(zip(found.asked, found.moved, strict=False))
+    # another cut or prompt leaves the other texts as they were; other weights move them all
+    if any(moved[row] > _STILL * found.tolerance for row in moved.keys() - {*over}):
+        return
     longest = sorted(range(len(texts)), key=lambda row: -len(texts[row].text))[: len(over)]
     for told, rows in (
         ("long texts changed: they may be cut at another length", longest),

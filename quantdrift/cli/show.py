@@ -40,7 +40,7 @@ def command(
     ),
     task: str | None = option(TASK),
     kind: str = option("KIND: harmful (a relevant first answer lost), neutral, beneficial, or all.", default="all"),
-    n: int = option("-n N: How many, the worst first.", default=_FIRST, min=0),
+    n: int | None = option(f"-n N: How many, the worst first; {_FIRST}, and with --out all, if not given.", min=0),
     everything: bool = flag("--all: All of them."),
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
     out: Path | None = option("-o --out FILE: Write all of them as CSV, with whole texts, for a spreadsheet."),
@@ -62,10 +62,10 @@ def command(
         raise DataError(f"--kind {kind} needs relevance labels, and {found.path} has none; leave it out")
     every = changed_inputs(evidence, k)
     wanted = [one for one in every if kind in {one.kind, "all"}]
-    listed = wanted if everything else wanted[:n]
+    listed = wanted if everything or (out is not None and n is None) else wanted[: _FIRST if n is None else n]
     texts = read_texts(found, data=data, task=task)
     if out is not None:
-        write_text(out, _csv(wanted, texts), what="the changed inputs")
+        write_text(out, _csv(listed, texts), what="the changed inputs")
     kinds = [one.kind for one in every]
     counts = {} if set(kinds) <= {None} else {each: kinds.count(each) for each in KINDS}
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another first answer"
@@ -115,7 +115,7 @@ def changed_row(one: Changed, texts: Texts, *, exact: bool) -> Iterator[str]:
         words = f" ({', '.join(parts)})" if parts else ""
         yield shown(name, _TEXT) + words + ("" if answer is None else f"  {shown(answer, _TEXT)}")
     change: list[str] = [one.kind or "no label"]
-    change += [] if one.lead is None else [f"gap {one.lead:.4g}"]
+    change += [] if one.gap is None else [f"gap {one.gap:.4g}"]
     change += [] if one.separation is None else [f"separation {'' if exact else '≤ '}{one.separation:.3g}"]
     yield ", ".join(change)
 

@@ -386,7 +386,7 @@ class Changed:
         rank_after: rank that `before` has in the candidate's list.
         was_right: whether `before` is relevant; None without labels.
         is_right: likewise `after`.
-        lead: the reference's gap between ranks k and k + 1; None if it is not known.
+        gap: the reference's gap between ranks k and k + 1; None if it is not known.
         kind: one of KINDS; None without labels.
         score_before: what the reference gave to `before`; None where answers have no scores.
         score_after: what the candidate gave to `after`.
@@ -400,7 +400,7 @@ class Changed:
     rank_after: int | None
     was_right: bool | None
     is_right: bool | None
-    lead: float | None
+    gap: float | None
     kind: Kind | None = None
     score_before: float | None = None
     score_after: float | None = None
@@ -420,10 +420,10 @@ def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
     ratios = perturbation.cut_separation(evidence, k)
     rows = np.flatnonzero(~perturbation.top_set_kept(evidence, k)).tolist()
     found = [_changed(evidence, row, k, _finite(gaps[row]), _finite(ratios[row])) for row in rows]
-    return sorted(found, key=lambda each: (KINDS.index(each.kind or "neutral"), -(each.lead or 0.0)))
+    return sorted(found, key=lambda each: (KINDS.index(each.kind or "neutral"), -(each.gap or 0.0)))
 
 
-def _changed(evidence: Evidence, row: int, k: int, lead: float | None, separation: float | None) -> Changed:
+def _changed(evidence: Evidence, row: int, k: int, gap: float | None, separation: float | None) -> Changed:
     tops = (evidence.reference_top, evidence.candidate_top)
     places = [{item: rank for rank, item in enumerate(top.items[row].tolist()) if item >= 0} for top in tops]
     firsts = [[item for item, rank in own.items() if rank < k] for own in places]
@@ -448,7 +448,7 @@ def _changed(evidence: Evidence, row: int, k: int, lead: float | None, separatio
         rank_after=places[1][before] + 1 if before in places[1] else None,
         was_right=before in relevant if labels else None,
         is_right=after in relevant if labels else None,
-        lead=lead,
+        gap=gap,
         kind=KINDS[1 + (now > was) - (now < was)] if labels else None,
         score_before=score(0, before),
         score_after=score(1, after),

@@ -76,7 +76,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
             raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(found.inputs)}")
         return found if ours else replace(found, told=f"{found.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])
-    absent = Texts(told=f"to see texts: quantdrift show {run.path} --data FOLDER")
+    where = f"--task {name}" if name in task_names() else "--data FOLDER"
+    absent = Texts(told=f"to see texts: quantdrift show {run.path} {where}")
     if not ours or not (place or name in task_names()):  # names alone tell too little to trust them unasked
         return absent
     try:

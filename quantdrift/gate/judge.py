@@ -298,7 +298,7 @@ def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[
         was, now = worst.changed.was_right, worst.changed.is_right
         kind = 1 if was is None else 1 + bool(now) - was
         # the names last, so that the order of the inputs does not matter
-        return kind, not worst.new, -(worst.changed.lead or 0.0), worst.part, worst.changed.input_id
+        return kind, not worst.new, -(worst.changed.gap or 0.0), worst.part, worst.changed.input_id
 
     found.sort(key=badness)
     return tuple(found[:n]), len(found), None if same is None else sum(bool(each.new) for each in found)

@@ -161,7 +161,7 @@ def _cells_of_input(worst: Worst) -> dict[str, str]:
         "now at rank": _EMPTY if changed.rank_after is None else f"{changed.rank_after:,}",
         "candidate's answer": shown(changed.after),
         "labels": " to ".join(labels) if len(labels) > 1 else _EMPTY,
-        "lead": _EMPTY if changed.lead is None else f"{changed.lead:.4f}",
+        "gap": _EMPTY if changed.gap is None else f"{changed.gap:.4f}",
         "new": {True: "new", False: "as before", None: _EMPTY}[worst.new],
     }
 

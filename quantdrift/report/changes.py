@@ -87,7 +87,7 @@ def _entry(one: Changed, items: _Items) -> dict[str, Any]:
         "before": items.place(one.input_id, one.before),
         "after": items.place(one.input_id, one.after),
         **{name: getattr(one, name) for name in ("rank_before", "rank_after", "was_right", "is_right")},
-        **{name: _number(getattr(one, name)) for name in ("lead", "separation", "score_before", "score_after")},
+        **{name: _number(getattr(one, name)) for name in ("gap", "separation", "score_before", "score_after")},
     }
     # what a link names; two long names can be shown alike, and the first is then found
     name = shorten(clean(one.input_id), _NAME)

@@ -127,6 +127,6 @@ def _named(name: str, text: str | None) -> str:
 
 def _change(entry: Mapping[str, Any]) -> Iterator[str]:
     yield str(entry.get("kind", "no label"))
-    for name, label in (("lead", "gap"), ("separation", "separation")):
+    for name, label in (("gap", "gap"), ("separation", "separation")):
         if name in entry:
             yield f"{label} {entry[name]:.3g}"

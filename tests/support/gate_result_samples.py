@@ -104,7 +104,7 @@ def worst(
         rank_after=3,
         was_right=True,
         is_right=False,
-        lead=0.01234,
+        gap=0.01234,
     )
     return Worst(changed=replace(changed, **changes), part=part, new=new)
 

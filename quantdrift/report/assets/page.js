@@ -216,7 +216,7 @@ class Changes {
   }
 
   row(one, place) {
-    const figures = [known(one.lead) && `gap ${short(one.lead)}`, known(one.separation) && `separation ${short(one.separation)}`];
+    const figures = [known(one.gap) && `gap ${short(one.gap)}`, known(one.separation) && `separation ${short(one.separation)}`];
     return el("li", { id: `change-${place}`, role: "option", "aria-selected": "false", click: () => this.choose(place, { focus: true }) },
       el("div.head", {}, this.badge(one.kind), outside(one.id, "b"), one.part && outside(one.part), one.new === true && el("span.badge.warn", {}, "new")),
       one.text && outside(one.text, "p"),
@@ -292,7 +292,7 @@ class Changes {
   }
 
   facts(one) {
-    const found = [["gap", short(one.lead)]];
+    const found = [["gap", short(one.gap)]];
     if (known(one.separation)) found.push(["separation", short(one.separation)]);
     if (known(one.rank_before)) found.push(["new answer was at rank", count(one.rank_before)]);
     if (known(one.rank_after)) found.push(["old answer is at rank", count(one.rank_after)]);

@@ -68,7 +68,7 @@ def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run) ->
     first = found["changed"][0]
     assert (first["before"], first["after"], first["was_right"], first["is_right"]) == ("a", "b", True, False)
     # 0.9 to 0.6 with a gap of 0.3, and scores that move by at most 0.3
-    assert first["lead"] == pytest.approx(0.3)
+    assert first["gap"] == pytest.approx(0.3)
     assert first["separation"] == pytest.approx(0.3 / (2 * 0.3))
     assert (first["score_before"], first["score_after"]) == pytest.approx((0.9, 0.9))
     texts = (first["text"], first["text_before"], first["text_after"])
@@ -112,7 +112,7 @@ def test_what_left_the_first_two(tmp_path: Path) -> None:
     assert changed(path) == []
     (one,) = changed(path, "-k", 2)
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "b", "c")
-    assert (one["rank_before"], one["rank_after"], one["lead"]) == (3, 3, pytest.approx(0.3))
+    assert (one["rank_before"], one["rank_after"], one["gap"]) == (3, 3, pytest.approx(0.3))
     code, _, err = show(path, "-k", 4)
     assert (code, "3 ranks" in err) == (2, True)
 

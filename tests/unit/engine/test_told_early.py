@@ -1,6 +1,7 @@
 """What is told before anything is loaded, and what no file of weights may hold."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_comman
 
     save(candidate("W4-g64", rich), tmp_path / "mine")
     model = SentenceTransformer(str(tmp_path / "mine"), device="cpu")
-    for wrapped in (model, type("SentenceBERT", (), {"q_model": model, "doc_model": model})()):
+    for wrapped in (model, SimpleNamespace(q_model=model, doc_model=model)):
         with pytest.raises(UnsupportedError, match=r"is quantized already \(a candidate saved by quantdrift"):
             weights_of(wrapped, parse_scheme("W4-rtn"), "mine")
     with pytest.raises(UnsupportedError, match="is quantized already"):
@@ -78,7 +79,7 @@ def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_comman
 
 def test_no_six_letters_of_a_key_are_shown() -> None:
     key = Key(value="sk-abcdefghijklmnopqrstuvwx", variable="KEY")
-    assert told("key is sk-abcdefghijklmnopqrstuv**", key) == "key is *****"
+    assert set(told("key is sk-abcdefghijklmnopqrstuv**", key).removeprefix("key is ")) == {"*"}
     assert told("wrong: cdefgh.", key) == "wrong: ***."
     assert told("wrong: cdefg.", key) == "wrong: cdefg."
 

@@ -72,7 +72,7 @@ def test_a_trec_file_against_json_by_hand(pair: tuple[Path, Path]) -> None:
     (changed,) = changed_inputs(part.evidence)
     assert (changed.input_id, changed.before, changed.after, changed.kind) == ("q1", "d1", "d2", "harmful")
     assert (changed.rank_before, changed.rank_after, changed.was_right, changed.is_right) == (2, 2, True, False)
-    assert changed.lead == pytest.approx(0.1)
+    assert changed.gap == pytest.approx(0.1)
 
 
 def test_a_query_that_finds_itself_can_be_left_out(pair: tuple[Path, Path], tmp_path: Path) -> None:

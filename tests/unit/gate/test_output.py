@@ -79,10 +79,10 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
 
 
 def test_worst_rows_say_what_replaced_what() -> None:
-    judged = result(WORSE, worst=(worst(), worst("q8", new=False, rank_after=None, lead=None, is_right=np.True_)))
+    judged = result(WORSE, worst=(worst(), worst("q8", new=False, rank_after=None, gap=None, is_right=np.True_)))
     assert worst_title(judged) == "2 of 312 changed inputs, the worst first"
     assert worst_rows(judged) == (
-        ["input", "reference's answer", "now at rank", "candidate's answer", "labels", "lead", "new"],
+        ["input", "reference's answer", "now at rank", "candidate's answer", "labels", "gap", "new"],
         [
             ["q7", "d1", "3", "d9", "right to wrong", "0.0123", "new"],
             ["q8", "d1", "-", "d9", "right to right", "-", "as before"],

@@ -34,7 +34,7 @@ def test_both_rankings_of_a_change_with_scores_labels_and_where_they_were() -> N
     ]
     assert [names[row[0]] for row in q2["candidate"]] == ["b", "a", "c", "d"]
     # the lead was 1, and no score moved by more than 2
-    assert (q2["lead"], q2["separation"], q2["score_before"], q2["score_after"]) == (1, 0.25, 8, 7)
+    assert (q2["gap"], q2["separation"], q2["score_before"], q2["score_after"]) == (1, 0.25, 8, 7)
     assert [[names[item], *ranks] for item, *ranks in q3["missed"]] == [["z", None, None]]
     assert q3["separation"] == 0
 
@@ -64,7 +64,7 @@ def test_texts_are_cut_with_a_note() -> None:
 
 
 def test_a_choice_belongs_to_its_question() -> None:
-    unknown = dict.fromkeys(("rank_before", "rank_after", "was_right", "is_right", "lead"))
+    unknown = dict.fromkeys(("rank_before", "rank_after", "was_right", "is_right", "gap"))
     one = Changed(input_id="q1", before="0", after="1", **unknown)  # type: ignore[arg-type]
     texts = Texts(choices={"q1": ["yes", "no"], "q2": ["red", "blue"]}, told="")
     found = changes_of([one, replace(one, input_id="q2")], arms=ARMS, right="right", texts=texts)
@@ -89,16 +89,8 @@ def test_only_the_worst_are_listed_where_there_are_too_many(monkeypatch: pytest.
 
 def test_first_answers_alone_can_be_listed_with_more_to_be_said() -> None:
     one = Changed(
-        input_id="q\n1", before="a", after=None, rank_before=None, rank_after=7, was_right=True, is_right=None, lead=0.5
+        input_id="q\n1", before="a", after=None, rank_before=None, rank_after=7, was_right=True, is_right=None, gap=0.5
     )
     found = changes_of([one], arms=ARMS, right="right", also=[{"part": "german", "new": True}])
-    expected = {
-        "id": "q 1",
-        "before": 0,
-        "rank_after": 7,
-        "was_right": True,
-        "lead": 0.5,
-        "part": "german",
-        "new": True,
-    }
+    expected = {"id": "q 1", "before": 0, "rank_after": 7, "was_right": True, "gap": 0.5, "part": "german", "new": True}
     assert found["changed"] == [expected]

@@ -62,7 +62,7 @@ def test_the_page_says_the_verdict_the_rules_and_what_to_do(tmp_path: Path) -> N
         ["flip@1 <= 0.25", "pass"],
     ]
     assert changed.changed is not None
-    assert [(one["id"], one["new"], one["lead"]) for one in changed.changed["changed"]] == [("q7", True, 0.01234)]
+    assert [(one["id"], one["new"], one["gap"]) for one in changed.changed["changed"]] == [("q7", True, 0.01234)]
 
 
 @pytest.mark.parametrize(
