@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import quantdrift
-from quantdrift import _hook
+from quantdrift.display import clean
 from quantdrift.extras import version_of
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
@@ -102,13 +102,22 @@ def diagnose() -> dict[str, Any]:
 
 def _hook_report() -> dict[str, Any]:
     """Whether stock harness commands know quantdrift's models here."""
-    finder, off, startup_file = _hook.installed_finder(), _hook.switched_off(), _startup_file()
+    startup_file, broken = _startup_file(), getattr(sys, "quantdrift_hook_error", None)
+    try:
+        from quantdrift import _hook  # noqa: PLC0415 -- a broken one is told, too
+
+        finder, off = _hook.installed_finder(), _hook.switched_off()
+    except Exception as error:  # of a file that was cut short, or of another version
+        finder, off, broken = None, False, broken or f"{type(error).__name__}: {error}"
     errors = {} if finder is None else dict(finder.errors)
-    if errors:
+    if broken is not None:
+        advice = f"The hook is broken ({clean(broken)}): pip install --force-reinstall quantdrift; {_FALLBACK}."
+        errors = {"quantdrift._hook": clean(broken)}
+    elif errors:
         failed = "; ".join(f"{name}: {error}" for name, error in errors.items())
         advice = f"The hook could not hook into {failed}."
     elif off:
-        advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {_FALLBACK}."
+        advice = f"The hook is switched off by QUANTDRIFT_HOOK: unset it; {_FALLBACK}."
     elif finder is None:
         advice = f"The hook is inactive: install quantdrift with pip in this Python, started without -S; {_FALLBACK}."
     else:

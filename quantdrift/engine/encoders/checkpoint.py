@@ -346,11 +346,7 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     """The transformer of a GGUF file, its weights dequantized."""
     import transformers  # noqa: PLC0415 -- takes seconds to import
 
-    place: dict[str, Any] = {
-        "pretrained_model_name_or_path": checkpoint.folder,
-        "gguf_file": checkpoint.gguf,
-        "dtype": "auto",
-    }
+    place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.gguf}
     # Blocks are unpacked by the names that weights have below a language model's head.
     with_head = type(AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed

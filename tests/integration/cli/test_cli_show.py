@@ -127,7 +127,9 @@ def test_without_a_label_there_is_no_kind(run: Run, tmp_path: Path) -> None:
 
 
 def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path) -> None:
-    assert show(run.path, "-n", "1", "-o", tmp_path / "changed.csv")[0] == 0
+    assert show(run.path, "-n", "1", "-o", tmp_path / "one.csv")[0] == 0
+    assert len((tmp_path / "one.csv").read_text().splitlines()) == 2  # the head, and one
+    assert show(run.path, "-o", tmp_path / "changed.csv")[0] == 0
     with (tmp_path / "changed.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["input_id"]: row for row in csv.DictReader(file)}
     assert len(rows) == 4  # all of them

@@ -1,7 +1,9 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import resources
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift import _hook
+from quantdrift import _hook, doctor
 from support.places import ROOT
 
 STARTUP = ROOT / "plugins" / "startup"
@@ -147,3 +149,35 @@ def test_the_pth_file_is_quiet_where_the_package_has_gone(monkeypatch: pytest.Mo
     (line,) = lines_to_run("quantdrift.pth")
     exec(line, {})
     assert "quantdrift" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "def install(", "\0\0", "raise RuntimeError('cut')", "def install(): ...", "import nowhere_to_be_found"],
+)
+def test_a_broken_hook_is_quiet_at_the_start_and_told_by_doctor(tmp_path: Path, content: str) -> None:
+    """A real Python with a site folder of its own, whose quantdrift is broken."""
+    (tmp_path / "quantdrift").mkdir()
+    (tmp_path / "quantdrift" / "__init__.py").touch()
+    (tmp_path / "quantdrift" / "_hook.py").write_text(content)
+    (line,) = lines_to_run("quantdrift.pth")
+    (tmp_path / "quantdrift.pth").write_text(line + "\n")
+    script = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print(getattr(sys, 'quantdrift_hook_error', None))"
+    environment = {**os.environ, "PYTHONPATH": "", "QUANTDRIFT_HOOK": ""}
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path.parent,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Error" in ended.stdout  # which doctor shows
+
+
+def test_doctor_says_that_the_hook_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "quantdrift_hook_error", "SyntaxError: '(' was never closed", raising=False)
+    told = doctor.diagnose()["hook"]
+    assert "The hook is broken (SyntaxError: '(' was never closed): pip install --force-reinstall" in told["advice"]
+    assert told["errors"]

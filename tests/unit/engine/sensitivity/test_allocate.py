@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from quantdrift.allocation.record import Allocation
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
-from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
+from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
 from support.sensitivity import setting_of
@@ -83,7 +83,7 @@ def test_layers_that_are_kept_take_no_part_in_the_budget() -> None:
 def test_weights_that_are_not_finite_are_refused(criterion: str) -> None:
     world = World(k_proj=1.0)
     world.model.parts["k_proj"].weight.data[0, 0] = float("nan")  # type: ignore[operator, index]  # it is linear
-    with pytest.raises(DataError, match="losses that are not finite"):
+    with pytest.raises(UnsupportedError, match=r"k_proj\.weight of tiny holds NaN or infinity"):
         world.allocate(f"W3.5-g4+{criterion}")
 
 
