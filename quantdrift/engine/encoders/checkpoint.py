@@ -75,6 +75,9 @@ class StoredCandidate(SentenceEncoder):
         """Digest of all that decides its embeddings: weights as loaded, settings of the transformer, tokenizer,
         prompts, pooling, format, kernels and libraries.
         """
+        if self.checkpoint.method == "quantdrift" and self._onnx is None:
+            # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
+            return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
         parts = {
             **encoder_parts(self),

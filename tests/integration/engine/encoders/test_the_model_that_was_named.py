@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
@@ -26,7 +27,7 @@ from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.saving.save import make_candidate
+from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
@@ -297,3 +298,21 @@ def test_a_checkpoint_keeps_its_own_type(half: Path, tmp_path: Path) -> None:
     tiny().save_pretrained(str(tmp_path / "reference"))
     run = run_two(tmp_path / "reference", half, tmp_path / "run")
     assert "reference computed in float32, candidate in bfloat16" in weights_line(run.record)
+
+
+def test_a_folder_that_was_written_is_the_candidate_that_was_measured(tmp_path: Path) -> None:
+    """One set of weights has one fingerprint, so that a check made on the run is taken for the folder."""
+    tiny().save_pretrained(str(tmp_path / "model"))
+    spec = parse(f"{tmp_path / 'model'}@W4-rtn")
+    run = measured(tmp_path / "model")
+    how: Any = {"settings": Settings(batch_size=8), "store": EmbeddingStore(None), "progress": Silent()}
+    pair = make_candidate(spec, dataset=None, device="cpu", **how)
+    record = save_candidate(spec, pair, tmp_path / "w4", progress=Silent())
+    other = run_two(tmp_path / "model", tmp_path / "w4", tmp_path / "versus")
+    fingerprint = run.record["model"]["candidate_fingerprint"]
+    assert record["weights"]
+    assert other.record["model"]["candidate_fingerprint"] == fingerprint
+    assert other.record["model"]["candidate"]["fingerprint"] == fingerprint
+    assert np.array_equal(
+        run.evidence().candidate_top.candidate_scores, other.evidence().candidate_top.candidate_scores
+    )
