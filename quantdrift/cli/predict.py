@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _FEW = 32
 """Calibration queries below which a rate is known to some twenty points only, and its interval alone is shown."""
 _NOTES = (
-    "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals); "
+    "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals, "
+    "over the queries alone: the prediction is of first order, and errs more the fewer the bits); "
     "'by gap': widths chosen on the other half of the queries.",
     "random signs: the same, if layers moved the gaps in random directions; a rough guide for other quantizers.",
     "*: a best choice, as no other line has both fewer bits and fewer flips (random signs). Only the documents ranked "

@@ -143,7 +143,7 @@ def _dtypes(record: Record) -> str:
     """The number types that both models compute with, where they are known."""
     made = record.get("quantization") or {}
     reference = str(record.get("settings", {}).get("dtype") or "").removeprefix("torch.")
-    runtime = (made.get("runtime") or {}).get("dtype")
+    runtime = str((made.get("runtime") or {}).get("dtype"))
     candidate = DTYPES[runtime] if runtime in DTYPES else str(made.get("dtype") or reference).removeprefix("torch.")
     if not reference:
         return ""

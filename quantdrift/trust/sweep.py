@@ -295,7 +295,10 @@ class Advice:
             return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the changed answers"
         if best.fix is None:
-            told = f"Recommended: allocate. Nothing cheaper than full precision gives back {wanted}; more bits, a part"
+            told = (
+                f"Recommended: allocate. Nothing cheaper than full precision is shown to give back {wanted}; more bits, "
+                "a part"
+            )
         else:
             told = (
                 f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "

@@ -44,7 +44,7 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     out = cli("route", pets, "--markdown")[1]
     assert "| score | percentile | routed | cost | lost accuracy recovered | changes recovered |" in out
     rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
-    assert "Recommended: allocate. Nothing cheaper than full precision gives back 90 %" in rough
+    assert "Recommended: allocate. Nothing cheaper than full precision is shown to give back 90 %" in rough
     assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
     assert "one more bit throughout" in rough
     assert "the paper would" in rough

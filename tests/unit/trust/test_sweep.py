@@ -118,7 +118,9 @@ def test_the_cheapest_that_gives_back_enough_is_advised_and_the_cost_of_each_is_
     # all of them cost as much as full precision, so that routing is no use
     everything = advised(classified(BEFORE, AFTER), 0.6, bits=4, speed_up=4)
     assert (everything.fix, everything.choices[-2].cost) == ("allocate", 1)
-    assert everything.sentences[0].startswith("Recommended: allocate. Nothing cheaper than full precision gives back")
+    assert everything.sentences[0].startswith(
+        "Recommended: allocate. Nothing cheaper than full precision is shown to give back"
+    )
     # 0.4 and 0 become 0.2 and 0.21, and with one more bit 0.307 and 0.098
     near = advised(classified([[0.0, 0.4]] * 2, [[0.21, 0.2], [0.0, 0.4]]), bits=4, speed_up=4)
     assert (near.fix, [one.changes for one in near.choices]) == ("allocate", [0, 1, 1])
