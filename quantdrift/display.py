@@ -202,7 +202,7 @@ def error_line(error: Exception) -> str:
     if isinstance(error, QuantDriftError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        where = "" if error.filename is None else f": {error.filename}"
+        where = "" if error.filename is None else f": {shorten(str(error.filename), 200)}"
         return clean(f"{error.strerror}{where}")
     return f"unexpected {type(error).__name__}: {clean(str(error))}".removesuffix(": ")
 

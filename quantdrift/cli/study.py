@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 FILE = "STUDY: The study.yaml."
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
+OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,9 @@ def retry(options: Running) -> Shown:
 
 
 @prints("json", "markdown")
-def status(*, study: Path = argument(FOLDER)) -> Shown:
+def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) -> Shown:
     """Which cells are done, open, running or failed, and why."""
-    folder = _opened(study)
+    folder = _opened(study, out)
     states = {cell.name: folder.state(cell) for cell in folder.cells}
     reasons = {cell.name: failed.reason for cell in folder.cells if (failed := folder.failure(cell)) is not None}
     rows = [
@@ -127,6 +128,7 @@ def status(*, study: Path = argument(FOLDER)) -> Shown:
 def results(
     *,
     study: Path = argument(FOLDER),
+    out: Path | None = option(OUT),
     metric: list[str] | None = option(METRIC),
     pooled: str | None = option(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
@@ -145,7 +147,7 @@ def results(
     from quantdrift.study.results import pooled as pooled_of
     from quantdrift.study.results import results_of, sized_of, write_table
 
-    folder = _opened(study)
+    folder = _opened(study, out)
     found, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
     if table is not None:
         write_table([result.row() for result in found], table)
@@ -511,10 +513,12 @@ def _reasons(failed: Sequence[tuple[PlannedCell, FailedCell]]) -> Iterator[str]:
         yield f"failed: {cells[0]}{others}: {reason}"
 
 
-def _opened(study: Path) -> StudyFolder:
+def _opened(study: Path, out: Path | None) -> StudyFolder:
     """The folder of a study, also where its study.yaml is named."""
     if study.suffix in {".yaml", ".yml"}:
-        return open_study(RUNS / study.stem)
+        return open_study(out or RUNS / study.stem)
+    if out is not None:
+        raise StudyError(f"expected --out with a study.yaml; got it with {study}, which is a folder")
     if not (study / STUDY).is_file() and study.name != STUDY:
         raise StudyError(f"expected the folder of a study, with {STUDY}, or its study.yaml; got {study}")
     return open_study(study)

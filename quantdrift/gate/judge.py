@@ -184,7 +184,7 @@ class Matched:
         differs: what makes the two incomparable, one line each; empty if nothing does.
         notes: what to know, one sentence each, without a full stop.
         n_answers_changed: inputs to which the candidate now gives another first answer than it did.
-        same_candidate: whether its weights are known to be those of the baseline.
+        same_candidate: whether its weights, or of a finished run its file, are known to be those of the baseline.
     """
 
     now: Snapshot
@@ -328,12 +328,12 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
     elif moved:
         notes.append(f"{moves} than when the baseline was made")
-    weights = here.candidate_fingerprint
-    same = here.spec == there.spec and weights is not None and weights == there.candidate_fingerprint
+    known = here.candidate_fingerprint
+    same = here.spec == there.spec and known is not None and known == there.candidate_fingerprint
     if here.spec != there.spec:
         notes.append(f"the baseline is of {there.spec}")
     elif same:
-        notes.append("the candidate's weights are those of the baseline, to the bit")
+        notes.append("the candidate is that of the baseline, to the bit")
     return Matched(
         now=one,
         before=other,

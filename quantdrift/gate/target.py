@@ -72,8 +72,8 @@ def target_of_run(run: Run) -> Target:
     """A run folder, to be judged."""
     record, evidence, identity = run.record, run.evidence(), Identity.of(run.record)
     compared = record.get("diff") or {}
-    if compared:  # of two finished runs, whose weights nobody saw
-        identity = replace(identity, model_fingerprint=None, candidate_fingerprint=None)
+    if compared:  # of two finished runs: of the candidate its file is known, of the reference its answers are compared
+        identity = replace(identity, model_fingerprint=None)
     asked = (compared.get("reference") or {}).get("format") == "lm-eval"
     left_out = int(record["data"].get("inputs_left_out") or 0)
     notes = [str(warning).rstrip(".") for warning in record["data"].get("warnings") or ()]
@@ -119,6 +119,7 @@ def target_of_diff(diff: Diff) -> Target:
         identity=Identity(
             spec=f"{diff.a.model} vs {diff.b.model}",
             model=diff.a.model,
+            candidate_fingerprint=diff.b.digest,
             data=diff.a.data or diff.b.data or f"{n:,} inputs",
             data_fingerprint=digest(*named) if several else digests[0],
             settings=settings,

@@ -295,16 +295,14 @@ class Advice:
             return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the changed answers"
         if best.fix is None:
-            told = (
-                f"Recommended: allocate. Nothing cheaper than full precision is shown to give back {wanted}; more bits, "
-                "a part"
-            )
+            nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
+            told = f"Recommended: allocate. {nothing}; more bits"
         else:
             told = (
                 f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "
                 f"{_percent(best.cost)} of the cost of full precision"
             )
-        more = " (quantdrift allocate spends them on the layers that move the gap)" if self.fix == "allocate" else ""
+        more = ", on the layers that move the gap (quantdrift allocate)" if self.fix == "allocate" else ""
         side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
         unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
         interval = f"95 % interval {_percent(risk.low)} to {_percent(risk.high)}"

@@ -53,6 +53,28 @@ def graph(
     return model
 
 
+def endless() -> Any:
+    """A loop that turns 2^62 times before it gives the states of tokens."""
+    make, kinds = onnx.helper, onnx.TensorProto
+    value = make.make_tensor_value_info
+    body = make.make_graph(
+        [
+            make.make_node("Identity", ["go_on"], ["go_on_out"]),
+            make.make_node("Mul", ["states_in", "half"], ["states_out"]),
+        ],
+        "body",
+        [value("turn", kinds.INT64, []), value("go_on", kinds.BOOL, []), value("states_in", kinds.FLOAT, None)],
+        [value("go_on_out", kinds.BOOL, []), value("states_out", kinds.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.float32(0.5), "half")],
+    )
+    model = graph()
+    model.graph.node[-1].output[0] = "before"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1 << 62), "turns"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.bool_(True), "always"))
+    model.graph.node.append(make.make_node("Loop", ["turns", "always", "before"], ["last_hidden_state"], body=body))
+    return model
+
+
 def quantized(plain: Path, method: str, path: Path) -> None:
     """A graph as onnxruntime quantizes it."""
     from onnxruntime import quantization  # noqa: PLC0415 -- seconds to import

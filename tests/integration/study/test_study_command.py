@@ -52,6 +52,10 @@ def test_cells_are_the_runs_of_the_plain_command_and_results_say_what_they_say(p
     assert cell.record["metrics"] == plain.record["metrics"]
     assert cell.record["files"] == plain.record["files"]  # bit for bit
 
+    Path(FOLDER).rename("elsewhere")
+    moved = quantdrift("study", "results", "study.yaml", "--out", "elsewhere", "--json", quiet=False)
+    assert json.loads(moved)["cells"]
+    Path("elsewhere").rename(FOLDER)
     line = ("study", "results", "study.yaml", "--pooled", "flip@1", "--table", "t.parquet", "--json")
     told = json.loads(quantdrift(*line, quiet=False))
     rows = {(row["scheme"], row["data"]): row for row in told["cells"]}

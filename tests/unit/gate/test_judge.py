@@ -263,7 +263,7 @@ def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, A
 @pytest.mark.parametrize(
     ("baseline", "now", "notes", "same"),
     [
-        ({}, {}, ["the candidate's weights are those of the baseline, to the bit"], True),
+        ({}, {}, ["the candidate is that of the baseline, to the bit"], True),
         ({"spec": "minilm@W3-rtn", "candidate_fingerprint": "x"}, {}, ["the baseline is of minilm@W3-rtn"], False),
         # nor are the same weights under another spec, as they may be run in another way
         ({"spec": "minilm@W3-rtn"}, {}, ["the baseline is of minilm@W3-rtn"], False),

@@ -61,7 +61,8 @@ def test_two_finished_runs_have_no_weights(tmp_path: Path) -> None:
     found = target_of_diff(diff(tmp_path, qrels=QRELS))
     identity = found.identity
     assert (identity.spec, identity.model) == ("a.trec vs b.trec", "a.trec")
-    assert (identity.model_fingerprint, identity.candidate_fingerprint) == (None, None)
+    assert identity.model_fingerprint is None
+    assert identity.candidate_fingerprint == read_finished(tmp_path / "b.trec").digest
     assert identity.data == "2 inputs"
     snapshot = found.snapshot([parse_metric("flip@1"), parse_metric("gold_lost@1")])
     assert snapshot.input_ids == ("q1", "q2")

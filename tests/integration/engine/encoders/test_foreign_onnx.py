@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 
 from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
-from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.models.checkpoint import find_checkpoint, full_precision
 from quantdrift.models.named import resolve
 from quantdrift.models.onnx_graph import OnnxGraph, read_graph
@@ -55,6 +55,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(name: Path, reference: SentenceEncoder | None) -> StoredCandidate:
     return load_checkpoint(find_checkpoint(str(name)), reference, device=CPU)
+
+
+def test_a_graph_that_does_not_end_is_stopped(
+    reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = samples.folder(tmp_path / "endless", model=samples.endless())
+    monkeypatch.setattr("quantdrift.engine.encoders.onnx.DEADLINE", 0.5)
+    with pytest.raises(RunError, match=r"took more than 0\.5 s for one batch and was stopped"):
+        embed(load(endless, reference))
 
 
 def embed(encoder: SentenceEncoder) -> NDArray[np.float64]:
