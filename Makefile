@@ -1,12 +1,16 @@
-# Everything runs in .venv, which `make setup` makes; the other targets call it first.
+# Everything runs in .venv, which `make setup` makes; the other targets call it first. The demo has a light one.
 # Another Python than python3: make setup PYTHON=python3.12
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO := .venv-demo
+EXTRA_$(VENV) := dev
+EXTRA_$(DEMO) := demo
 
 MAKEFLAGS += --no-builtin-rules
+.PRECIOUS: %/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check golden faults suites bench matrix clean
@@ -17,8 +21,8 @@ help: ## List the targets
 setup: $(INSTALLED) ## Make .venv and install quantdrift with everything for development
 	@:
 
-demo: setup ## Score a quantized model in mteb and explain the drift table
-	@$(BIN)/quantdrift demo
+demo: $(DEMO)/.installed ## Score a quantized model in mteb and explain the drift table, in an environment of its own
+	@$(DEMO)/bin/quantdrift demo
 
 # A worker for every core, each computing in one thread: more would stand in each other's way.
 test: setup ## Run the tests
@@ -53,18 +57,18 @@ clean: ## Remove caches and build results; .venv stays
 	find quantdrift plugins tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An install copies the start-up files, so a change in them asks for a new one as well.
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard plugins/startup/*) | $(BIN)/python
-	@echo "Installing quantdrift and what it needs into $(VENV) (the first time takes minutes) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable ".[dev]"
+%/.installed: pyproject.toml constraints.txt $(wildcard plugins/startup/*) | %/bin/python
+	@echo "Installing quantdrift[$(EXTRA_$*)] into $* (the first time takes minutes) ..."
+	@$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[$(EXTRA_$*)]"
 	@touch $@
 
-# A half-made .venv would look finished the next time, hence the rm.
-$(BIN)/python:
+# A half-made environment would look finished the next time, hence the rm.
+%/bin/python:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "$(PYTHON) was not found: install Python 3.11 or newer," \
 			"or name it with make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "quantdrift needs Python 3.11 or newer, and $(PYTHON) is" \
 			"$$($(PYTHON) --version 2>&1): name another with make PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
