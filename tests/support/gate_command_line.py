@@ -11,7 +11,7 @@ import pytest
 from quantdrift.cli import main
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 300

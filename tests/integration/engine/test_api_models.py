@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
-from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.data.labelled import read_search_folder
 from support.candidate_samples import tiny
 from support.places import ROOT
 from support.small_evidence import assert_same

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 from quantdrift.engine.sensitivity import criteria, gaps
-from quantdrift.runs import Run as Finished
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import Run as Finished
+from quantdrift.runs.folder import read_run
 from support.tiny_command_line import N_QUERIES, Run, corpora, one_thread, place, quantdrift, text
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

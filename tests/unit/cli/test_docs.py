@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import GROUPS, app
-from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import FAMILIES, parse_metric
 from support.places import ROOT
 

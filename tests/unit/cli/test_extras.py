@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import MissingExtraError, QuantDriftError
-from quantdrift.extras import EXTRAS
+from quantdrift.base.errors import MissingExtraError, QuantDriftError
+from quantdrift.base.extras import EXTRAS
 from support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import GROUPS
-from quantdrift.cli.output import Shown, emit, form_of
-from quantdrift.errors import QuantDriftError
-from quantdrift.report.words import Grid
+from quantdrift.show.output import Shown, emit, form_of
+from quantdrift.show.tables import Grid
 from support.command_line import cli
 
 SHOWN = Shown(

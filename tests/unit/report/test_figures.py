@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.compare.law import law_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
 from quantdrift.report.figures import Curve, Figure, theme
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import PlannedCell, StudyFolder
 from quantdrift.study.plan import CellSettings, DataEntry
 from quantdrift.study.results import Result, results_of
+from quantdrift_paper.law import law_runs
 from support.small_evidence import FOUR, THREE
 from support.study_samples import study_of
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import StudyError, UnknownNameError
-from quantdrift.report.paper import _CONTENT
-from quantdrift.report.paper_capture import CAPTURE_TABLES
+from quantdrift.base.errors import StudyError, UnknownNameError
 from quantdrift.study.plan import cells_of
 from quantdrift.study.suites import load_suite, suite_names
+from quantdrift_paper.capture_tables import CAPTURE_TABLES
+from quantdrift_paper.tables import _CONTENT
 
 FIGURES = {"law", "sephist", "criteria"}
 
