@@ -31,7 +31,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
         **{name: (name,) for name in ("faiss", "usearch", "ray")},
-        **{name: (name,) for name in ("mlflow", "trackio", "wandb")},
     }
 )
 """Extra of quantdrift to the modules that it brings."""
@@ -42,7 +41,6 @@ _PACKAGES = {
     "open_clip": "open_clip_torch",
     "awq": "autoawq",
     "faiss": "faiss-cpu",
-    "mlflow": "mlflow-skinny",
 }
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
 

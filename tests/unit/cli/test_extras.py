@@ -111,7 +111,7 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
 
 def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
     base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic", "yaml"}
-    ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks"}
+    ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks", "quantdrift_paper"}
     known = {*base, *ours, *sys.stdlib_module_names, *(m for each in EXTRAS.values() for m in each)}
     imported: dict[str, Path] = {}
     for folder in ("quantdrift", "plugins", "tasks"):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.cli import main
 from quantdrift.features.rag.answers import Condition, RagRecord
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
+from quantdrift_paper.__main__ import main
 from quantdrift_paper.rows import RunCell, Table, accuracy_rank, escaped
 from quantdrift_paper.tables import tables_of, write_paper
 from support.study_samples import study_of
@@ -193,7 +193,7 @@ def test_only_what_a_suite_was_to_give_is_missed(
     def told(*shows: str) -> list[str]:
         """What is said of the tables, but for those that are written."""
         StudyRecord(cells=study.cells, shows=shows).write(study.path / STUDY)
-        monkeypatch.setattr(sys, "argv", ["quantdrift", "report", str(study.path), "--tex", str(tmp_path / "tex")])
+        monkeypatch.setattr(sys, "argv", ["paper", "tables", str(study.path), "-o", str(tmp_path / "tex")])
         with pytest.raises(SystemExit):
             main()
         written, *rest = capsys.readouterr().out.split("\n\n")[0].splitlines()
