@@ -17,7 +17,7 @@ def cli(*words: object) -> tuple[int, str, str]:
     sys.argv = ["quantdrift", *map(str, words)]
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            (paper if words[0] in OF_PAPER else main)()
+            (paper if {*words[:1]} & OF_PAPER else main)()
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:
