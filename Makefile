@@ -29,11 +29,12 @@ test: setup ## Run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		--no-loadscope-reorder
 
-check: setup ## Lint, formatting, types and import boundaries
+check: setup ## Lint, formatting, types, import boundaries and the budget of lines
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tests/size/size.py
 
 golden: setup ## Hold what fifty commands give against the figures in tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py

@@ -12,26 +12,26 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Embeddings": "api",
-    "Evidence": "evidence",
+    "Evidence": "evidence.record",
     "GapRouter": "trust.router",
-    "QuantDriftError": "errors",
+    "QuantDriftError": "base.errors",
     "QuantizedPair": "engine.pair",
     "RescoredSearch": "trust.serving",
-    "RetrievalDataset": "datasets.retrieval",
+    "RetrievalDataset": "data.retrieval",
     "RoutedModel": "trust.serving",
-    "Run": "runs",
-    "Scheme": "spec",
+    "Run": "runs.folder",
+    "Scheme": "spec.grammar",
     "Settings": "engine.inputs",
-    "Spec": "spec",
+    "Spec": "spec.grammar",
     "StabilityCheck": "trust.check",
     "compare_runs": "compare.two_runs",
     "drift": "api",
     "measure": "metrics",
     "parse_metric": "metrics",
-    "parse_scheme": "spec",
-    "parse_spec": "spec",
-    "read_beir_folder": "datasets.retrieval",
-    "read_run": "runs",
+    "parse_scheme": "spec.grammar",
+    "parse_spec": "spec.grammar",
+    "read_beir_folder": "data.retrieval",
+    "read_run": "runs.folder",
     "score_embeddings": "engine.scoring.streamed",
 }
 
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> object:
     # a plain start must not pay for these
     from importlib import import_module  # noqa: PLC0415
 
-    from quantdrift.extras import extras_named  # noqa: PLC0415
+    from quantdrift.base.extras import extras_named  # noqa: PLC0415
 
     with extras_named(needed_for=f"quantdrift.{name}"):
         module = import_module(f"quantdrift.{_MODULES[name]}")

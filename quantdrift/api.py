@@ -24,7 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
-from quantdrift.datasets.labelled import (
+from quantdrift.base.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError
+from quantdrift.base.extras import extras_named
+from quantdrift.base.progress import Silent, Terminal
+from quantdrift.data.labelled import (
     ClassificationDataset,
     Dataset,
     Labelled,
@@ -33,16 +36,13 @@ from quantdrift.datasets.labelled import (
     read_folder,
     task_names,
 )
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
-from quantdrift.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError
-from quantdrift.evidence import Evidence
-from quantdrift.extras import extras_named
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import measure
-from quantdrift.progress import Silent, Terminal
-from quantdrift.runs import Run, check_place, write_run
-from quantdrift.spec import Scheme, Spec, Versus, dtype_named, parse_pair, parse_scheme
+from quantdrift.runs.folder import Run, check_place, write_run
+from quantdrift.spec.grammar import Scheme, Spec, Versus, dtype_named, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder
@@ -224,7 +224,7 @@ def _pair(
             + ("the same one" if candidate is reference else type(candidate).__name__)
         )
     scheme = _scheme(candidate)
-    from quantdrift.models.checkpoint import refuse_quantized  # noqa: PLC0415 -- as below
+    from quantdrift.checkpoints.checkpoint import refuse_quantized  # noqa: PLC0415 -- as below
 
     first = None if _is_named(reference) else _loaded(reference, device, stack)
     if first is not None:
@@ -256,9 +256,9 @@ def _scheme(candidate: Any) -> Scheme | None:
 
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
     """A model in memory, in evaluation mode until the stack is left."""
+    from quantdrift.checkpoints.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
     from quantdrift.engine.encoders.sentence import encoder_of  # noqa: PLC0415 -- as above
     from quantdrift.engine.weights import left_as_it_was  # noqa: PLC0415 -- torch
-    from quantdrift.models.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
 
     if device is not None:
         raise UnsupportedError("device is for models given by name; move the model with model.to()")

@@ -20,7 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.display import clean, complain
+from quantdrift.base.display import clean, complain
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.checkpoints.checkpoint import refuse_quantized
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
@@ -33,11 +36,8 @@ from quantdrift.engine.run import describe_run
 from quantdrift.engine.scoring.deployed import DeployedState, as_ranked
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.evidence import Evidence
-from quantdrift.models.checkpoint import refuse_quantized
-from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.spec import Scheme
+from quantdrift.evidence.record import Evidence
+from quantdrift.spec.grammar import Scheme
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves ask for more."""

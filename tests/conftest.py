@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from quantdrift.errors import MissingExtraError
+from quantdrift.base.errors import MissingExtraError
 
 settings.register_profile("quick", deadline=None, max_examples=30)
 settings.load_profile("quick")

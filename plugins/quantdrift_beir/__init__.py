@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from quantdrift.errors import MissingExtraError
+from quantdrift.base.errors import MissingExtraError
 
 if find_spec("beir") is None:
     raise MissingExtraError("beir", "beir", needed_for="quantdrift_beir")

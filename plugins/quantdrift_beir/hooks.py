@@ -14,8 +14,8 @@ from beir.reranking import Rerank  # type: ignore[import-untyped]  # it ships no
 from beir.retrieval.evaluation import EvaluateRetrieval  # type: ignore[import-untyped]  # likewise
 from beir.retrieval.search.dense import DenseRetrievalExactSearch  # type: ignore[import-untyped]  # likewise
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.patching import arguments_of, errors_in_one_line, wrap
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.patching import arguments_of, errors_in_one_line, wrap
 from quantdrift_beir.pairs import held_pair
 from quantdrift_beir.results import evaluate_custom
 from quantdrift_beir.search import rerank_both, search_both

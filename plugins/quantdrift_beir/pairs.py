@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import name_in_config
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair as Weights
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import UnsupportedError
 from quantdrift.harness import Arms, Side, as_vectors, weights_of
-from quantdrift.models.named import name_in_config
-from quantdrift.spec import Scheme, Spec, parse_scheme
+from quantdrift.spec.grammar import Scheme, Spec, parse_scheme
 
 _ANSWERS = frozenset({"encode", "encode_corpus", "encode_queries", "predict"})
 """Methods of beir's models that go through the weights of the present arm."""

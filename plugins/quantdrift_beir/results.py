@@ -8,16 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from quantdrift.display import clean, complain
-from quantdrift.display import say as print_line
+from quantdrift.base.display import clean, complain
+from quantdrift.base.display import say as print_line
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.measure import with_qrels
 from quantdrift.engine.store import key_of
-from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.harness import Found, Results
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
-from quantdrift.runs import Run, write_run
+from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift_beir.pairs import QuantizedPair
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import UnsupportedError
 from quantdrift.harness import (
     DEPTH,
     PROBE,
@@ -27,7 +27,7 @@ from quantdrift.harness import (
     search_lists,
     similarity_of,
 )
-from quantdrift.runs import now
+from quantdrift.runs.folder import now
 from quantdrift_beir.pairs import QuantizedPair, digest_of_data, inputs_of, key_of_texts
 from quantdrift_beir.results import PairedResults, paired_results
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.layers import find_linears
-from quantdrift.errors import UnsupportedError
-from quantdrift.spec import Scheme, Spec, chooses, parse, parse_scheme
+from quantdrift.spec.grammar import Scheme, Spec, chooses, parse, parse_scheme
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _REFUSED = (

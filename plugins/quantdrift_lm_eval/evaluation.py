@@ -17,10 +17,10 @@ from typing import Any
 
 from lm_eval.api.model import CachingLM
 
-from quantdrift.errors import UnsupportedError
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples
 from quantdrift.harness import carefully
-from quantdrift.runs import now
+from quantdrift.runs.folder import now
 from quantdrift_lm_eval.results import Compared, add_drift
 
 _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)

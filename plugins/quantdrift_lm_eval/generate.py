@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from torch import nn
 
-from quantdrift.display import clean, shorten
+from quantdrift.base.display import clean, shorten
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.engine.encoders.loading import Told, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.finished.rag_questions import Prompt
+from quantdrift.features.rag.questions import Prompt
 
 _LOCAL = ("hf", "hf-auto", "huggingface")
 """Models whose files transformers loads here."""

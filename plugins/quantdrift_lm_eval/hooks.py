@@ -11,7 +11,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from quantdrift.patching import arguments_of, errors_in_one_line, is_pair, wrap
+from quantdrift.base.patching import arguments_of, errors_in_one_line, is_pair, wrap
 
 NAME = "quantdrift"
 """Of our model, as in --model quantdrift."""

@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from quantdrift.display import clean, complain
+from quantdrift.base.display import clean, complain
+from quantdrift.base.errors import DataError, RunError, UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.loading import Told, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
-from quantdrift.models.named import ModelSource
-from quantdrift.spec import Spec
+from quantdrift.spec.grammar import Spec
 from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
 from quantdrift_lm_eval.hooks import on_evaluator_imported
 

@@ -19,9 +19,9 @@ from lm_eval.evaluator_utils import _compute_task_aggregations
 from lm_eval.utils import sanitize_list
 
 import quantdrift
-from quantdrift.display import clean, complain
+from quantdrift.base.display import clean, complain
+from quantdrift.base.errors import RunError
 from quantdrift.engine.inputs import Settings
-from quantdrift.errors import RunError
 from quantdrift.finished.lm_eval_evidence import (
     HIGHER_IS_BETTER,
     PairedFilter,
@@ -33,7 +33,7 @@ from quantdrift.finished.lm_eval_evidence import (
     scores_of,
 )
 from quantdrift.harness import Found, carefully
-from quantdrift.runs import read_run, write_run
+from quantdrift.runs.folder import read_run, write_run
 from quantdrift_lm_eval.model import Recording
 
 KEY = "quantdrift"

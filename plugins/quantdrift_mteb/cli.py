@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from quantdrift._hook_notify import change
-from quantdrift.datasets.labelled import Dataset
+from quantdrift.data.labelled import Dataset
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval import _filter_queries_without_positives as with_positives
 from mteb.types import PromptType
 
-from quantdrift.datasets.images import Images
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
+from quantdrift.data.images import Images
+from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.loading import one_line
-from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
 
 OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/mteb.md)"
 

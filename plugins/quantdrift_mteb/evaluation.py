@@ -13,13 +13,13 @@ from typing import Any
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
-from quantdrift.display import clean, complain, say
+from quantdrift.base.display import clean, complain, say
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import with_qrels
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Found, carefully, refuse_without_search, remembered
 from quantdrift.metrics.keys import drift_keys, harness_metrics
-from quantdrift.runs import now, write_run
+from quantdrift.runs.folder import now, write_run
 from quantdrift_mteb.families import Watch
 from quantdrift_mteb.pairs import MtebPair, Where
 from quantdrift_mteb.search import NAMED

@@ -25,14 +25,14 @@ from mteb.abstasks import (
 )
 from numpy.typing import ArrayLike, NDArray
 
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.pair import Arm
 from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.evidence.record import Evidence
 from quantdrift.harness import as_vectors
 from quantdrift.metrics.order import order_agreement
-from quantdrift.probe import LinearProbe
 from quantdrift_mteb.pairs import Where
 
 CLASSES = ("different", "same")

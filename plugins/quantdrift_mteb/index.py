@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.deployed import Deployment, as_ranked, score_deployed
-from quantdrift.errors import UnsupportedError
 from quantdrift.harness import as_vectors, similarity_of
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 
 class DeployedIndex:

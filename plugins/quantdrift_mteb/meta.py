@@ -11,15 +11,15 @@ from typing import Any
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.checkpoints.checkpoint import full_precision
+from quantdrift.checkpoints.classifier_config import is_cross_encoder, model_json
+from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
 from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.metrics.keys import harness_metrics
-from quantdrift.models.checkpoint import full_precision
-from quantdrift.models.classifier_config import is_cross_encoder, model_json
-from quantdrift.models.named import EMBEDDED, ModelSource
-from quantdrift.spec import Scheme, Spec, parse
+from quantdrift.spec.grammar import Scheme, Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
 GetModelMeta = Callable[..., ModelMeta]

@@ -19,11 +19,11 @@ from mteb.models import (
 )
 from mteb.types import PromptType
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.pair import Arm, QuantizedPair
-from quantdrift.errors import UnsupportedError
 from quantdrift.harness import Arms, Found, Results, refuse_without_search, weights_of
-from quantdrift.models.named import ModelSource
-from quantdrift.spec import Spec
+from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.search import NAMED, Encoded, SearchCall, rerank, search_by_embedding, watch_layers
 
 Where = tuple[str, str]

@@ -18,6 +18,7 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
@@ -27,7 +28,6 @@ from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.harness import (
     DEPTH,
     PROBE,

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from quantdrift.display import clean, shown
-from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
-from quantdrift.finished.diff import Changed, changed_inputs
+from quantdrift.base.display import clean, shown
+from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
-from quantdrift.runs import Run, read_run
+from quantdrift.runs.changes import Changed, changed_inputs
+from quantdrift.runs.folder import Run, read_run
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, Session, tersely
 

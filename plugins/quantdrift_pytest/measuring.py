@@ -25,14 +25,14 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 import quantdrift
-from quantdrift.datasets.labelled import Dataset, load_task, read_folder
-from quantdrift.errors import MissingExtraError, QuantDriftError, RunError
-from quantdrift.extras import version_of
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError
+from quantdrift.base.extras import version_of
+from quantdrift.base.records import problem_of, write_text
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.target import target_of_run
-from quantdrift.models.named import resolve
-from quantdrift.records import problem_of, write_text
-from quantdrift.runs import Run, read_run
-from quantdrift.spec import Dtype, Spec, Versus, is_endpoint, parse_pair
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
 from quantdrift_pytest.session import Session
 
@@ -202,10 +202,10 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
+        from quantdrift.base.progress import Silent  # noqa: PLC0415 -- likewise
         from quantdrift.engine.inputs import Settings  # noqa: PLC0415 -- likewise
         from quantdrift.engine.run import run  # noqa: PLC0415 -- torch
         from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
-        from quantdrift.progress import Silent  # noqa: PLC0415 -- likewise
 
         return run(
             pair,

@@ -122,7 +122,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     verbose = config.get_verbosity() > 0
     lines = [each["line"] for each in running.told if each["line"] and (verbose or not each["passed"])]
     if lines or running.written:
-        from quantdrift.display import one_line, printable  # noqa: PLC0415 -- only where it tells
+        from quantdrift.base.display import one_line, printable  # noqa: PLC0415 -- only where it tells
 
         terminalreporter.write_sep("=", "quantdrift")
         for line in [*lines, *running.written]:

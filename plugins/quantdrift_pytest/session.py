@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import pytest
 
-from quantdrift.display import printable
-from quantdrift.errors import QuantDriftError, SpecError
+from quantdrift.base.display import printable
+from quantdrift.base.errors import QuantDriftError, SpecError
 
 if TYPE_CHECKING:
-    from quantdrift.datasets.labelled import Dataset
+    from quantdrift.data.labelled import Dataset
     from quantdrift_pytest.drift import Drift
 
 ASSERTED = pytest.StashKey[list[dict[str, Any]]]()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.solver import solve
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 from quantdrift.statistics.estimates import Estimate, mean_estimate, quantile_estimate, rate_estimate
 
 _DRAWS = 512

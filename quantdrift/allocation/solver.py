@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.spec import Scheme
+from quantdrift.spec.grammar import Scheme
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

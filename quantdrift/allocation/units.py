@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.spec import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.spec.grammar import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
 
 FUSED: tuple[tuple[str, ...], ...] = (
     ("q_proj", "k_proj", "v_proj"),

@@ -1,6 +1,7 @@
 """The command line: what `quantdrift --help` says, and how every command ends.
 
-A command is the function `command` of the module of its name, which is imported when it is called.
+A command is the function `command` of the module of its name, or of the feature of its name; it is imported when it
+is called.
 """
 
 from __future__ import annotations
@@ -11,69 +12,69 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from quantdrift import __version__
-from quantdrift.display import complain, error_line, flush, let_go, say
-from quantdrift.errors import QuantDriftError, SpecError
-from quantdrift.extras import extras_named
+from quantdrift.base.display import complain, error_line, flush, let_go, say
+from quantdrift.base.errors import QuantDriftError, SpecError
+from quantdrift.base.extras import extras_named
+from quantdrift.base.registry import Registry
 
 USAGE, INTERRUPTED = 2, 130
-GROUPS = {
+GROUPS: dict[str, dict[str, str]] = {
     "Measure": {
         "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
-        "corpus-size": "Do more documents change more answers?",
         "study": "Many models, schemes and corpora; goes on where it stopped.",
-        "waterfall": "Weights, embeddings, index: which changes answers?",
-        "noise": "How much of a flip rate is the runtime itself?",
-        "rag": "Answers of a generator behind a quantized search.",
-        "contrast": "The same embeddings as classes and as a search.",
-        "mteb": "mteb's own command, without the hook.",
-        "lm-eval": "lm-eval's own command, without the hook.",
-        "demo": "The main job on an embedded model.",
     },
     "Read finished runs": {
         "metrics": "Metrics of finished runs, with intervals.",
         "show": "The changed inputs of a run, with their texts.",
         "report": "A run, or what a gate said, as a page for a browser.",
-        "card": "What quantization changed, for a model card.",
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
         "breakdown": "Which inputs change, which are harmed?",
-        "law": "Does the separation predict the change rate?",
-        "contenders": "Does the theory predict the flip rate?",
     },
-    "Trust": {
+    "Trust and repair": {
         "certify": "Which answers can be trusted, without labels?",
         "route": "Send unsure inputs to full precision: does it pay?",
-    },
-    "Repair": {
-        "repair": "Which deployment changes fewest answers?",
-        "predict": "Estimate flips at every width, quantizing nothing.",
         "allocate": "Choose which layers get more bits.",
-        "export": "Write an allocation as runtimes read it.",
         "quantize": "Write the quantized model to a folder.",
     },
-    "Guard": {
-        "plan": "How many inputs does a verdict need?",
-        "gate": "Pass or fail, against rules and a baseline.",
-        "canary": "Is the model still the one of the index?",
-    },
+    "Guard": {"gate": "Pass or fail, against rules and a baseline."},
     "Look around": {
-        "list": "Metrics, models, quantizers, tasks or suites there are.",
-        "doctor": "What is installed, and what is missing?",
-        "diagnose": "Why do two runtimes of a model differ?",
-        "cache": "What is kept from run to run: where, how much; --clear.",
+        "mteb": "mteb's own command, without the hook.",
+        "lm-eval": "lm-eval's own command, without the hook.",
     },
 }
-"""What a user wants, to the commands for it."""
-_MODULES = {"mteb": "harness", "lm-eval": "harness", "list": "listing"}
+"""What a user wants, to the commands of the core for it; features add theirs."""
+_MODULES = {"mteb": "harness", "lm-eval": "harness"}
 _NO_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """The command of a feature, which lies in its module `command`.
+
+    Attributes:
+        group: title of the part of the help that it stands in.
+        help: one line.
+        page: whether the feature has a module `page`, whose `on_study` completes the page of studies of its name.
+    """
+
+    group: str
+    help: str
+    page: bool = False
+
+
+FEATURES: Registry[Command] = Registry(
+    "quantdrift.features", package="quantdrift.features", attribute="COMMAND", kind=Command
+)
 
 
 class Interrupted(Exception):  # noqa: N818 -- not an error
@@ -85,14 +86,20 @@ class Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
+        self.groups = {title: dict(commands) for title, commands in GROUPS.items()}
+        for name, command in FEATURES.items():
+            self.groups.setdefault(command.group, {})[name] = command.help
         # only the names: for what is nearest to a name that is not known
-        self.commands: Any = {name: None for group in GROUPS.values() for name in group}
+        self.commands: Any = {name: None for group in self.groups.values() for name in group}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name."""
         if cmd_name not in self.commands:
             return None
-        module = import_module(f"{__name__}.{_MODULES.get(cmd_name, cmd_name.replace('-', '_'))}")
+        feature = FEATURES.module(cmd_name)
+        module = import_module(
+            f"{feature}.command" if feature else f"{__name__}.{_MODULES.get(cmd_name, cmd_name.replace('-', '_'))}"
+        )
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         inside: dict[str, Any] = getattr(module, "COMMANDS", {})
         for name, command in inside.items():
@@ -105,7 +112,7 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One line each, grouped."""
         width = max(map(len, self.commands))
-        for title, commands in GROUPS.items():
+        for title, commands in self.groups.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
@@ -141,11 +148,16 @@ def _options(
 
 def main() -> None:
     """Entry point of the `quantdrift` command."""
+    ended(app, "quantdrift")
+
+
+def ended(app: typer.Typer, name: str) -> NoReturn:
+    """Run a command line to its exit code: whatever goes wrong becomes one line on standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every encoding has the lines of tables
     try:
-        code = _run(sys.argv[1:])
+        code = _run(app, name, sys.argv[1:])
         flush()
     except Interrupted as left:
         complain(f"interrupted; {left}")
@@ -166,11 +178,11 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     try:
-        with extras_named(needed_for=" ".join(["quantdrift", *arguments[:1]])):
+        with extras_named(needed_for=" ".join([name, *arguments[:1]])):
             _refuse_unquoted(arguments)
-            code = app(prog_name="quantdrift", standalone_mode=False)
+            code = app(prog_name=name, standalone_mode=False)
     except Exception as error:
         show = getattr(error, "show", None)  # typer's errors of usage have it
         if show is None:

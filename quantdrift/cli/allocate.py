@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.report.words import Grid, percent, with_interval
-from quantdrift.spec import FULL_BITS, chooses, parse
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import FULL_BITS, chooses, parse
 
 if TYPE_CHECKING:
-    from quantdrift.allocation.record import Allocation
     from quantdrift.engine.sensitivity.jobs import Rival
+    from quantdrift.spec.allocation import Allocation
     from quantdrift.statistics.estimates import Estimate
 
 
@@ -55,9 +56,9 @@ def command(options: AllocateOptions) -> Shown:
     if not chooses(spec.scheme):
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
         raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
-    from quantdrift.allocation.record import Allocation
+    from quantdrift.base.records import read_json
     from quantdrift.engine.refusals import check_spec, refuse_deployment
-    from quantdrift.records import read_json
+    from quantdrift.spec.allocation import Allocation
 
     refuse_deployment(spec.scheme, "an allocation is of weights")
 

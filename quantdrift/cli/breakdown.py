@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quantdrift.base.text import counted
 from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, prints
-from quantdrift.cli.output import Shown
 from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.report.words import Grid, counted
-from quantdrift.runs import find_runs, refuse_copies
+from quantdrift.runs.folder import find_runs, refuse_copies
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import as_json
 
 _DEFAULT = ("flip@1", "harm", "benefit")

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.evidence import Evidence
-from quantdrift.report.words import Grid, counted, percent, with_interval
-from quantdrift.runs import Run, find_runs
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.folder import Run, find_runs
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.statistics.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
 from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Share, certify
 from quantdrift.trust.check import StabilityCheck, apply_check

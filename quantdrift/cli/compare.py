@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quantdrift.cli.options import METRIC, SEED, argument, option, prints
-from quantdrift.cli.output import Shown
 from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show, show_p, show_step
-from quantdrift.report.words import Grid
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
 
 _VERDICTS = {

@@ -6,20 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from quantdrift import perturbation
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.records import check_writable
+from quantdrift.base.text import percent
 from quantdrift.cli.options import COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.cli.show import HEAD, changed_row
-from quantdrift.datasets.retrieval import read_qrels
-from quantdrift.errors import QuantDriftError
+from quantdrift.data.retrieval import read_qrels
+from quantdrift.evidence import perturbation
 from quantdrift.finished import diff as compared
 from quantdrift.finished.contents import ARMS, Arm
 from quantdrift.finished.readers import read_finished
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.records import check_writable
-from quantdrift.report.words import Grid, metric_grid, percent
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.show.changes import HEAD, changed_row
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid, metric_grid
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
@@ -140,7 +142,7 @@ def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> It
     changed = [
         (name, changed_row(each, Texts(told=""), exact=evidence.exact))
         for name, evidence in known
-        for each in compared.changed_inputs(evidence)[:n_changed]
+        for each in changed_inputs(evidence)[:n_changed]
     ]
     if changed:
         total = sum(int(perturbation.flips(evidence).sum()) for _, evidence in known)
@@ -215,7 +217,7 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
     for name, values in part.values.items():
         before, after, change = compared.change_of(values)
         own[name] = {"a": before, "b": after, "change": change.to_json()}
-    listed = [] if evidence is None else compared.changed_inputs(evidence)
+    listed = [] if evidence is None else changed_inputs(evidence)
     ranks = None
     if part.lists and evidence is not None:
         ranks = {**dict(zip("ab", map(list, part.lists), strict=True)), "compared": evidence.depth}

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import typer
 
+from quantdrift.base.display import error_line, note, prose
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.extras import extras_named
 from quantdrift.cli import USAGE, Interrupted
 from quantdrift.cli.options import (
     COMMON,
@@ -22,12 +25,8 @@ from quantdrift.cli.options import (
     option,
     prints,
 )
-from quantdrift.cli.output import Shown
 from quantdrift.cli.run import measured
-from quantdrift.datasets.retrieval import read_qrels
-from quantdrift.display import error_line, note, prose
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.extras import extras_named
+from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
 from quantdrift.gate import output
@@ -35,9 +34,10 @@ from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
-from quantdrift.report.words import Grid
-from quantdrift.runs import find_runs
-from quantdrift.spec import parse_pair
+from quantdrift.runs.folder import find_runs
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import parse_pair
 
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")

@@ -9,9 +9,9 @@ from importlib.metadata import entry_points
 
 import typer
 
-from quantdrift.errors import MissingExtraError, QuantDriftError
-from quantdrift.extras import extras_named
-from quantdrift.spec import parse, parse_scheme
+from quantdrift.base.errors import MissingExtraError, QuantDriftError
+from quantdrift.base.extras import extras_named
+from quantdrift.spec.grammar import parse, parse_scheme
 
 SETTINGS = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from quantdrift.base.display import one_line
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli.options import METRIC, RUNS, argument, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.display import one_line
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.report.words import Grid, metric_grid
-from quantdrift.runs import Run, classifies, find_runs
+from quantdrift.runs.folder import Run, classifies, find_runs
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid, metric_grid
 from quantdrift.statistics.estimates import Estimate
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")

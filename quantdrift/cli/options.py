@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.cli import Interrupted
-from quantdrift.cli.output import Shown, emit, form_of
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.spec import dtype_named
+from quantdrift.show.output import Shown, emit, form_of
+from quantdrift.spec.grammar import dtype_named
 
 if TYPE_CHECKING:
-    from quantdrift.datasets.labelled import Dataset
-    from quantdrift.datasets.retrieval import RetrievalDataset
+    from quantdrift.data.labelled import Dataset
+    from quantdrift.data.retrieval import RetrievalDataset
     from quantdrift.engine.inputs import Settings
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
@@ -200,7 +200,7 @@ class OnQueries(OnModel):
             return corpus(self.data, self.task, self.split, also=", or --queries FILE with --documents FILE")
         if self.queries is None or self.documents is None or self.data is not None or self.task is not None:
             raise QuantDriftError("expected one of --data, --task, or --queries FILE with --documents FILE")
-        from quantdrift.datasets.retrieval import RetrievalDataset
+        from quantdrift.data.retrieval import RetrievalDataset
         from quantdrift.engine.calibration.sample import read_texts
 
         queries, documents = (tuple(read_texts(path)) for path in (self.queries, self.documents))
@@ -217,7 +217,7 @@ class OnQueries(OnModel):
 
 def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
     """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
-    from quantdrift.datasets.labelled import load_search_task, read_search_folder
+    from quantdrift.data.labelled import load_search_task, read_search_folder
 
     _refuse_both(data, task, also)
     return read_search_folder(data, split) if data is not None else load_search_task(str(task))
@@ -225,7 +225,7 @@ def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -
 
 def any_data(data: Path | None, task: str | None, split: str) -> Dataset:
     """The folder, the array file or the task that the options name, of whatever kind."""
-    from quantdrift.datasets.labelled import load_task, read_folder
+    from quantdrift.data.labelled import load_task, read_folder
 
     _refuse_both(data, task, "")
     return read_folder(data, split) if data is not None else load_task(str(task))

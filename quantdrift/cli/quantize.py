@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from quantdrift.base.text import some
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.report.words import some
-from quantdrift.spec import parse
+from quantdrift.show.output import Shown
+from quantdrift.spec.grammar import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ def command(options: QuantizeOptions) -> Shown:
     (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
     """
     spec = parse(options.spec)
+    from quantdrift.checkpoints.saved import check_place, check_savable
     from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
-    from quantdrift.models.saved import check_place, check_savable
 
     onnx = options.model_format == "onnx"
     check_savable(spec.scheme, onnx=onnx)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.records import check_writable, write_text
+from quantdrift.cli import FEATURES
 from quantdrift.cli.options import TASK, argument, flag, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.display import note
-from quantdrift.errors import QuantDriftError
-from quantdrift.records import check_writable, write_text
 from quantdrift.report.figures import PictureForm, write_pictures
 from quantdrift.report.page import Page, render
-from quantdrift.report.words import counted
+from quantdrift.show.output import Shown
 
 if TYPE_CHECKING:
-    from quantdrift.report.logging import Client
     from quantdrift.study.folder import StudyFolder
 
 _SUFFIXES, _MARKDOWN = {".html", ".htm"}, {".md", ".markdown"}
@@ -36,17 +35,9 @@ def command(
     ),
     task: str | None = option(TASK),
     md: bool = flag("--md: Markdown for a pull request or a README, in place of a page; printed, or written with -o."),
-    log: str | None = option(
-        "--log-to CLIENT: Also log the run, or every finished cell of the study, to wandb, mlflow or trackio: metrics,"
-        " settings, the run folder and the report. What was logged before is not logged again."
-    ),
-    project: str | None = option("NAME: Project or experiment to log to; by default what the client's settings say."),
     png: Path | None = option("FOLDER: The charts as PNG, in place of a page."),
     svg: Path | None = option("FOLDER: The charts as SVG."),
     pdf: Path | None = option("FOLDER: The charts as PDF."),
-    tex: Path | None = option(
-        "FOLDER: Of a study: the paper's tables as LaTeX and its charts as PDF, as far as the study has them."
-    ),
     k: int = option("-k --k: An input has changed if the set of its first K answers did.", default=1, min=1),
 ) -> Shown:
     """Write a report that anybody can open: one HTML file, which loads nothing else.
@@ -57,17 +48,10 @@ def command(
 
     Of a study it says which schemes are safe, and has a map of all runs, in which every run can be opened.
     """
-    client = None if log is None else _client(log)
-    places = {"png": png, "svg": svg, "pdf": pdf, "tex": tex}
+    places = {"png": png, "svg": svg, "pdf": pdf}
     asked = {form: place for form, place in places.items() if place is not None}
-    if len(asked) + (out is not None) > 1 or (asked and (md or log is not None)):
-        raise QuantDriftError(
-            "expected one of -o, --md, --png, --svg, --pdf and --tex at a time; --log-to goes with the first two"
-        )
-    if client is not None and _is_gate(what):
-        raise QuantDriftError(f"--log-to is for runs and studies; {what} is what a gate said")
-    if tex is not None:
-        return _paper(what, tex)
+    if len(asked) + (out is not None) > 1 or (asked and md):
+        raise QuantDriftError("expected one of -o, --md, --png, --svg and --pdf at a time; -o goes with --md")
     for form, place in asked.items():
         check_writable(place / "chart", what="the charts")
         page = _page(what, data=data, task=task, k=k)
@@ -76,16 +60,14 @@ def command(
         )
         return Shown(next=[f"written: {len(written)} charts in {place}", *(f"  {each.name}" for each in written)])
     if md:
-        shown = _markdown(_text(what, data=data, task=task, k=k), out)
-        return shown if client is None else _logged(shown, client, what, out, project)
+        return _markdown(_text(what, data=data, task=task, k=k), out)
     out = out or Path("report.html")
     if out.suffix.lower() not in _SUFFIXES:
         raise QuantDriftError(f"expected a file that ends in .html; got {str(out)!r}")
     check_writable(out, what="the report")
     html = render(_page(what, data=data, task=task, k=k))
     write_text(out, html, what="the report")
-    shown = Shown(next=[f"written: {out} ({len(html.encode()) / 1e6:.1f} MB); open it in a browser"])
-    return shown if client is None else _logged(shown, client, what, out, project)
+    return Shown(next=[f"written: {out} ({len(html.encode()) / 1e6:.1f} MB); open it in a browser"])
 
 
 def _text(what: Path, *, data: Path | None, task: str | None, k: int) -> str:
@@ -107,21 +89,6 @@ def _markdown(text: str, out: Path | None) -> Shown:
     return Shown(next=[f"written: {out}"])
 
 
-def _client(name: str) -> Client:
-    from quantdrift.report.logging import client_of
-
-    return client_of(name)
-
-
-def _logged(shown: Shown, client: Client, what: Path, out: Path | None, project: str | None) -> Shown:
-    from quantdrift.report.logging import entries_of, log_to
-
-    entries, group = entries_of(what, out)
-    new = log_to(client, entries, project=project, group=group)
-    note(f"{counted(len(entries), 'run')} in {client}, {new:,} of them new")
-    return shown
-
-
 def _study(what: Path) -> StudyFolder | None:
     """The study that lies in a folder, or whose study.json is named."""
     from quantdrift.study.folder import STUDY, open_study
@@ -130,48 +97,25 @@ def _study(what: Path) -> StudyFolder | None:
 
 
 def _is_gate(what: Path) -> bool:
-    from quantdrift.runs import RECORD
+    from quantdrift.runs.folder import RECORD
     from quantdrift.study.folder import STUDY
 
     return what.is_file() and what.name not in {RECORD, STUDY}
 
 
-def _paper(what: Path, place: Path) -> Shown:
-    from quantdrift.report.paper import write_paper
-
-    folder = _study(what)
-    if folder is None:
-        raise QuantDriftError(f"--tex is for studies: expected the folder of one, with study.json; got {what}")
-    check_writable(place / "table", what="the tables")
-    written, left_out = write_paper(folder, place)
-    made = {kind: [file.stem for file in written if file.parent.name == kind] for kind in ("tables", "figures")}
-    given = {name for names in made.values() for name in names}
-    lines = [f"{kind}: {', '.join(names)}" for kind, names in made.items() if names]
-    if folder.shows:
-        missed = {
-            name: left_out.get(name) or left_out.get(f"figure {name}") or "the paper has no table of this name"
-            for name in folder.shows
-            if name not in given
-        }
-        lines += ["not given: " + "; ".join(f"{name} ({why})" for name, why in missed.items())] if missed else []
-    else:
-        lines.append(
-            f"{len(left_out)} other tables and figures of the paper need other runs; quantdrift list suites says which "
-            "suite is for which"
-        )
-    return Shown(lines=lines, next=[f"\nwritten: {len(written)} files in {place}; {written[-1]} shows all"])
-
-
 def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
     from quantdrift.report import gate, run, study
-    from quantdrift.runs import read_run
+    from quantdrift.runs.folder import read_run
 
     folder, is_gate = _study(what), _is_gate(what)
     if (folder is not None or is_gate) and (data or task or k > 1):
         holder = "a study knows its data" if folder else "the result of a gate holds what it shows"
         raise QuantDriftError(f"--data, --task and -k are for runs; {holder}")
     if folder is not None:
-        return study.page_of(folder)
+        page = study.page_of(folder)
+        if folder.kind in FEATURES and FEATURES[folder.kind].page:
+            return cast(Page, import_module(f"{FEATURES.module(folder.kind)}.page").on_study(page, folder))
+        return page
     if is_gate:
         return gate.page_of(gate.read_result(what))
     return run.page_of(read_run(what), data=data, task=task, k=k)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import typer
 
+from quantdrift.base.errors import QuantDriftError, UnknownNameError
+from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
-from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.identity import Identity
-from quantdrift.report.words import Grid, percent, with_interval
-from quantdrift.runs import find_runs
+from quantdrift.runs.folder import find_runs
+from quantdrift.runs.identity import Identity
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.trust.certify import Share
 from quantdrift.trust.router import GapRouter, percentile_threshold
 from quantdrift.trust.sweep import RoutedRun, break_even_share, relative_cost, study_run

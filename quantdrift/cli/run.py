@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantdrift.base.display import note
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.options import (
     ENGINE,
     KEEP,
@@ -22,16 +24,15 @@ from quantdrift.cli.options import (
     option,
     prints,
 )
-from quantdrift.cli.output import Shown
-from quantdrift.display import note
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.report.words import candidate_lines, data_line, findings, headlines, metric_grid, verdict, weights_line
-from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
+from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import metric_grid
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, parse_pair
 
 if TYPE_CHECKING:
-    from quantdrift.datasets.labelled import Dataset
+    from quantdrift.data.labelled import Dataset
     from quantdrift.engine.encoders.server import Servers
-    from quantdrift.runs import Run
+    from quantdrift.runs.folder import Run
 
 RUNS = Path("quantdrift-runs")
 _DECIDE = (
@@ -78,7 +79,7 @@ class RunOptions(MeasuringAnything):
     @property
     def in_shards(self) -> bool:
         """Whether the corpus is read a part at a time."""
-        from quantdrift.datasets.shards import is_sharded
+        from quantdrift.data.shards import is_sharded
 
         asked = self.keep or any(one is not None for one in (self.engine, self.workers, self.shard))
         if asked and self.data is None:
@@ -139,10 +140,10 @@ def command(options: RunOptions) -> Shown:
 
 def _in_shards(pair: Spec | Versus, options: RunOptions) -> Run:
     """Measure a pair on a corpus that is read a part at a time."""
-    from quantdrift.datasets.shards import SHARD, read_sharded
+    from quantdrift.data.shards import SHARD, read_sharded
     from quantdrift.engine.shards import refuse_in_shards, run_shards
     from quantdrift.engine.workers import Workers
-    from quantdrift.runs import check_place
+    from quantdrift.runs.folder import check_place
 
     assert options.data is not None  # that is where the shards are
     if options.shortlist is not None:
@@ -171,7 +172,7 @@ def measured(
     """Measure a pair on the data that are named, and write the run folder."""
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs import check_place
+    from quantdrift.runs.folder import check_place
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
@@ -207,10 +208,10 @@ def _asked(
     pair: Spec | Versus, dataset: Dataset, options: MeasuringAnything, shortlist: Sequence[object]
 ) -> str | None:
     """A digest of all that decides a run; None where files here do not tell it: on a hub, on a server, uncached."""
+    from quantdrift.base.extras import version_of
+    from quantdrift.base.records import bytes_digest, file_digest
+    from quantdrift.checkpoints.named import resolve
     from quantdrift.engine.calibration.sample import calibration_file
-    from quantdrift.extras import version_of
-    from quantdrift.models.named import resolve
-    from quantdrift.records import bytes_digest, file_digest
     from quantdrift.study.sources import stamp_of
 
     names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
@@ -247,7 +248,7 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: 
     Other data may have the same name. Whoever comes second gets a folder of their own, which is said on standard
     error: a run never takes the place of one on other data.
     """
-    from quantdrift.records import read_json
+    from quantdrift.base.records import read_json
 
     models = (pair.reference, "vs", pair.candidate) if isinstance(pair, Versus) else (str(pair),)
     name = "_".join(slug(part) for part in (*models, "on", dataset.name))

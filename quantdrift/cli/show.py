@@ -9,21 +9,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from quantdrift.base.display import clean, shorten, shown
+from quantdrift.base.errors import DataError, QuantDriftError
+from quantdrift.base.records import write_text
 from quantdrift.cli.options import TASK, argument, flag, option, prints
-from quantdrift.cli.output import Shown
-from quantdrift.display import clean, shorten, shown
-from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
-from quantdrift.records import write_text
-from quantdrift.report.words import Grid
-from quantdrift.runs import classifies, read_run
+from quantdrift.runs.changes import KINDS, Changed, changed_inputs
+from quantdrift.runs.folder import classifies, read_run
+from quantdrift.show.changes import HEAD, changed_row
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
 
-HEAD = ("input", "reference", "candidate", "change")
 _FIRST = 10
 """Inputs that people are shown if they do not say how many."""
-_TEXT = 240
-"""Characters of a text on the screen."""
 _CELL = 32_000
 """Of a cell in CSV; a spreadsheet takes 32,767."""
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
@@ -98,26 +96,6 @@ def _lines(number: int, name: str, reference: str, candidate: str, change: str) 
     yield f"\n{number:<10} {name}   {change}"
     yield f"reference  {reference}"
     yield f"candidate  {candidate}"
-
-
-def changed_row(one: Changed, texts: Texts, *, exact: bool) -> Iterator[str]:
-    """The input, what either arm answers, and how it changed; of cut lists the separation is a bound."""
-    text = texts.inputs.get(one.input_id)
-    yield shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
-    for name, score, right, rank, other in (
-        (one.before, one.score_before, one.was_right, one.rank_after, "candidate"),
-        (one.after, one.score_after, one.is_right, one.rank_before, "reference"),
-    ):
-        parts = [] if score is None else [f"{score:.4f}"]
-        parts += [] if right is None else ["relevant" if right else "not relevant"]
-        parts += [] if rank is None else [f"rank {rank:,} in the {other}"]
-        answer = texts.item(one.input_id, name)
-        words = f" ({', '.join(parts)})" if parts else ""
-        yield shown(name, _TEXT) + words + ("" if answer is None else f"  {shown(answer, _TEXT)}")
-    change: list[str] = [one.kind or "no label"]
-    change += [] if one.gap is None else [f"gap {one.gap:.4g}"]
-    change += [] if one.separation is None else [f"separation {'' if exact else '≤ '}{one.separation:.3g}"]
-    yield ", ".join(change)
 
 
 def _json(one: Changed, texts: Texts) -> dict[str, Any]:

@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from quantdrift.base.display import clean, duration, note
+from quantdrift.base.errors import DiskError, StudyError
+from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.text import counted, percent
 from quantdrift.cli import Interrupted
 from quantdrift.cli.options import ENGINE, KEEP, METRIC, WORKERS, argument, flag, option, prints
-from quantdrift.cli.output import Shown
 from quantdrift.cli.run import RUNS
-from quantdrift.display import clean, duration, note
-from quantdrift.errors import DiskError, StudyError
-from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.report.words import Grid, counted, percent
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
 from quantdrift.study.folder import (
     STUDY,
     FailedCell,
@@ -134,14 +135,8 @@ def results(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
     ),
     table: Path | None = option("FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
-    capture: Path | None = option(
-        "FILE: Of a capture study, write one row a capture, and one for each two criteria, into .csv or .parquet."
-    ),
 ) -> Shown:
-    """What the finished cells say, one row a cell; and which schemes are worse over all corpora.
-
-    Of a capture study: what share of a wider uniform width's benefit the allocations of each criterion keep.
-    """
+    """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import show
     from quantdrift.study.results import pooled as pooled_of
@@ -185,15 +180,11 @@ def results(
         grids=grids,
         lines=lines,
     )
-    if folder.capture is None and capture is None:
-        told = ["with 95 % intervals: --table FILE.csv, or --json"] if rows and table is None else []
-        return replace(shown, lines=[*lines, *told])
-    from quantdrift.cli.capture import captured
-
-    of_capture = captured(folder, metric, capture)
-    grids = [*of_capture.grids, *grids[1:]]  # the cells are in the table, hundreds of them
-    data = {**shown.data, "capture": of_capture.data}
-    return replace(of_capture, data=data, grids=grids, lines=[*lines, *of_capture.lines])
+    if folder.capture is not None:
+        lines.append(f"what each criterion keeps, from a checkout: python -m quantdrift_paper capture {folder.path}")
+    elif rows and table is None:
+        lines.append("with 95 % intervals: --table FILE.csv, or --json")
+    return replace(shown, lines=lines)
 
 
 def _sizes_grid(sized: Sequence[Sized]) -> Grid:
@@ -388,7 +379,7 @@ class Display:
         from rich.progress import Progress as Bars
         from rich.table import Column
 
-        from quantdrift.console import console
+        from quantdrift.base.console import console
 
         out = console(error=True)
         named = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, Slice
 from quantdrift.statistics.estimates import Estimate
 

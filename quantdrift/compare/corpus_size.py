@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
+from quantdrift.base.errors import RunError
 from quantdrift.compare.buckets import EDGES
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.statistics.estimates import Estimate, as_json
 from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference

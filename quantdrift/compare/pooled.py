@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.compare.two_runs import joined
-from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import Metric
 from quantdrift.metrics.numbers import show_p, show_step
-from quantdrift.runs import Run
+from quantdrift.runs.folder import Run
 from quantdrift.statistics.estimates import RESAMPLES, Estimate, percentile_interval, resampled
 from quantdrift.statistics.paired import mcnemar_exact, sign_change_tails
 from quantdrift.statistics.verdicts import holm

@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.evidence import Evidence
-from quantdrift.identity import Identity
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
-from quantdrift.runs import Run, classifies, read_run
+from quantdrift.runs.folder import Run, classifies, read_run
+from quantdrift.runs.identity import Identity
 from quantdrift.statistics.verdicts import PairedComparison, PairedSample, compare_samples
 
 DEFAULT_METRICS = (

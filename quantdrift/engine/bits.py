@@ -10,7 +10,7 @@ from torch import nn
 
 from quantdrift.engine.layers import LinearLayer, memory_range
 from quantdrift.engine.quantizers.base import n_groups
-from quantdrift.spec import FULL_BITS
+from quantdrift.spec.grammar import FULL_BITS
 
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""

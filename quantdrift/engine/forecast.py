@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from quantdrift.allocation.solver import settings_of
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order
 from quantdrift.engine.calibration.sample import DEFAULT_SIZE, calibration_file, draw_sample
 from quantdrift.engine.inputs import Inputs
@@ -29,9 +31,7 @@ from quantdrift.engine.sensitivity.allocate import allocate_for_search
 from quantdrift.engine.sensitivity.problem import contenders_for, draw_queries
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import put_aside
-from quantdrift.errors import QuantDriftError
-from quantdrift.progress import Silent
-from quantdrift.spec import Scheme, chooses, needs_inputs, parse
+from quantdrift.spec.grammar import Scheme, chooses, needs_inputs, parse
 
 _PROBED = 8
 """Inputs that are run through the model to time a calibration, and queries to time a choice of widths."""

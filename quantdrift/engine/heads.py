@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out, named_modules
-from quantdrift.errors import UnknownNameError, UnsupportedError
 
 NO_HEAD = "none"
 """In place of a head's name: every layer is quantized."""

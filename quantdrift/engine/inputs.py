@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.datasets.images import Images
+from quantdrift.data.images import Images
 from quantdrift.engine.store import digest_of
 
 Vectors = NDArray[np.float32]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import DataError, ServerError
+from quantdrift.base.progress import Progress
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
@@ -19,10 +20,9 @@ from quantdrift.engine.scoring.deployed import DeployedState
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
 from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
-from quantdrift.errors import DataError, ServerError
-from quantdrift.evidence import Evidence, Judgements, Noise, Top
-from quantdrift.probe import LinearProbe
-from quantdrift.progress import Progress
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
+from quantdrift.spec.allocation import Allocation
 
 PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""

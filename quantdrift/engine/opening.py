@@ -12,9 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from quantdrift.datasets.images import Kind
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, told_apart
-from quantdrift.datasets.retrieval import RetrievalDataset, some
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.checkpoints.classifier_config import check_kind, is_classifier
+from quantdrift.data.images import Kind
+from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
+from quantdrift.data.retrieval import RetrievalDataset, some
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
@@ -29,13 +32,10 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Classes, Head, Search, asked_for, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.evidence.probe import LinearProbe
 from quantdrift.finished.shortlist import Shortlist as Lists
-from quantdrift.models.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
-from quantdrift.models.classifier_config import check_kind, is_classifier
-from quantdrift.probe import LinearProbe
-from quantdrift.runs import now
-from quantdrift.spec import Spec, Versus, is_endpoint, read_endpoint
+from quantdrift.runs.folder import now
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, read_endpoint
 
 Given = tuple[SentenceEncoder | None, SentenceEncoder | None]
 """Reference and candidate, where they are in memory already."""

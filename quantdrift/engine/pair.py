@@ -19,7 +19,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Progress
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
@@ -38,9 +39,8 @@ from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
 from quantdrift.engine.store import key_of
 from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.progress import Progress
-from quantdrift.spec import DTYPES, FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import DTYPES, FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.allocation.record import Allocation
-from quantdrift.cache import kept_file, read_kept
-from quantdrift.conformal import softmax_confidence
-from quantdrift.datasets.labelled import match_labels
+from quantdrift.base.cache import kept_file, read_kept
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.data.labelled import match_labels
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.pair import QuantizedPair
@@ -26,10 +26,10 @@ from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, sco
 from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
 from quantdrift.engine.sensitivity.problem import draw_queries
 from quantdrift.engine.store import digest_of, keeping, key_of
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.evidence import Evidence, Noise
-from quantdrift.extras import version_of
-from quantdrift.probe import LinearProbe
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.spec.allocation import Allocation
+from quantdrift.statistics.conformal import softmax_confidence
 
 # --- Search ---------------------------------------------------------------------------------------
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from quantdrift.datasets.images import Kind
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.errors import UnsupportedError, nearest
+from quantdrift.base.extras import extras_named
+from quantdrift.checkpoints.checkpoint import full_precision
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.images import Kind
+from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.errors import UnsupportedError, nearest
-from quantdrift.extras import extras_named
-from quantdrift.models.checkpoint import full_precision
-from quantdrift.models.named import resolve
-from quantdrift.spec import CODED, DEPLOYMENT_KEYS, SEARCH_KEYS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
+from quantdrift.spec.grammar import (
+    CODED,
+    DEPLOYMENT_KEYS,
+    SEARCH_KEYS,
+    Scheme,
+    Spec,
+    Versus,
+    calibrates,
+    chooses,
+    is_endpoint,
+)
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 

@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.display import note
+from quantdrift.base.display import note
+from quantdrift.base.errors import DataError, RunError, UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.base.progress import Progress
+from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.inputs import Rows, Settings
@@ -27,13 +30,10 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sizes import ALL, folder_of, nested_subset, nested_subsets, parts_added
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
-from quantdrift.errors import DataError, RunError, UnsupportedError
-from quantdrift.extras import version_of
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
-from quantdrift.progress import Progress
-from quantdrift.runs import Run, check_place, now, write_run
-from quantdrift.spec import Spec, Versus, chooses
+from quantdrift.runs.folder import Run, check_place, now, write_run
+from quantdrift.spec.grammar import Spec, Versus, chooses
 
 _TRIES = 2
 """Of a batch size: the second goes on behind what the first has encoded."""

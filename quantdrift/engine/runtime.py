@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.weights import left_as_it_was
-from quantdrift.errors import UnsupportedError
-from quantdrift.spec import DTYPES, STAGES, Scheme
+from quantdrift.spec.grammar import DTYPES, STAGES, Scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

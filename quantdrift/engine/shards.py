@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantdrift.allocation.record import Allocation
-from quantdrift.cache import arrays_in, kept_file, read_kept
-from quantdrift.datasets.shards import Documents, Shard, ShardedDataset
-from quantdrift.display import note
+from quantdrift.base.cache import arrays_in, kept_file, read_kept
+from quantdrift.base.display import note
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.base.progress import Progress, Silent
+from quantdrift.base.records import bytes_digest
+from quantdrift.data.shards import Documents, Shard, ShardedDataset
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
@@ -35,12 +37,10 @@ from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore, keeping, key_of
 from quantdrift.engine.workers import Scorer, Workers, threads_of
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.evidence import Noise
-from quantdrift.progress import Progress, Silent
-from quantdrift.records import bytes_digest
-from quantdrift.runs import Run, check_place, now
-from quantdrift.spec import Spec, Versus, chooses, is_endpoint
+from quantdrift.evidence.record import Noise
+from quantdrift.runs.folder import Run, check_place, now
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import Spec, Versus, chooses, is_endpoint
 
 _VERSION = 1
 """Of what is kept of a shard; a change in what it means makes kept ones void."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 
 ALL = "all"
 LEAST = 50

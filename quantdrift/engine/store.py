@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.cache import array_in, read_kept, say, seal
-from quantdrift.errors import MissingExtraError, ScoreError
-from quantdrift.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.records import bytes_digest, refusals
+from quantdrift.base.cache import array_in, read_kept, say, seal
+from quantdrift.base.errors import MissingExtraError, ScoreError
+from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.base.records import bytes_digest, refusals
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantdrift.datasets.images import Kind, contents_of
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.datasets.shards import ShardedDataset
+from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
+from quantdrift.base.progress import Progress
+from quantdrift.data.images import Kind, contents_of
+from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.shards import ShardedDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.forecast import Forecast
@@ -24,11 +26,9 @@ from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.shards import run_shards
 from quantdrift.engine.store import EmbeddingStore, digest_of
 from quantdrift.engine.workers import Workers
-from quantdrift.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist
-from quantdrift.progress import Progress
-from quantdrift.runs import now
-from quantdrift.spec import Spec, chooses, parse
+from quantdrift.runs.folder import now
+from quantdrift.spec.grammar import Spec, chooses, parse
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
 from quantdrift.study.plan import Cell
 from quantdrift.study.sources import Data

@@ -8,10 +8,10 @@ from contextlib import suppress
 import torch
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.heads import refuse_unfit
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.errors import UnsupportedError
 
 _ROWS = 8192
 """Rounded at a time: a table of a large vocabulary is the model's largest matrix."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.extras import version_of
+from quantdrift.base.records import refusals
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.store import reserve
-from quantdrift.extras import version_of
-from quantdrift.records import refusals
 
 # --- what is given back ---------------------------------------------------------------------------
 

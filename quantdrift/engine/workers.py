@@ -23,8 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from quantdrift.display import note
-from quantdrift.errors import MissingExtraError, QuantDriftError, RunError, UnsupportedError
+from quantdrift.base.display import note
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, UnsupportedError
 
 ENGINES = ("local", "ray")
 DEATHS = 3

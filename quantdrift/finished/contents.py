@@ -11,10 +11,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from quantdrift import records
-from quantdrift.errors import DataError
+from quantdrift.base import records
+from quantdrift.base.errors import DataError
 from quantdrift.finished.rankings import Qrels
-from quantdrift.identity import Identity
+from quantdrift.runs.identity import Identity
 
 _PART = 1 << 20
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.retrieval import excerpt, some
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import excerpt, some
 from quantdrift.finished.contents import FinishedRun, Part, digest, parse_json, read_text
 from quantdrift.finished.lm_eval_evidence import HASHES
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.datasets.retrieval import some
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import RunError
+from quantdrift.data.retrieval import some
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of

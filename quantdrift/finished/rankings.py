@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.retrieval import excerpt, some
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Judgements, Top
+from quantdrift.base.errors import RunError
+from quantdrift.data.retrieval import excerpt, some
+from quantdrift.evidence.record import Evidence, Judgements, Top
 
 Ranking = Mapping[str, float]
 """Item to score, higher is better."""

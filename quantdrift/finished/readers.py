@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.retrieval import excerpt, some
-from quantdrift.errors import DataError, RunError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import DataError, RunError
+from quantdrift.data.retrieval import excerpt, some
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import Arm, FinishedRun, Part, digest, number, parse_json, read_text
 from quantdrift.finished.lm_eval import is_sample, read_lm_eval, sample_files
-from quantdrift.identity import Identity
-from quantdrift.runs import EVIDENCE, RECORD, read_run
+from quantdrift.runs.folder import EVIDENCE, RECORD, read_run
+from quantdrift.runs.identity import Identity
 
 _FORMATS = (
     "a TREC run file (query Q0 document rank score tag); rankings as JSON, query to document to score (what beir's "

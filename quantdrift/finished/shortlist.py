@@ -8,11 +8,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.retrieval import RetrievalDataset, some
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import RetrievalDataset, some
 from quantdrift.finished.readers import read_trec
-from quantdrift.identity import Identity
-from quantdrift.runs import RECORD, read_run
+from quantdrift.runs.folder import RECORD, read_run
+from quantdrift.runs.identity import Identity
 
 FIRST = 100
 """Documents per query, as in the paper."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
-from quantdrift.datasets.retrieval import some
-from quantdrift.datasets.shards import is_sharded, read_sharded
-from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.base.errors import DataError, QuantDriftError
+from quantdrift.base.progress import Terminal
+from quantdrift.data.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
+from quantdrift.data.retrieval import some
+from quantdrift.data.shards import is_sharded, read_sharded
 from quantdrift.finished.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
-from quantdrift.progress import Terminal
-from quantdrift.runs import Run
+from quantdrift.runs.folder import Run
 
 _SHOWN = 10
 """Ranks of which texts are shown at most."""

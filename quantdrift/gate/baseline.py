@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
-from quantdrift.errors import RunError
-from quantdrift.identity import Identity
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import DIGEST, Record
 from quantdrift.metrics import parse_metric
-from quantdrift.records import DIGEST, Record
+from quantdrift.runs.identity import Identity
 
 DIGITS = 6
 """Decimals of an outcome. Both sides of a comparison are rounded to these."""

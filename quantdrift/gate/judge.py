@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import QuantDriftError
-from quantdrift.finished.diff import Changed, changed_inputs
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, slices_of, stored_metrics
 from quantdrift.gate.target import Target
-from quantdrift.identity import Identity
 from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.runs.changes import Changed, changed_inputs
+from quantdrift.runs.identity import Identity
 from quantdrift.statistics import verdicts
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from quantdrift.display import clean, json_text, markdown_table, note, prose, shorten, shown
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.display import clean, json_text, markdown_table, note, prose, shorten, shown
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.records import check_writable, write_text
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, least_inputs
 from quantdrift.gate.rules import Rule
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
-from quantdrift.records import check_writable, write_text
 from quantdrift.statistics.estimates import Estimate
 
 _LISTED = 3

@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.base.errors import DataError, QuantDriftError
+from quantdrift.base.records import problem_of
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.records import problem_of
 from quantdrift.statistics.verdicts import MARGIN
 
 Test = Literal["<=", ">=", "no worse"]

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Top
+from quantdrift.base.errors import RunError
+from quantdrift.evidence.record import Evidence, Top
 from quantdrift.finished.contents import digest
 from quantdrift.finished.diff import Diff, data_digest
 from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
-from quantdrift.identity import Identity
 from quantdrift.metrics import Metric, MetricError
-from quantdrift.runs import Run, classifies
+from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.identity import Identity
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
 """Readings of scores that rank documents; by the others an input has one right answer."""

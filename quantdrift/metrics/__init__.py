@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import ranking, relevance, trusted  # noqa: F401 -- they define the families
 from quantdrift.metrics.base import (
     FAMILIES,

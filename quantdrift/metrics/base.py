@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.evidence import Evidence, Stage
+from quantdrift.base.errors import QuantDriftError, UnknownNameError
+from quantdrift.evidence.record import Evidence, Stage
 from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import default_metrics, parse_metric, staged_metrics
 from quantdrift.metrics.base import Metric, MetricError, cutoff_text
 from quantdrift.statistics.estimates import undefined

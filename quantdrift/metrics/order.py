@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quantdrift.errors import ScoreError
+from quantdrift.base.errors import ScoreError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

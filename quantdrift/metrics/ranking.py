@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
-from quantdrift.evidence import Evidence
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics.base import MetricError, define
 
 Floats = NDArray[np.float64]

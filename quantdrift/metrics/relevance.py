@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
-from quantdrift.evidence import Evidence, once
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence, once
 from quantdrift.metrics.base import PerInput, define
 
 Floats = NDArray[np.float64]

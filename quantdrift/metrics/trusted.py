@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import MOST, Observed, calibrates, least_inputs, observe, split_conformal_threshold
-from quantdrift.evidence import Evidence, once
+from quantdrift.evidence.record import Evidence, once
 from quantdrift.metrics.base import define
+from quantdrift.statistics.conformal import MOST, Observed, calibrates, least_inputs, observe, split_conformal_threshold
 
 Floats = NDArray[np.float64]
 

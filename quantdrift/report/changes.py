@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quantdrift.display import clean, shorten, shown
-from quantdrift.evidence import Evidence
-from quantdrift.finished.diff import KINDS, Changed
+from quantdrift.base.display import clean, shorten, shown
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts
 from quantdrift.report.page import LARGEST, json_size
+from quantdrift.runs.changes import KINDS, Changed
 
 MOST = 10_000
 """Inputs of one page."""

@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quantdrift.conformal import confidence_in
-from quantdrift.display import clean, shorten
-from quantdrift.evidence import Evidence
-from quantdrift.extras import extras_named
-from quantdrift.perturbation import flips, separation_ratio
-from quantdrift.records import whole_file
-from quantdrift.spec import DEFAULT_GROUP_SIZE, Scheme
+from quantdrift.base.display import clean, shorten
+from quantdrift.base.extras import extras_named
+from quantdrift.base.records import whole_file
+from quantdrift.evidence.perturbation import flips, separation_ratio
+from quantdrift.evidence.record import Evidence
+from quantdrift.spec.grammar import DEFAULT_GROUP_SIZE, Scheme
+from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.certify import certify
 from quantdrift.trust.rescoring import K, stored_depths, within
 from quantdrift.trust.router import percentile_threshold

@@ -8,16 +8,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, InstanceOf, ValidationError
 
-from quantdrift.errors import RunError
-from quantdrift.finished.diff import Changed
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import problem_of, read_json
 from quantdrift.gate import output
 from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import Rule, parse_rule
-from quantdrift.identity import Identity
-from quantdrift.records import problem_of, read_json
 from quantdrift.report.changes import changes_of
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.report.words import Grid, Tone
+from quantdrift.runs.changes import Changed
+from quantdrift.runs.identity import Identity
+from quantdrift.runs.words import Tone
+from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
 
 _TONES: dict[Verdict, Tone] = {

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.display import clean, code, markdown_table, prose, shorten
+from quantdrift.base.display import clean, code, markdown_table, prose, shorten
 from quantdrift.report.page import Page, Section, Step
-from quantdrift.report.words import Grid
+from quantdrift.show.tables import Grid
 
 _WORST = 10
 """Changed inputs that are listed."""

@@ -18,11 +18,12 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from quantdrift import __version__
-from quantdrift.display import clean
-from quantdrift.errors import QuantDriftError
-from quantdrift.extras import extras_named
+from quantdrift.base.display import clean
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.extras import extras_named
 from quantdrift.report.figures import Figure, theme
-from quantdrift.report.words import Grid, Tone
+from quantdrift.runs.words import Tone
+from quantdrift.show.tables import Grid
 
 LARGEST = 10_000_000
 """Bytes of a page that still opens at once, and that a mail takes."""

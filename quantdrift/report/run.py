@@ -8,29 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.compare.buckets import Bucket, breakdown, range_words
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence
-from quantdrift.finished.diff import changed_inputs
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.numbers import cell, has_value, show, show_interval
 from quantdrift.report.changes import changes_of
 from quantdrift.report.figures import Figure, separation_histogram, spec_of, tooltip
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.report.words import (
-    Grid,
-    candidate_lines,
-    data_line,
-    estimates_of,
-    findings,
-    headlines,
-    metric_grid,
-    verdict,
-    weights_line,
-)
-from quantdrift.runs import Run, classifies
-from quantdrift.spec import Spec, parse_pair
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.words import candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
+from quantdrift.show.tables import Grid, metric_grid
+from quantdrift.spec.grammar import Spec, parse_pair
 
 _MOST_BITS = 7.5
 _FIRST_NUMBERS = ("flip@1", "noise_floor", "change.accuracy", "change.ndcg@10", "gold_lost@1", "at_risk")

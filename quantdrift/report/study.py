@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from quantdrift.compare.law import LEAST_RUNS, law_runs
-from quantdrift.display import clean, shorten
-from quantdrift.evidence import Evidence
-from quantdrift.finished.diff import changed_inputs
+from quantdrift.base.display import clean, shorten
+from quantdrift.base.text import counted, percent, some
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell as shown_cell
-from quantdrift.report import waterfall
 from quantdrift.report.figures import (
     Curve,
     Figure,
@@ -28,9 +26,11 @@ from quantdrift.report.figures import (
     short,
 )
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.report.study_figures import by_width, change_rates, heat_map, law_chart, pareto
-from quantdrift.report.words import Grid, Tone, counted, percent, some, verdict
-from quantdrift.runs import Run, classifies
+from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.words import Tone, verdict
+from quantdrift.show.tables import Grid
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result, metrics_of
 
@@ -88,7 +88,7 @@ def page_of(folder: StudyFolder) -> Page:
         list(dict.fromkeys(names))
         for names in ((one.model for one in folder.cells), (one.data.called for one in folder.cells))
     )
-    page = Page(
+    return Page(
         kind="study",
         title=f"{some(models)} on {some(data)}",
         about=f"{counted(len(seen), 'run')} of {len(folder.cells):,}, {counted(len(schemes), 'scheme')}",
@@ -112,7 +112,6 @@ def page_of(folder: StudyFolder) -> Page:
             *([_missing(folder, missing)] if missing else []),
         ],
     )
-    return waterfall.on_waterfall(page, folder) if folder.kind == "waterfall" and not missing else page
 
 
 def _texts(run: Run, known: dict[object, Texts]) -> Texts:
@@ -272,7 +271,7 @@ def _steps(path: Path, missing: Sequence[Result]) -> list[Step]:
             command=f"quantdrift study results {place} --pooled flip@1",
         )
     )
-    return [*steps, Step(text="Take tables and charts into a paper.", command=f"quantdrift report {place} --tex paper")]
+    return steps
 
 
 def _missing_words(missing: Sequence[Result]) -> Iterator[str]:
@@ -286,11 +285,6 @@ def _missing_words(missing: Sequence[Result]) -> Iterator[str]:
 
 def _charts(results: Sequence[Result], seen: Sequence[_Seen], links: Mapping[str, str]) -> Iterator[Section]:
     exact = [one for one in seen if one.routing.points]
-    if len(exact) >= LEAST_RUNS:
-        names = {one.run.path: one.result.cell.model for one in exact}
-        opens = {one.run.path: f"#{links[one.result.cell.name]}" for one in exact}
-        points = law_runs([one.run for one in exact])
-        yield Section(name="law", title="Why answers change", figures=[law_chart(points, opens, names)])
     if seen:
         yield Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)])
         yield Section(name="bits", title="Bits against damage", figures=[pareto(results)])

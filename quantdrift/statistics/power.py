@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics.estimates import at_least, at_most, lower_quantile, upper_quantile
 from quantdrift.statistics.verdicts import POWER, Spread
 

@@ -17,10 +17,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from quantdrift.display import clean
-from quantdrift.errors import QuantDriftError, RunError, StudyError
-from quantdrift.records import AS_LIST, Record, check_writable, clear_dead, file_digest, write_text
-from quantdrift.runs import Run, now, read_run
+from quantdrift.base.display import clean
+from quantdrift.base.errors import QuantDriftError, RunError, StudyError
+from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, file_digest, write_text
+from quantdrift.runs.folder import Run, now, read_run
 from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
 

@@ -8,8 +8,17 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from quantdrift.errors import SpecError, UnknownNameError
-from quantdrift.spec import CRITERIA, FULL_BITS, QUANTIZERS, Scheme, calibrates, draws, needs_inputs, parse_scheme
+from quantdrift.base.errors import SpecError, UnknownNameError
+from quantdrift.spec.grammar import (
+    CRITERIA,
+    FULL_BITS,
+    QUANTIZERS,
+    Scheme,
+    calibrates,
+    draws,
+    needs_inputs,
+    parse_scheme,
+)
 
 _Seed = Annotated[int, Field(ge=0)]
 _QUERIES = 128

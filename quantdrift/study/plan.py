@@ -13,12 +13,12 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from quantdrift.datasets.shards import is_url
-from quantdrift.display import clean
-from quantdrift.errors import SpecError, StudyError, nearest
+from quantdrift.base.display import clean
+from quantdrift.base.errors import SpecError, StudyError, nearest
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, bytes_digest, open_file
+from quantdrift.data.shards import is_url
 from quantdrift.finished.shortlist import FIRST
-from quantdrift.records import AS_LIST, MAX_DEPTH, bytes_digest, open_file
-from quantdrift.spec import Dtype, Scheme, Spec, draws, parse
+from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut
 
 _LARGEST = 1 << 20

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from quantdrift.base.errors import StudyError
+from quantdrift.base.records import whole_file
 from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
-from quantdrift.errors import StudyError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, measure, parse_metric
-from quantdrift.records import whole_file
-from quantdrift.runs import Run, classifies, is_part
-from quantdrift.spec import Scheme, parse
+from quantdrift.runs.folder import Run, classifies, is_part
+from quantdrift.spec.grammar import Scheme, parse
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.study.folder import PlannedCell, State, StudyFolder
 

@@ -9,12 +9,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.labelled import Dataset, load_task, read_folder
-from quantdrift.datasets.shards import ShardedDataset, is_sharded, read_sharded
-from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.progress import Progress, Silent
-from quantdrift.records import bytes_digest
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.base.progress import Progress, Silent
+from quantdrift.base.records import bytes_digest
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.labelled import Dataset, load_task, read_folder
+from quantdrift.data.shards import ShardedDataset, is_sharded, read_sharded
 from quantdrift.study.plan import Cell, DataEntry
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from quantdrift.errors import StudyError, UnknownNameError
+from quantdrift.base.errors import StudyError, UnknownNameError
 from quantdrift.study.plan import DataEntry, Study, loaded_yaml, study_of
 
 GROUP = "quantdrift.suites"

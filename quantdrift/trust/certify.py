@@ -11,8 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import Source, Statistic, accepts, least_inputs, nothing_accepted, observe, threshold_of
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.statistics.conformal import (
+    Source,
+    Statistic,
+    accepts,
+    least_inputs,
+    nothing_accepted,
+    observe,
+    threshold_of,
+)
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""

@@ -14,7 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from quantdrift import __version__
-from quantdrift.conformal import (
+from quantdrift.base.display import clean
+from quantdrift.base.errors import QuantDriftError, ScoreError
+from quantdrift.base.records import AS_LIST, Record
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.identity import Identity
+from quantdrift.statistics.conformal import (
     MAKE,
     ConfidenceName,
     ExchangeabilityWarning,
@@ -31,11 +36,6 @@ from quantdrift.conformal import (
     observe,
     threshold_of,
 )
-from quantdrift.display import clean
-from quantdrift.errors import QuantDriftError, ScoreError
-from quantdrift.evidence import Evidence
-from quantdrift.identity import Identity
-from quantdrift.records import AS_LIST, Record
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 # --- do served inputs look like the calibration inputs? -------------------------------------------

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import confidence_in
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.evidence.perturbation import flips
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.perturbation import flips
+from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.router import percentile_threshold
 
 DEPTHS = (5, 10, 50)

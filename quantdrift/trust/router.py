@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.evidence.record import Evidence
+from quantdrift.statistics.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
 from quantdrift.trust.check import Threshold
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import ConfidenceName, as_array, confidence_of, in_words
-from quantdrift.errors import DataError, QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.base.errors import DataError, QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.statistics.conformal import ConfidenceName, as_array, confidence_of, in_words
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.rescoring import reorder
 from quantdrift.trust.router import GapRouter

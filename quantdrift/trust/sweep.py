@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from quantdrift import perturbation
-from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
-from quantdrift.errors import QuantDriftError, RunError, SpecError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import QuantDriftError, RunError, SpecError
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import Run
-from quantdrift.spec import FULL_BITS, Spec, parse_pair
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import FULL_BITS, Spec, parse_pair
+from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.certify import Share, random_splits
 from quantdrift.trust.rescoring import K, Rescoring, rescore, stored_depths, within

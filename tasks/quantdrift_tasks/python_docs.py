@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.labelled import ClassificationDataset, Labelled
+from quantdrift.data.retrieval import RetrievalDataset
 
 NAME = "PythonDocsRetrieval"
 SMALL = "PythonDocsSmall"

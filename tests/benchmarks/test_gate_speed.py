@@ -15,7 +15,7 @@ from timing import in_turn, report
 
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 
 N, ITEMS, K = 1_000, 2_000, 200
 ROUNDS = 9

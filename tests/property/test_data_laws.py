@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 
 # Anything UTF-8 can write, line separators that are not line ends included.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

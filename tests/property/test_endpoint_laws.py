@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.encoders.server import _fingerprint, in_halves, side_by_side
 from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
-from quantdrift.spec import read_endpoint
+from quantdrift.spec.grammar import read_endpoint
 
 WORDS = st.text("abcXY019-_.", min_size=1, max_size=8)
 PATHS = st.lists(st.sampled_from(["v1", "api", "a-b"]), max_size=3).map("/".join)

@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Evidence
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import FinishedRun, Part
 from quantdrift.finished.diff import diff_runs
 from quantdrift.metrics import default_metrics, measure, parse_metric

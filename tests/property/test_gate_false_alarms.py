@@ -21,7 +21,7 @@ import quantdrift.statistics.paired
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
-from quantdrift.identity import Identity
+from quantdrift.runs.identity import Identity
 from quantdrift.statistics.estimates import Estimate
 from support.gate_samples import judge_changes
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from quantdrift.display import clean, prose, shown
+from quantdrift.base.display import clean, prose, shown
 from quantdrift.gate.output import junit_text, markdown_text, report_json
 from support.gate_result_samples import nasty
 

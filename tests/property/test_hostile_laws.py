@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import main
-from quantdrift.errors import QuantDriftError
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support.hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
 from support.written_samples import EVIDENCE, RECORD, Written, record, write_all
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.lm_eval_evidence import pair_samples
 from quantdrift.metrics import parse_metric
 from support.lm_eval_log import logged, question

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from support.contract_samples import Case, cases, example
 

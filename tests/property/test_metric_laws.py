@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift import perturbation
-from quantdrift.evidence import Noise
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Noise
 from support.metric_samples import Pair, Qrels, evidence_of, labelled, pairs, values
 
 # --- the theory --------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.finished.rag import Rag, exact_match, normalized, token_f1
-from quantdrift.finished.rag_questions import REFERENCE, Questions
-from quantdrift.progress import Silent
+from quantdrift.base.progress import Silent
+from quantdrift.features.rag.answers import Rag, exact_match, normalized, token_f1
+from quantdrift.features.rag.questions import REFERENCE, Questions
 from support.rag_samples import PASSAGES, Echo
 
 TEXTS = st.text(alphabet="aAbt he\u2013.,'-\u00e9\u00df\n1", max_size=14) | st.text(max_size=8)

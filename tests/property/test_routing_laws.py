@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantdrift.conformal import CONFIDENCES, confidence_in, confidence_of
+from quantdrift.evidence.perturbation import flips
 from quantdrift.metrics import parse_metric
-from quantdrift.perturbation import flips
+from quantdrift.statistics.conformal import CONFIDENCES, confidence_in, confidence_of
 from quantdrift.trust.rescoring import rescore
 from quantdrift.trust.router import GapRouter
 from quantdrift.trust.serving import RescoredSearch, RoutedModel

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quantdrift.errors import SpecError
-from quantdrift.spec import CRITERIA, OPTION_KEYS, QUANTIZERS, Scheme, Spec, parse, parse_scheme
+from quantdrift.base.errors import SpecError
+from quantdrift.spec.grammar import CRITERIA, OPTION_KEYS, QUANTIZERS, Scheme, Spec, parse, parse_scheme
 
 Made = TypeVar("Made")
 

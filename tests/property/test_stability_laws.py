@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.conformal import STATISTICS, Statistic, accepts, observe, threshold_of
+from quantdrift.statistics.conformal import STATISTICS, Statistic, accepts, observe, threshold_of
 from quantdrift.trust.certify import certify
 from quantdrift.trust.check import StabilityCheck
 

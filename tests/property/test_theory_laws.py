@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.compare.contenders import fit_effective_scale, flip_probability
+from quantdrift_paper.contenders import fit_effective_scale, flip_probability
 
 GAPS = st.lists(st.floats(0, 10) | st.just(0.0), min_size=0, max_size=30)
 SCALES = st.floats(1e-3, 20)

@@ -11,11 +11,11 @@ import numpy as np
 from beir.retrieval.models import SentenceBERT
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.evidence import Evidence
-from quantdrift.spec import parse_scheme
+from quantdrift.evidence.record import Evidence
+from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import WORDS, encoder
 
 Results = dict[str, dict[str, float]]

@@ -13,14 +13,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.saving.save import save_candidate
-from quantdrift.models.named import ModelSource
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 
 WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")
 TEXTS = ["the drag of the wing", "heat", "shock wave of the boundary layer flow " * 4, "lift flow"]

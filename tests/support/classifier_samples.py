@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
+from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
-from quantdrift.models.classifier_config import is_classifier
-from quantdrift.models.named import ModelSource, resolve
 
 CPU = torch.device("cpu")
 LABELS = {0: "sport", 1: "law", 2: "art"}

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Evidence
-from quantdrift.runs import Run, write_run
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.folder import Run, write_run
 
 N, ITEMS = 60, 12
 RECORD: dict[str, Any] = {

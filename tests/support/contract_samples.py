@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from quantdrift.conformal import calibrates
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.statistics.conformal import calibrates
 from support.metric_samples import names
 from support.small_evidence import evidence_of
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import httpx
 
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.progress import Progress, Silent
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Progress, Silent
-from quantdrift.runs import Run
-from quantdrift.spec import Versus, read_endpoint
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import Versus, read_endpoint
 from support.versus_samples import DATASET
 
 

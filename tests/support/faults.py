@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantdrift.records import file_digest
+from quantdrift.base.records import file_digest
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS, save_backbone
 
@@ -28,7 +28,7 @@ FULL = os.environ.get("QUANTDRIFT_FAULTS") == "full"
 _HEAVY = (
     "quantdrift.cli.study",
     "quantdrift.cli.run",
-    "quantdrift.console",
+    "quantdrift.base.console",
     "quantdrift.engine.study",
     "quantdrift.study.results",
     "sentence_transformers",

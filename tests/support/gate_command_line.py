@@ -11,7 +11,9 @@ import pytest
 from quantdrift.cli import main
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
+from quantdrift_paper.__main__ import main as paper
+from support.command_line import OF_PAPER
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 300
@@ -28,7 +30,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
-            main()
+            (paper if str(arguments[0]) in OF_PAPER else main)()
         out, err = capsys.readouterr()
         return int(stopped.value.code or 0), out, err
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.finished.diff import Changed
 from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, verdict_of
 from quantdrift.gate.rules import parse_rule
-from quantdrift.identity import Identity
+from quantdrift.runs.changes import Changed
+from quantdrift.runs.identity import Identity
 from quantdrift.statistics.estimates import Estimate
 
 IDENTITY = Identity(

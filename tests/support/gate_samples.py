@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Judgement, Matched, decide, judge_change
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
-from quantdrift.identity import Identity
+from quantdrift.runs.identity import Identity
 from support.comparison_samples import evidence_of, flipped, scores
 
 Values = NDArray[np.float64]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quantdrift.records import file_digest, sealed
+from quantdrift.base.records import file_digest, sealed
 
 _RAW = ("[" * 100_000 + "]" * 100_000, "7" * 5_000, "1e999", '{"a": 1, "a": 2}')
 """What Python's own writer never gives."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
 from support import small_evidence
 

@@ -23,7 +23,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import tokenizer
 
 WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai", "ou"))

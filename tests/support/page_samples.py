@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.data.labelled import read_search_folder
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Noise
+from quantdrift.evidence.record import Noise
 from quantdrift.metrics import measure
-from quantdrift.runs import Run, write_run
+from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import as_json
 from support.beir_folder import numbered, write_beir_folder
 

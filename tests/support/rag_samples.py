@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.finished.rag_questions import Prompt
-from quantdrift.runs import write_run
+from quantdrift.features.rag.questions import Prompt
+from quantdrift.runs.folder import write_run
 from support.beir_folder import write_beir_folder
 
 QUESTIONS = {"q0": "who sank", "q1": "who swam", "q2": "who flew"}

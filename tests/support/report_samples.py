@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.evidence import Noise
-from quantdrift.runs import Run, write_run
+from quantdrift.evidence.record import Noise
+from quantdrift.runs.folder import Run, write_run
 from support.small_evidence import CANDIDATE, QRELS, REFERENCE, evidence_of
 from support.written_samples import record
 

@@ -13,9 +13,9 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS, bert, tokenizer
 

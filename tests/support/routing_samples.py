@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.engine.readings import evidence_of_logits
-from quantdrift.evidence import Evidence, Noise
-from quantdrift.runs import Run, write_run
+from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.runs.folder import Run, write_run
 from support.metric_samples import names
 from support.small_evidence import evidence_of
 

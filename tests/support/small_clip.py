@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from transformers import CLIPConfig, CLIPModel
 
-from quantdrift_tasks.train_clip import processor_of
+from quantdrift_paper.train_clip import processor_of
 
 WORDS = ("a", "photo", "of", "red", "green", "blue", "cat", "dog", "ship", "truck", "dark", "bright")
 

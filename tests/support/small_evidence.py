@@ -8,7 +8,7 @@ import numpy as np
 
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.record import Evidence, Noise
 
 #       documents  a   b   c   d
 REFERENCE = [

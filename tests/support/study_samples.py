@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import measure
-from quantdrift.runs import write_run
-from quantdrift.spec import parse
+from quantdrift.runs.folder import write_run
+from quantdrift.spec.grammar import parse
 from quantdrift.study.folder import STUDY, PlannedCell, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import CellSettings, DataEntry

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence.record import Evidence, Top
 
 
 def evidence(

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from quantdrift import perturbation
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.progress import Silent
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.runs import Run
-from quantdrift.spec import Versus
+from quantdrift.evidence import perturbation
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import Versus
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Inputs, Settings
 from quantdrift.engine.measure import Flow, Measured, Reading
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]

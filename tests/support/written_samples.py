@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.readings import evidence_of_logits
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
-from quantdrift.identity import Identity
-from quantdrift.probe import LinearProbe
-from quantdrift.runs import EVIDENCE, PROBE, RECORD, read_run, write_run
+from quantdrift.runs.folder import EVIDENCE, PROBE, RECORD, read_run, write_run
+from quantdrift.runs.identity import Identity
+from quantdrift.spec.allocation import AllocatedLayer, Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import Allocation, check_fits, digest
-from quantdrift.cache import kept_file, read_kept
+from quantdrift.base.cache import kept_file, read_kept
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Progress
+from quantdrift.base.records import parse_json
 from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order, quantize_whole_model
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import LinearLayer
@@ -23,10 +25,8 @@ from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import put_aside
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Progress
-from quantdrift.records import parse_json
-from quantdrift.spec import Scheme
+from quantdrift.spec.allocation import Allocation, check_fits, digest
+from quantdrift.spec.grammar import Scheme
 
 _VERSION = 3
 """Of the calibration; a change in what it gives makes kept layers void."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.datasets.retrieval import read_lines, read_records
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
-from quantdrift.errors import DataError
-from quantdrift.spec import Scheme
+from quantdrift.spec.grammar import Scheme
 
 if TYPE_CHECKING:
     from torch import Tensor

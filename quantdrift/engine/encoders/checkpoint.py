@@ -18,6 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.checkpoints.checkpoint import NEEDED, Checkpoint, refuse_missing
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.checkpoints.onnx_graph import OnnxGraph, graphs_in, read_graph
+from quantdrift.checkpoints.saved import check_weights, read_record
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.loading import loading
@@ -43,12 +49,6 @@ from quantdrift.engine.encoders.sentence import (
 from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.extras import version_of
-from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
-from quantdrift.models.named import ModelSource
-from quantdrift.models.onnx_graph import OnnxGraph, graphs_in, read_graph
-from quantdrift.models.saved import check_weights, read_record
 
 _TAKEN = "pooling, normalization, prompts and length limit"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")

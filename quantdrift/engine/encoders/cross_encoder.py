@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quantdrift.base.errors import ScoreError, UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.heads import find_head, head_modules
-from quantdrift.errors import ScoreError, UnsupportedError
-from quantdrift.models.named import ModelSource
 
 Results = dict[str, dict[str, float]]
 

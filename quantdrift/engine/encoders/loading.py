@@ -18,11 +18,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from quantdrift.display import clean, shorten
+from quantdrift.base.display import clean, shorten
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.extras import extras_named
+from quantdrift.checkpoints.named import ModelSource, first_line
 from quantdrift.engine.encoders.vetting import vet
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.extras import extras_named
-from quantdrift.models.named import ModelSource, first_line
 
 DECIDED = {
     "weights_only": True,

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.utils.generic import ModelOutput
 
-from quantdrift.display import shown
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.extras import extras_named
-from quantdrift.models.named import first_line
-from quantdrift.models.onnx_graph import OnnxGraph
-from quantdrift.models.saved import ONNX_MODEL, RECORD, read_record
+from quantdrift.base.display import shown
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.base.extras import extras_named
+from quantdrift.checkpoints.named import first_line
+from quantdrift.checkpoints.onnx_graph import OnnxGraph
+from quantdrift.checkpoints.saved import ONNX_MODEL, RECORD, read_record
 
 Given = Literal["last_hidden_state", "sentence_embedding", "logits"]
 """What a graph gives of a batch: states [batch, sequence, hidden], embeddings [batch, dim], or logits [batch, n]."""

@@ -13,10 +13,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.vetting import vet_settings
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier_config import model_json
-from quantdrift.models.named import ModelSource
 
 _CONFIG = "open_clip_config.json"
 TEXT, IMAGE = "open_clip_tokens", "open_clip_pixels"

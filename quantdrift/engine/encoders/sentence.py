@@ -17,7 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.display import shown
+from quantdrift.base.display import shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.checkpoints.saved import is_onnx_folder
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
@@ -25,9 +28,6 @@ from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import ModelSource
-from quantdrift.models.saved import is_onnx_folder
 
 _STATE = ("truncation", "padding")
 """Of a tokenizer's JSON: what the last call left behind."""

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.cache import arrays_in, kept_file, read_kept
-from quantdrift.canary import PLAIN
+from quantdrift.base.cache import arrays_in, kept_file, read_kept
+from quantdrift.base.errors import RunError, ServerError
+from quantdrift.data.sentences import PLAIN
 from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, TooMuchError, find_key
-from quantdrift.errors import RunError, ServerError
-from quantdrift.spec import Endpoint
+from quantdrift.spec.grammar import Endpoint
 
 Vectors = NDArray[np.float32]
 Result = TypeVar("Result")

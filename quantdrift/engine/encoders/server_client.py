@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from quantdrift.display import clean, shorten
-from quantdrift.errors import MissingExtraError, ServerError, UnsupportedError
-from quantdrift.extras import version_of
-from quantdrift.spec import Endpoint
+from quantdrift.base.display import clean, shorten
+from quantdrift.base.errors import MissingExtraError, ServerError, UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
     import httpx

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quantdrift.display import shown
+from quantdrift.base.display import shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import open_file, parse_json, read_json
 from quantdrift.engine.bits import BitsReport
-from quantdrift.errors import UnsupportedError
-from quantdrift.records import open_file, parse_json, read_json
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types that hold weights as they are; a code has any other."""

@@ -13,11 +13,11 @@ from contextlib import nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from quantdrift.display import shown
+from quantdrift.base.display import shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.stored import read_head, weight_files
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier_config import model_json
-from quantdrift.models.named import ModelSource
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"

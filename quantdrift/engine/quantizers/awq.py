@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import DataError
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups
 from quantdrift.engine.quantizers.libraries import AUTOAWQ, calibrated, import_autoawq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.errors import DataError
-from quantdrift.spec import Scheme
+from quantdrift.spec.grammar import Scheme
 
 _LARGEST_SHOWN = 1024.0
 """Largest weight that the search is shown: its clamp of scales at 1e-5 is then out of reach."""

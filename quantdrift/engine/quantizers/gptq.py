@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import (
     AUTO_GPTQ,
@@ -19,8 +20,7 @@ from quantdrift.engine.quantizers.libraries import (
     silenced,
 )
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.spec import Scheme
+from quantdrift.spec.grammar import Scheme
 
 DAMPING = 0.01
 """What is added to the diagonal of the second moment, relative to its mean."""

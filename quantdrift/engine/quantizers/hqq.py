@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import HQQ, refuse_width
-from quantdrift.spec import Scheme
+from quantdrift.spec.grammar import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
 """Widths that the library quantizes to."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
+from quantdrift.base.extras import version_of
 from quantdrift.engine.quantizers.base import Moments
-from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
-from quantdrift.extras import version_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

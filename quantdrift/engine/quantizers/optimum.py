@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM, import_gptqmodel, silenced
 from quantdrift.engine.weights import left_as_it_was
-from quantdrift.errors import UnsupportedError
 
 _INSTEAD = "use +backend=gptqmodel, which calibrates on whatever the model is run with"
 

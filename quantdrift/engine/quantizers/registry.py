@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.refusals import refuse_settings
-from quantdrift.errors import UnsupportedError
-from quantdrift.spec import FULL_BITS, Scheme
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import FULL_BITS, Scheme
 
 _MODULES = {"rtn": "rtn", "adaround": "adaround", "awq": "awq", "gptq": "gptq", "gptq_ao": "gptq", "hqq": "hqq"}
 """Quantizer to the module of this package whose `from_scheme(scheme)` makes it."""

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import extras_named
+from quantdrift.base.progress import Progress
+from quantdrift.checkpoints.named import first_line
+from quantdrift.checkpoints.saved import ONNX_MODEL
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
 from quantdrift.engine.quantizers.libraries import quiet
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.extras import extras_named
-from quantdrift.models.named import first_line
-from quantdrift.models.saved import ONNX_MODEL
-from quantdrift.progress import Progress
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4

@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.base.progress import Progress
+from quantdrift.checkpoints.checkpoint import full_precision, refuse_quantized
+from quantdrift.checkpoints.saved import digests_of, write_folder
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import load_encoder, pick_device
@@ -21,12 +26,7 @@ from quantdrift.engine.refusals import refuse_uncalibrated
 from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import put_aside, weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.extras import version_of
-from quantdrift.models.checkpoint import full_precision, refuse_quantized
-from quantdrift.models.saved import digests_of, write_folder
-from quantdrift.progress import Progress
-from quantdrift.spec import Spec, chooses
+from quantdrift.spec.grammar import Spec, chooses
 
 _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
 _ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")

@@ -21,7 +21,7 @@ from quantdrift.engine.scoring.precision import BITS, Stored, stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
-from quantdrift.spec import SEARCH_KEYS, Scheme
+from quantdrift.spec.grammar import SEARCH_KEYS, Scheme
 
 WANTED = 10
 """Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import extras_named, version_of
 from quantdrift.engine.scoring.precision import BITS, Stored, packed
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.errors import UnsupportedError
-from quantdrift.extras import extras_named, version_of
 
 _LARGE = 1 << 28
 """Numbers in an index beyond which its size is not told: it would be copied for that."""

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.streamed import Similarity, prepare
-from quantdrift.errors import UnsupportedError
-from quantdrift.spec import CODED
+from quantdrift.spec.grammar import CODED
 
 Vectors = NDArray[Any]
 

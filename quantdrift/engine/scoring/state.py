@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import ScoreError
 from quantdrift.engine.scoring import fused
 from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
-from quantdrift.errors import ScoreError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

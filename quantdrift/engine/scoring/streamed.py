@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import ScoreError, UnknownNameError
 from quantdrift.engine.scoring import fused as in_one_pass
 from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
 from quantdrift.engine.scoring.topk import EMPTY, unpack
-from quantdrift.errors import ScoreError, UnknownNameError
 
 # --- From embeddings to scores, a tile at a time --------------------------------------------------
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Progress
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import (
@@ -25,9 +26,8 @@ from quantdrift.engine.sensitivity.problem import (
     retrieval_problem,
 )
 from quantdrift.engine.store import key_of
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Progress
-from quantdrift.spec import Scheme, needs_inputs
+from quantdrift.spec.allocation import AllocatedLayer, Allocation
+from quantdrift.spec.grammar import Scheme, needs_inputs
 
 if TYPE_CHECKING:  # they call this
     from quantdrift.engine.measure import Arms, Flow

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products
 from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
-from quantdrift.errors import UnsupportedError
 
 _BLOCK = 1 << 22
 """Elements that are summed in float32; the sums of blocks add up in float64."""
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 def losses_of(name: str, setting: Setting) -> Array:
-    """What is lost where a layer gets a width, by one of `quantdrift.spec.CRITERIA`.
+    """What is lost where a layer gets a width, by one of `quantdrift.spec.grammar.CRITERIA`.
 
     float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the widest. Losses of layers add up;
     their unit is the criterion's own. Between two widths the paper's rule ranks layers by the first column over the

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.allocation.curve import mean_square_losses
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
 from quantdrift.engine.weights import put_aside
-from quantdrift.errors import UnsupportedError
 
 _ROOM = 2 * 2**30
 """Bytes for the changes of weights; one that does not fit is made again each time it is needed."""

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Progress
 from quantdrift.engine.calibration.inputs import gram, plain_products
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import seeds_of, with_graph
 from quantdrift.engine.sensitivity.problem import GapProblem, search_problem
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Progress
 
 N_QUERIES = 200
 """Pseudo-queries: one backward pass for each, and for each of their first two documents."""

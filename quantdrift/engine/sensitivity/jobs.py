@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
-from quantdrift.allocation.record import Allocation
 from quantdrift.allocation.solver import solve
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.progress import Progress
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Arms, Flow
 from quantdrift.engine.opening import open_pair
@@ -29,8 +29,8 @@ from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.trial import Trial
-from quantdrift.progress import Progress
-from quantdrift.spec import MAX_BITS, MIN_BITS, Spec
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import MAX_BITS, MIN_BITS, Spec
 from quantdrift.statistics.estimates import Estimate, percentile_interval, rate_estimate, resampled, undefined
 from quantdrift.statistics.paired import paired_rate_difference
 

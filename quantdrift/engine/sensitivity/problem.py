@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.cache import array_in, kept_file, read_kept
+from quantdrift.base.cache import array_in, kept_file, read_kept
+from quantdrift.base.errors import DataError
+from quantdrift.base.progress import Progress
+from quantdrift.base.records import bytes_digest
 from quantdrift.engine.inputs import Encoder, Inputs, Vectors
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import keeping
-from quantdrift.errors import DataError
-from quantdrift.progress import Progress
-from quantdrift.records import bytes_digest
 
 if TYPE_CHECKING:  # it calls this
     from quantdrift.engine.readings import Search

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.embedding_server import Request, Server, of_letters, of_model, of_odd_letters, serving

@@ -13,10 +13,10 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 from transformers import ViTForImageClassification
 
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.models.named import resolve
-from quantdrift.probe import LinearProbe
-from quantdrift.runs import read_run
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.runs.folder import read_run
 from support import classifier_samples
 from support.candidate_samples import WORDS
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift

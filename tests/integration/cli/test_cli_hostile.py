@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import DataError
+from quantdrift.base.patching import errors_in_one_line
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.errors import DataError
 from quantdrift.harness import carefully
-from quantdrift.patching import errors_in_one_line
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 from quantdrift_pytest.session import tersely
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json

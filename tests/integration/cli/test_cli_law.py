@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.compare.contenders import fit_effective_scale
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
+from quantdrift_paper.contenders import fit_effective_scale
 from support.command_line import cli
 from support.theory_samples import evidence
 

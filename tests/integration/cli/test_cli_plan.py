@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.datasets.labelled import sampled
-from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.data.labelled import sampled
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from quantdrift.statistics.verdicts import inputs_for_rate
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from quantdrift.models import saved as folders
-from quantdrift.models.saved import read_record
+from quantdrift.checkpoints import saved as folders
+from quantdrift.checkpoints.saved import read_record
 from support.candidate_samples import embed, save_backbone
 from support.command_line import cli
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.finished.rag_questions import read_questions
-from quantdrift.progress import Silent
-from quantdrift.runs import read_run
+from quantdrift.base.progress import Silent
+from quantdrift.features.rag.questions import read_questions
+from quantdrift.runs.folder import read_run
 from support.command_line import cli
 from support.rag_samples import REFERENCE, Echo, write_search, write_world
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quantdrift.engine.sensitivity.guide import guide_of
-from quantdrift.perturbation import flips
-from quantdrift.runs import read_run
+from quantdrift.evidence.perturbation import flips
+from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -19,7 +19,7 @@ WAYS = ("--quantizers", "rtn,hqq")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials on 8 queries and then on 16: there are 20."""
-    monkeypatch.setattr("quantdrift.engine.repair.STEPS", (8, 16))
+    monkeypatch.setattr("quantdrift.features.repair.search.STEPS", (8, 16))
 
 
 @pytest.mark.usefixtures("small")

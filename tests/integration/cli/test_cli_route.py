@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantdrift
-from quantdrift.evidence_file import read_evidence
+from quantdrift.evidence.file import read_evidence
 from support.command_line import cli
 from support.routing_samples import classified, logits, run_of, searched, similarities
 

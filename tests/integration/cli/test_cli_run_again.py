@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from quantdrift.cli.run import RunOptions, _asked
-from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.data.labelled import read_search_folder
 from quantdrift.engine import run as engine
-from quantdrift.spec import parse_pair
+from quantdrift.spec.grammar import parse_pair
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.data.labelled import read_search_folder
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Judgements
+from quantdrift.evidence.record import Judgements
 from quantdrift.finished.rankings import evidence_of_rankings
-from quantdrift.runs import Run, write_run
+from quantdrift.runs.folder import Run, write_run
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.finished_samples import Lists

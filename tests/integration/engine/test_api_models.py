@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
-from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.data.labelled import read_search_folder
 from support.candidate_samples import tiny
 from support.places import ROOT
 from support.small_evidence import assert_same
@@ -85,7 +85,7 @@ def test_the_page_on_python_is_right() -> None:
     assert found.failed == 0
 
 
-@pytest.mark.parametrize("name", ["api", "engine.pair", "datasets.retrieval"])
+@pytest.mark.parametrize("name", ["api", "engine.pair", "data.retrieval"])
 def test_examples_in_docstrings_are_right(name: str) -> None:
     from importlib import import_module  # noqa: PLC0415 -- as below
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.base.progress import Silent
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 from support.places import SHARED
 
 pytestmark = pytest.mark.slow

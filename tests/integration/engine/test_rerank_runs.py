@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.runs import read_run
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.runs.folder import read_run
 from support.rerank_samples import (
     N_QUERIES,
     by_hand,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.records import whole_folder
+from quantdrift.base.records import whole_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders there")
 
 WRITER = """
 import ctypes, sys, itertools
 from pathlib import Path
-from quantdrift.records import whole_folder
+from quantdrift.base.records import whole_folder
 
 name, place, rounds, exchange = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 if exchange == "moved":

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.shards import _ShardScorer
-from quantdrift.errors import DataError
-from quantdrift.evidence import Evidence
-from quantdrift.runs import read_run
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, tokenizer
 from support.command_line import cli

@@ -9,10 +9,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from quantdrift import perturbation
+from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.runs import Run
+from quantdrift.evidence import perturbation
+from quantdrift.runs.folder import Run
 from support.candidate_samples import bert, candidate, save, tiny
 from support.versus_samples import run_two
 

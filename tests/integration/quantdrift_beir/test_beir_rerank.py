@@ -9,9 +9,9 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.measure import other_batch_size
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair
 from support.beir_samples import assert_same_results, qrels_of, quantized, texts
 from support.rerank_samples import save_cross_encoder

@@ -9,17 +9,17 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from beir.retrieval.search.dense.util import dot_score
 
+from quantdrift.base.errors import ScoreError, UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import with_qrels
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import ScoreError, UnsupportedError
+from quantdrift.evidence.perturbation import flips
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
-from quantdrift.perturbation import flips
-from quantdrift.progress import Silent
-from quantdrift.runs import Run, read_run
-from quantdrift.spec import parse
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair
 from support.beir_samples import (
     assert_same_evidence,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from quantdrift.base.errors import MissingExtraError
 from quantdrift.cli.harness import harness_command
-from quantdrift.errors import MissingExtraError
 from quantdrift_lm_eval import cli
 from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 

@@ -8,8 +8,8 @@ import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from quantdrift.errors import DataError
-from quantdrift.runs import Run, find_runs
+from quantdrift.base.errors import DataError
+from quantdrift.runs.folder import Run, find_runs
 from quantdrift_lm_eval.model import QuantizedPairLM
 from support.lm_eval_samples_maker import evaluate, save_model, text, write_tasks
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from quantdrift.finished.rag import RagRecord
-from quantdrift.finished.rag_questions import Prompt
+from quantdrift.features.rag.answers import RagRecord
+from quantdrift.features.rag.questions import Prompt
 from support.command_line import cli
 from support.lm_eval_samples_maker import save_model
 from support.rag_samples import PASSAGES, QUESTIONS, write_search, write_world

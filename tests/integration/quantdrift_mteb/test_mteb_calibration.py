@@ -7,13 +7,13 @@ from typing import Any
 import mteb
 import pytest
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
-from quantdrift.progress import Silent
-from quantdrift.runs import read_run
-from quantdrift.spec import parse_scheme
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_scheme
 from support.mteb_samples import (
     other_task,
     retrieval_task,

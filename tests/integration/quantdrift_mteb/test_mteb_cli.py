@@ -15,7 +15,7 @@ from mteb.results import TaskResult
 
 from quantdrift.metrics import default_metrics, measure
 from quantdrift.metrics.keys import key_of
-from quantdrift.runs import Run, read_run
+from quantdrift.runs.folder import Run, read_run
 from support.mteb_samples import retrieval_task, save_encoder, scores, split_data, stock
 
 pytestmark = pytest.mark.slow

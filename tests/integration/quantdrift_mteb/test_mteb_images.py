@@ -11,7 +11,7 @@ from datasets import Dataset
 from PIL import Image
 
 from quantdrift.harness import DEPTH
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from quantdrift_mteb.data import read_task
 from quantdrift_mteb.evaluation import mteb_keys
 from support.command_line import cli

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from quantdrift.runs import Run, read_run
+from quantdrift.runs.folder import Run, read_run
 from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, quantized, scores, text
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -11,8 +11,8 @@ from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import resolve
 from quantdrift_mteb.meta import local_meta
 from support.candidate_samples import tokenizer
 from support.mteb_samples import WORDS, retrieval_task, save_cross_encoder, scores, split_data

@@ -11,11 +11,11 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
-from quantdrift.datasets.labelled import ClassificationDataset
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from quantdrift_mteb.data import read_task
 from quantdrift_mteb.evaluation import mteb_keys
 from support.command_line import cli

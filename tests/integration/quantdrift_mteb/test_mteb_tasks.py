@@ -12,10 +12,10 @@ import torch
 from datasets import Dataset
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
-from quantdrift.runs import read_run
-from quantdrift.spec import parse_scheme
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_scheme
 from support.mteb_samples import (
     OTHERS,
     QUIET,

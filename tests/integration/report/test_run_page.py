@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, CDPSession, Page
 
 from quantdrift.report.page import LARGEST, render
 from quantdrift.report.run import page_of
-from quantdrift.runs import Run, read_run
+from quantdrift.runs.folder import Run, read_run
 from support.beir_folder import numbered
 from support.browser import content, drawn, opened
 from support.command_line import cli

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 from quantdrift.engine.sensitivity import criteria, gaps
-from quantdrift.runs import Run as Finished
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import Run as Finished
+from quantdrift.runs.folder import read_run
 from support.tiny_command_line import N_QUERIES, Run, corpora, one_thread, place, quantdrift, text
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
@@ -58,12 +58,10 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
     assert len(runs) == 2 * (2 + 2 * (2 + 1))  # by either quantizer: uniform, and two budgets of two draws and of none
     assert times == {"_contributions": 2, "_rounding_losses": 1}
 
-    told = json.loads(quantdrift("study", "results", "study.yaml", "--capture", "c.parquet", "--json", quiet=False))
+    told = json.loads(quantdrift("capture", "quantdrift-runs/study", "--table", "c.parquet", "--json", quiet=False))
     point = {"quantizer": "hqq", "budget": 3.5, "activations": 16}
     one = next(
-        one
-        for one in told["capture"]["captures"]
-        if (one["metric"], one["criterion"], one["of"]) == ("flip@1", "gap", point)
+        one for one in told["captures"] if (one["metric"], one["criterion"], one["of"]) == ("flip@1", "gap", point)
     )
     draws = ["+queries=4", "+queries=4+seed=1"]
     low, high = (np.mean(list(flips(runs[f"tiny@W{bits}-g128-hqq_on_a"]).values())) for bits in (3, 4))

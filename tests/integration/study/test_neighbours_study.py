@@ -9,7 +9,7 @@ import yaml
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("sklearn", reason="the extra 'classify' is not installed")
 
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
 __all__ = ["one_thread", "place", "quantdrift"]

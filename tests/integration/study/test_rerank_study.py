@@ -7,7 +7,7 @@ import yaml
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support.rerank_samples import save_cross_encoder
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 

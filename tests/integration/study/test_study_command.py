@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 from scipy.stats import binomtest
 
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

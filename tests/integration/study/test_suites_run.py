@@ -20,6 +20,6 @@ NEEDS_MORE = {"arch", "regime", "law", "sephist", "certificate_tau", "gold", "ha
 def test_a_suite_gives_its_tables(name: str, quantdrift: Run) -> None:
     quantdrift("study", "run", "--suite", name, "--offline", "--models", "TINY", "--data", "ROOT/data", "--no-probe")
     folder = Path(f"quantdrift-runs/{name}-offline")
-    quantdrift("report", str(folder), "--tex", "tex", quiet=False)
+    quantdrift("tables", str(folder), "-o", "tex", quiet=False)
     made = {file.stem for file in Path("tex/tables").glob("*.tex")}
     assert {*load_suite(name).shows} - NEEDS_MORE <= made

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.curve import Gaps, budgets, flip_chances, mean_square_losses, predict, predicted_curve
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 
 NAN = math.nan
 GAPS = np.array([[1.0, 2.0], [0.5, NAN], [3.0, 4.0]])

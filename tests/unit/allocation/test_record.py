@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation, check_fits
-from quantdrift.errors import DataError
-from quantdrift.records import sealed
+from quantdrift.base.errors import DataError
+from quantdrift.base.records import sealed
+from quantdrift.spec.allocation import AllocatedLayer, Allocation, check_fits
 from support import allocations
 
 LAYERS = (

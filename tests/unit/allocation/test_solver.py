@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.solver import PreStepSettings, Solution, settings_of, solve
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.errors import UnsupportedError
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 
 def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import DataError, SpecError
 from quantdrift.engine.calibration.candidate import summary
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import DataError, SpecError
-from quantdrift.spec import Scheme, parse
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import Scheme, parse
 from support import allocations
 
 WIDTHS = {"a": 4, "b": 3, "c": 16, "d": 6}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.units import excluded, runtime_units
-from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, UnknownNameError, UnsupportedError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift.datasets.shards import Shard
+from quantdrift.data.shards import Shard
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
@@ -17,7 +17,7 @@ from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import KeptArrays
 from quantdrift.engine.shards import KeptShards
 from quantdrift.engine.store import EmbeddingStore, key_of
-from quantdrift.spec import Endpoint
+from quantdrift.spec.grammar import Endpoint
 from support.command_line import cli
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift import _hook, doctor, paths
+from quantdrift import _hook
+from quantdrift.base import paths
+from quantdrift.features.doctor import checks as doctor
 from support.command_line import cli
 
 INSTALLED = {"mteb": "2.26.24", "torch": "2.13.0+cpu", "transformers": "5.23.0", "sentence-transformers": "6.2.0"}

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from quantdrift.cli import GROUPS, app
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.cli import app
 from quantdrift.metrics import FAMILIES, parse_metric
 from support.places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GROUP: Any = get_command(app)
-COMMANDS = {name: GROUP.get_command(None, name) for group in GROUPS.values() for name in group}
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
 
 def test_every_metric_is_explained() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import MissingExtraError, QuantDriftError
-from quantdrift.extras import EXTRAS
+from quantdrift.base.errors import MissingExtraError, QuantDriftError
+from quantdrift.base.extras import EXTRAS
 from support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -111,7 +111,7 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
 
 def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
     base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic", "yaml"}
-    ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks"}
+    ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks", "quantdrift_paper"}
     known = {*base, *ours, *sys.stdlib_module_names, *(m for each in EXTRAS.values() for m in each)}
     imported: dict[str, Path] = {}
     for folder in ("quantdrift", "plugins", "tasks"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift import doctor as components
+from quantdrift.features.doctor import checks as components
 from support.command_line import cli
 
 

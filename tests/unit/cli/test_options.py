@@ -2,8 +2,8 @@
 
 import pytest
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli.options import decimals
-from quantdrift.errors import QuantDriftError
 from support.command_line import cli
 
 

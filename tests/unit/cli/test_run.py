@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from quantdrift.base.records import sealed
 from quantdrift.cli.run import RUNS, default_place
-from quantdrift.records import sealed
-from quantdrift.report.words import candidate_lines
-from quantdrift.spec import parse_pair
+from quantdrift.runs.words import candidate_lines
+from quantdrift.spec.grammar import parse_pair
 from support.command_line import cli
 
 
@@ -76,7 +76,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     importlib.import_module("quantdrift.study.sources")  # before it could take the other reader for its own
-    monkeypatch.setattr("quantdrift.datasets.labelled.read_folder", lambda *_: data("b"))
+    monkeypatch.setattr("quantdrift.data.labelled.read_folder", lambda *_: data("b"))
     monkeypatch.setattr("quantdrift.engine.run.run", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
     assert (code, out) == (130, "")

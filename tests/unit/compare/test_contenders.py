@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.compare.contenders import (
+from quantdrift.base.errors import TheoryError
+from quantdrift.statistics.estimates import rate_estimate
+from quantdrift_paper.contenders import (
     fit_effective_scale,
     flip_probability,
     predicted_by_contender_count,
     relative_gaps,
 )
-from quantdrift.errors import TheoryError
-from quantdrift.statistics.estimates import rate_estimate
 from support.theory_samples import evidence
 
 Floats = NDArray[np.float64]

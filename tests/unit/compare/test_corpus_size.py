@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import RunError
 from quantdrift.compare.corpus_size import compare_sizes
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
+from quantdrift.evidence.record import Evidence
 
 
 def evidence_of(reference: list[list[float]], candidate: list[list[float]], ids: str = "abcdefgh") -> Evidence:

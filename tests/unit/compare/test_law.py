@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quantdrift.compare.law import LawPoint, fit_line, law_point, leave_one_out, spearman
-from quantdrift.errors import TheoryError
+from quantdrift.base.errors import TheoryError
+from quantdrift_paper.law import LawPoint, fit_line, law_point, leave_one_out, spearman
 from support.theory_samples import evidence
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.compare.pooled import adjusted, in_words, pool
-from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import Run
+from quantdrift.runs.folder import Run
 from support.comparison_samples import N, evidence_of, flipped, run_of, scores
 
 FLIP, NDCG = parse_metric("flip@1"), parse_metric("ndcg@10")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.compare.two_runs import compare_runs
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.evidence import Deltas
+from quantdrift.evidence.record import Deltas
 from quantdrift.metrics import MetricError
-from quantdrift.runs import Run
+from quantdrift.runs.folder import Run
 from support.comparison_samples import N, evidence_of, flipped, run_of, scores
 
 REFERENCE = scores()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import cosine
 
-from quantdrift.canary import TEXTS, Canary, Role, Vectors, compare, make, moved
-from quantdrift.errors import QuantDriftError, ScoreError
-from quantdrift.records import sealed
+from quantdrift.base.errors import QuantDriftError, ScoreError
+from quantdrift.base.records import sealed
+from quantdrift.features.canary.record import TEXTS, Canary, Role, Vectors, compare, make, moved
 from support.embedding_server import of_letters
 
 ROLES: tuple[Role, ...] = ("query", "document", "document")

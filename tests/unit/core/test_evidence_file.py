@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from quantdrift.base.errors import RunError
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_ragged
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Noise
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence.file import read_evidence, write_evidence
+from quantdrift.evidence.record import Evidence, Noise
 from support.small_evidence import assert_same
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]

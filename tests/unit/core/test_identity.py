@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.identity import SERVED, Identity
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.runs.identity import SERVED, Identity
 
 RECORD: dict[str, Any] = {
     "spec": "minilm@W4",

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.errors import DataError, RunError, ScoreError
-from quantdrift.probe import LinearProbe
+from quantdrift.base.errors import DataError, RunError, ScoreError
+from quantdrift.evidence.probe import LinearProbe
 
 linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import RunError
-from quantdrift.records import MAX_DEPTH, check_seal, parse_json, read_json, sealed, whole_file, write_text
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import MAX_DEPTH, check_seal, parse_json, read_json, sealed, whole_file, write_text
 
 
 def names(folder: Path) -> list[str]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.repair import (
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.features.repair.choice import (
     Deployment,
     Goals,
     against_plain,
@@ -20,7 +20,7 @@ from quantdrift.repair import (
     guided_way,
     uniform_ways,
 )
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from support.routing_samples import classified, searched
 

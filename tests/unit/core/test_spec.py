@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift.base.errors import SpecError, UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
-from quantdrift.errors import SpecError, UnsupportedError
-from quantdrift.spec import (
+from quantdrift.spec.grammar import (
     CRITERIA,
     QUANTIZERS,
     Scheme,

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quantdrift.datasets.labelled import read_folder
-from quantdrift.datasets.retrieval import read_beir_folder, read_qrels
-from quantdrift.datasets.shards import read_sharded
-from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.base.errors import DataError, QuantDriftError
+from quantdrift.base.progress import Silent
+from quantdrift.base.records import refuse_bomb
+from quantdrift.data.labelled import read_folder
+from quantdrift.data.retrieval import read_beir_folder, read_qrels
+from quantdrift.data.shards import read_sharded
 from quantdrift.finished.contents import read_text
 from quantdrift.finished.readers import read_finished
-from quantdrift.progress import Silent
-from quantdrift.records import refuse_bomb
 
 MEGABYTE = 1 << 20
 
@@ -26,7 +26,7 @@ MEGABYTE = 1 << 20
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bombs are a hundredth of what they are outside of tests."""
-    monkeypatch.setattr("quantdrift.records._ALWAYS", 3 * MEGABYTE)
+    monkeypatch.setattr("quantdrift.base.records._ALWAYS", 3 * MEGABYTE)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_one_text_that_a_parquet_file_keeps_once_for_many_rows(tmp_path: Path) -
 
 @pytest.mark.usefixtures("most")
 def test_lines_without_end_and_many_of_them_in_a_packed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantdrift.datasets.retrieval.LONGEST", MEGABYTE)
+    monkeypatch.setattr("quantdrift.data.retrieval.LONGEST", MEGABYTE)
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
     for size, end, said in ((2 * MEGABYTE, b"", "line 1: longer than 1 MB"), (900_000, b'"}\n', "unpack to")):
         with gzip.open(tmp_path / "corpus.jsonl.gz", "wb") as file:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.datasets.labelled import (
+from quantdrift.base.errors import DataError
+from quantdrift.data.labelled import (
     ClassificationDataset,
     Labelled,
     is_classification_folder,
     read_classification_folder,
 )
-from quantdrift.errors import DataError
 
 Lines = Sequence[dict[str, Any]]
 TEST: Lines = ({"text": "a bird", "label": "animal"}, {"text": "a boat", "label": "thing", "id": "boat"})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 
 CORPUS = """\
 {"_id": "d1", "title": "Cats", "text": "They purr."}

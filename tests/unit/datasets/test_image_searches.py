@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quantdrift.datasets.images import Images
-from quantdrift.datasets.labelled import sampled
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.images import Images
+from quantdrift.data.labelled import sampled
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from support.small_clip import image_search
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.datasets import shards
-from quantdrift.datasets.retrieval import read_beir_folder
-from quantdrift.datasets.shards import Documents, ShardedDataset, is_sharded, read_sharded
-from quantdrift.errors import DataError
-from quantdrift.progress import Silent
+from quantdrift.base.errors import DataError
+from quantdrift.base.progress import Silent
+from quantdrift.data import shards
+from quantdrift.data.retrieval import read_beir_folder
+from quantdrift.data.shards import Documents, ShardedDataset, is_sharded, read_sharded
 
 Record = dict[str, object]
 
@@ -179,7 +179,7 @@ def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
 
 def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "LONGEST", 1 << 20)
-    monkeypatch.setattr("quantdrift.datasets.retrieval.LONGEST", 1 << 20)
+    monkeypatch.setattr("quantdrift.data.retrieval.LONGEST", 1 << 20)
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):
         read(folder)

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift import Embeddings, RetrievalDataset, drift, perturbation, read_run, score_embeddings
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled
-from quantdrift.engine.measure import assemble
-from quantdrift.errors import (
+from quantdrift import Embeddings, RetrievalDataset, drift, read_run, score_embeddings
+from quantdrift.base.errors import (
     DataError,
     QuantDriftError,
     RunError,
@@ -22,6 +20,9 @@ from quantdrift.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from quantdrift.data.labelled import ClassificationDataset, Labelled
+from quantdrift.engine.measure import assemble
+from quantdrift.evidence import perturbation
 from quantdrift.metrics import MetricError
 from support.small_evidence import assert_same
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 
 def counted(

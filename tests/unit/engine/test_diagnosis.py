@@ -9,12 +9,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from tokenizers.processors import TemplateProcessing
 
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.diagnosis import ROUNDING, chosen_texts, diagnose
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.progress import Silent
+from quantdrift.features.diagnose.diagnosis import ROUNDING, chosen_texts, diagnose
 from support.candidate_samples import HIDDEN, WORDS, save_backbone
 
 RNG = np.random.default_rng(0)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import RunError
 from quantdrift.engine import store as embeddings
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import RunError
 
 N, DIM = 10, 3
 WANTED = np.arange(N * DIM, dtype=np.float32).reshape(N, DIM)

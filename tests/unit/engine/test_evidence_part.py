@@ -5,7 +5,7 @@ import pytest
 
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Evidence, Judgements, Noise
+from quantdrift.evidence.record import Evidence, Judgements, Noise
 from quantdrift.metrics import measure
 
 N_INPUTS, N_ITEMS = 12, 9

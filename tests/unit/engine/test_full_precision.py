@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.checkpoint import full_precision
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.checkpoint import full_precision
 
 
 @pytest.mark.parametrize(

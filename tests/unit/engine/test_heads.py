@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnknownNameError
 from quantdrift.engine.heads import find_head, named_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnknownNameError
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 N_CLASSES = 3
 W4 = parse_scheme("W4-channel")

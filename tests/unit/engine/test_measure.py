@@ -8,11 +8,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
 from quantdrift.engine.measure import Measured, noise_of_scores
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_matrix
-from quantdrift.evidence import Noise
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Noise
 from support.worlds import World
 
 N_QUERIES, N_DOCS = 6, 30

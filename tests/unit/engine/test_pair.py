@@ -8,7 +8,7 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 W4 = parse_scheme("W4-g64")
 

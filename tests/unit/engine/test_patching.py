@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import RunError
-from quantdrift.patching import errors_in_one_line, expected, is_replaced, replace
+from quantdrift.base.errors import RunError
+from quantdrift.base.patching import errors_in_one_line, expected, is_replaced, replace
 
 
 class Harness:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
+from quantdrift.base.errors import DataError
 from quantdrift.engine.readings import Classes, Head, Search, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sizes import parts_added
-from quantdrift.errors import DataError
+from quantdrift.evidence import perturbation
 from quantdrift.metrics import parse_metric
 from support.small_evidence import assert_same
 from support.worlds import World

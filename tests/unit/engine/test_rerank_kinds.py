@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier_config import check_kind, is_cross_encoder
-from quantdrift.models.named import ModelSource, resolve
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.classifier_config import check_kind, is_cross_encoder
+from quantdrift.checkpoints.named import ModelSource, resolve
 
 ONE = {"id2label": {"0": "LABEL_0"}}
 BERT = {"architectures": ["BertForSequenceClassification"]}

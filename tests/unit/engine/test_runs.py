@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import sealed
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
-from quantdrift.records import sealed
-from quantdrift.runs import find_runs, read_run, write_run
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.folder import find_runs, read_run, write_run
 
 RECORD: dict[str, Any] = {"spec": "m@W4", "data": {"name": "corpus"}, "metrics": {}}
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
 from support.candidate_samples import save_backbone
 
 TEXTS = ["one", "two words", "and three of them", "a longer text with some more words than the others have", ""]

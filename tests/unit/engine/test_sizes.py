@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.run import relevant_inside
 from quantdrift.engine.sizes import default_sizes, parse_sizes
-from quantdrift.errors import DataError
 
 
 @pytest.mark.parametrize(

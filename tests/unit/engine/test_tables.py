@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
+from quantdrift.checkpoints.saved import check_savable
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import text_inputs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.tables import find_tables, round_tables
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.models.saved import check_savable
-from quantdrift.progress import Silent
-from quantdrift.report.words import candidate_lines
-from quantdrift.spec import parse_scheme
+from quantdrift.runs.words import candidate_lines
+from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import save_backbone
 from support.model_zoo import zoo_model
 

@@ -10,16 +10,16 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 
 from quantdrift.api import drift
+from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
+from quantdrift.base.records import check_writable
+from quantdrift.checkpoints.onnx_graph import holds_weights
 from quantdrift.engine.encoders.server_client import Key, told
 from quantdrift.engine.heads import refuse_broken
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import check_pair, refuse_index, refuse_uncalibrated
-from quantdrift.errors import QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.harness import weights_of
-from quantdrift.models.onnx_graph import holds_weights
-from quantdrift.records import check_writable
-from quantdrift.runs import find_runs
-from quantdrift.spec import Versus, parse, parse_scheme
+from quantdrift.runs.folder import find_runs
+from quantdrift.spec.grammar import Versus, parse, parse_scheme
 from support.candidate_samples import candidate, rich, save
 from support.versus_samples import DATASET
 

@@ -7,23 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift import perturbation
+from quantdrift.base.errors import DataError, RunError, UnknownNameError
 from quantdrift.engine.measure import with_qrels
-from quantdrift.errors import DataError, RunError, UnknownNameError
-from quantdrift.finished.diff import (
-    Diff,
-    PartDiff,
-    change_of,
-    changed_inputs,
-    diff_runs,
-    estimate_of,
-    pooled_estimate,
-    write_diff,
-)
+from quantdrift.evidence import perturbation
+from quantdrift.finished.diff import Diff, PartDiff, change_of, diff_runs, estimate_of, pooled_estimate, write_diff
 from quantdrift.finished.rankings import evidence_of_answers
 from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import read_run
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import read_run
 from support.comparison_samples import N, evidence_of, flipped, run_of, scores
 from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import RunError
+from quantdrift.base.errors import RunError
 from quantdrift.finished.lm_eval_evidence import PairedFilter, medians_of, pair_samples, per_document, scores_of
 from quantdrift.metrics import measure, parse_metric
 from support.lm_eval_log import document, generated, logged, question, sample, text

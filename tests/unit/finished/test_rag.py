@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.errors import DataError, QuantDriftError, RunError
-from quantdrift.finished.flashrag import read_flashrag
-from quantdrift.finished.rag import Condition, Rag, RagRecord, exact_match, holds_answer, normalized, token_f1
-from quantdrift.finished.rag_questions import Prompt, Questions, answer, read_answers, read_questions
-from quantdrift.progress import Silent
-from quantdrift.runs import read_run, write_run
+from quantdrift.base.errors import DataError, QuantDriftError, RunError
+from quantdrift.base.progress import Silent
+from quantdrift.features.rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, normalized, token_f1
+from quantdrift.features.rag.flashrag import read_flashrag
+from quantdrift.features.rag.questions import Prompt, Questions, answer, read_answers, read_questions
+from quantdrift.runs.folder import read_run, write_run
 from support.rag_samples import GOLDS, PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
 
 ASKED = {"q1": "Who swam?", "q2": "Who flew?"}

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift import perturbation
-from quantdrift.conformal import StabilityError, observe
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
+from quantdrift.base.errors import RunError
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.keys import drift_keys
+from quantdrift.statistics.conformal import StabilityError, observe
 
 REFERENCE = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.0, "b": 0.5, "c": 0.0}}
 CANDIDATE = {"q1": {"a": 2.0, "b": 2.5, "c": 1.0}, "q2": {"a": 1.25, "b": 0.5, "c": 0.25}}

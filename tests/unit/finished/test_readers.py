@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 from quantdrift.finished.contents import Part
 from quantdrift.finished.readers import read_finished
 from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec

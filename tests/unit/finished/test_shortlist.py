@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.shortlist import read_shortlist
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 from support.finished_samples import write_trec
 
 DATA = RetrievalDataset(

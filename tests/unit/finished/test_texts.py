@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.texts import read_texts
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 from support.finished_samples import question, write_samples
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.errors import RunError
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import sealed
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
-from quantdrift.records import sealed
 from support.comparison_samples import evidence_of
 from support.gate_samples import evidence, reference, rules, target
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.gate.judge import GateResult
 from quantdrift.gate.output import (
     beyond_reach,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from quantdrift.errors import RunError
+from quantdrift.base.errors import RunError
+from quantdrift.features.plan.power import Needed, needed_by
 from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.power import Needed, needed_by
 from quantdrift.gate.target import Target
 from support.gate_samples import evidence, judged, rules, target
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import quantdrift.gate.rules as module
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 from quantdrift.gate.rules import RuleError, find_config, parse_rule, parse_slice, read_config, slices_of
 
 

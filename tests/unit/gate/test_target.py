@@ -13,7 +13,7 @@ from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics
 from quantdrift.gate.target import target_of_diff, target_of_run
 from quantdrift.metrics import parse_metric
-from quantdrift.runs import Run
+from quantdrift.runs.folder import Run
 from support.comparison_samples import run_of
 from support.finished_samples import A, B, write_trec
 from support.gate_samples import evidence, rules, target

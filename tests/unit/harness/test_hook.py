@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift import _hook, doctor
+from quantdrift import _hook
+from quantdrift.features.doctor import checks as doctor
 from support.places import ROOT
 
 STARTUP = ROOT / "plugins" / "startup"

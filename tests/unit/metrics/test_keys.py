@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quantdrift.errors import UnknownNameError
+from quantdrift.base.errors import UnknownNameError
 from quantdrift.metrics import MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import VARIABLE, drift_keys, harness_metrics, key_of
 from support.small_evidence import CANDIDATE, QRELS, REFERENCE, THREE, evidence_of

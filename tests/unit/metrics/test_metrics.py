@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import MetricError, measure, parse_metric
 from support.small_evidence import (
     CANDIDATE,

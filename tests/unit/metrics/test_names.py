@@ -2,7 +2,7 @@
 
 import pytest
 
-from quantdrift.errors import UnknownNameError
+from quantdrift.base.errors import UnknownNameError
 from quantdrift.metrics import MetricError, Slice, default_metrics, parse_metric
 
 DEFAULT = [str(metric) for metric in default_metrics()]

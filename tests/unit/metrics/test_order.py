@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from quantdrift.errors import ScoreError
+from quantdrift.base.errors import ScoreError
 from quantdrift.metrics.order import order_agreement
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from quantdrift.compare.two_runs import compare_runs
-from quantdrift.conformal import MOST, calibrates
 from quantdrift.metrics import parse_metric
+from quantdrift.statistics.conformal import MOST, calibrates
 from quantdrift.trust.check import StabilityCheck
 from support.comparison_samples import evidence_of, flipped, run_of, scores
 

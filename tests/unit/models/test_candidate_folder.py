@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import RunError
-from quantdrift.models.saved import check_place, check_weights, digests_of, is_onnx_folder, read_record, write_folder
+from quantdrift.base.errors import RunError
+from quantdrift.checkpoints.saved import (
+    check_place,
+    check_weights,
+    digests_of,
+    is_onnx_folder,
+    read_record,
+    write_folder,
+)
 
 
 def write(text: str) -> Any:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.models import named as module
-from quantdrift.models.named import ALIASES, EMBEDDED, resolve
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.checkpoints import named as module
+from quantdrift.checkpoints.named import ALIASES, EMBEDDED, resolve
 
 
 @pytest.fixture(autouse=True)

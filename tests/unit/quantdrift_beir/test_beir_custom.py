@@ -10,7 +10,7 @@ pytest.importorskip("beir")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
 
-from quantdrift.errors import UnknownNameError
+from quantdrift.base.errors import UnknownNameError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.metrics.base import MetricError
 from quantdrift_beir import Drift, PairedResults

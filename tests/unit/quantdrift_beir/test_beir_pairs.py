@@ -11,7 +11,7 @@ pytest.importorskip("beir")
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
 import quantdrift_beir
-from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift_beir import QuantizedPair
 from support.beir_letters import CORPUS, Letters
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
 
 

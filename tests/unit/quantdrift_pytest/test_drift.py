@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import QuantDriftError, UnknownNameError
+from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.metrics import MetricError
 from quantdrift_pytest.assertion import hold_marks

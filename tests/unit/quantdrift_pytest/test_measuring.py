@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import QuantDriftError
-from quantdrift.spec import parse_pair
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import measuring
 from quantdrift_pytest.measuring import content_digest, decided_by, read_settings
 

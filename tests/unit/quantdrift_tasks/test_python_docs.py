@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import DataError
+from quantdrift.base.errors import DataError
 from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.report.card import BEGIN, END, card_of, put_into
-from quantdrift.runs import write_run
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.features.card.card import BEGIN, END, card_of, put_into
+from quantdrift.runs.folder import write_run
 from support.command_line import cli
 from support.hostile_text import HOSTILE, check_clean
 from support.report_samples import written

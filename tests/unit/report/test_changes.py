@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.texts import Texts
 from quantdrift.report import changes
 from quantdrift.report.changes import changes_of
+from quantdrift.runs.changes import Changed, changed_inputs
 from support.small_evidence import FOUR
 
 ARMS = ("full precision", "W4")

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.compare.law import law_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
 from quantdrift.report.figures import Curve, Figure, theme
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import PlannedCell, StudyFolder
 from quantdrift.study.plan import CellSettings, DataEntry
 from quantdrift.study.results import Result, results_of
+from quantdrift_paper import figures as paper_figures
+from quantdrift_paper.law import law_runs
 from support.small_evidence import FOUR, THREE
 from support.study_samples import study_of
 
@@ -49,7 +50,7 @@ def charts(results: list[Result]) -> list[Figure]:
     widths = {run.record["spec"]: run.record["quantization"].get("allocation") for run in runs}
     return [
         study_figures.heat_map(results, links),
-        study_figures.law_chart(law_runs(runs), {run.path: "#there" for run in runs}, {}),
+        paper_figures.law_chart(law_runs(runs), {run.path: "#there" for run in runs}, {}),
         study_figures.change_rates(results),
         study_figures.pareto(results),
         figures.layers({name: one for name, one in widths.items() if one is not None}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import RunError
+from quantdrift.base.errors import RunError
 from quantdrift.gate import output
 from quantdrift.gate.judge import GateResult
 from quantdrift.report.gate import page_of, read_result

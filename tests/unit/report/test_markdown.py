@@ -11,7 +11,7 @@ from quantdrift.gate.output import markdown_text, write_report
 from quantdrift.report import run as of_run
 from quantdrift.report.markdown import markdown_of
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.report.words import Grid
+from quantdrift.show.tables import Grid
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.gate_result_samples import WORSE, result, worst

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.report.figures import Figure
 from quantdrift.report.page import Page, Section, Step, render
-from quantdrift.report.words import Grid
+from quantdrift.show.tables import Grid
 from support.gate_result_samples import NASTY
 from support.hostile_text import HOSTILE
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
-from quantdrift.errors import QuantDriftError
-from quantdrift.finished.rag import Condition, RagRecord
-from quantdrift.report.paper import tables_of, write_paper
-from quantdrift.report.paper_tables import RunCell, Table, accuracy_rank, escaped
-from quantdrift.runs import read_run
-from quantdrift.spec import parse
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.features.rag.answers import Condition, RagRecord
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
+from quantdrift_paper.__main__ import main
+from quantdrift_paper.rows import RunCell, Table, accuracy_rank, escaped
+from quantdrift_paper.tables import tables_of, write_paper
 from support.study_samples import study_of
 
 SCHEMES = (
@@ -186,14 +186,14 @@ def test_accuracy_against_rankings_by_hand() -> None:
 def test_only_what_a_suite_was_to_give_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("quantdrift.report.paper.write_pictures", lambda figures, place, form: [])
+    monkeypatch.setattr("quantdrift_paper.tables.write_pictures", lambda figures, place, form: [])
     monkeypatch.setenv("COLUMNS", "1000")
     study = study_of(tmp_path / "s", models=("m",), schemes=("W4",), data=("docs",), n=10)
 
     def told(*shows: str) -> list[str]:
         """What is said of the tables, but for those that are written."""
         StudyRecord(cells=study.cells, shows=shows).write(study.path / STUDY)
-        monkeypatch.setattr(sys, "argv", ["quantdrift", "report", str(study.path), "--tex", str(tmp_path / "tex")])
+        monkeypatch.setattr(sys, "argv", ["paper", "tables", str(study.path), "-o", str(tmp_path / "tex")])
         with pytest.raises(SystemExit):
             main()
         written, *rest = capsys.readouterr().out.split("\n\n")[0].splitlines()

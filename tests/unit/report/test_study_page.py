@@ -10,7 +10,7 @@ from quantdrift.metrics import parse_metric
 from quantdrift.report.figures import variants
 from quantdrift.report.page import Page, Section, render
 from quantdrift.report.study import WORST, page_of
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import results_of
 from support.study_samples import study_of

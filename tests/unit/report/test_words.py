@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from quantdrift.evidence import Noise
+from quantdrift.evidence.record import Noise
 from quantdrift.metrics import measure
-from quantdrift.report.words import findings
+from quantdrift.runs.words import findings
 from support.small_evidence import CANDIDATE, REFERENCE, evidence_of
 
 

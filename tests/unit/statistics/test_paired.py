@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, bootstrap, chi2, permutation_test
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics.estimates import Estimate, quantile_estimate
 from quantdrift.statistics.paired import (
     mcnemar_exact,

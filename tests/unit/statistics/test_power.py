@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics.power import inputs_for_limit, inputs_to_show_worse, power_of_mcnemar, smallest_margin
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, mean_worse, rate_worse
 from support.paired_values import rates

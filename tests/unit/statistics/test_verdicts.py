@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, binomtest, ttest_1samp
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.statistics.paired import mcnemar_exact, randomization_test, tango_z
 from quantdrift.statistics.verdicts import (

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from quantdrift.errors import StudyError
+from quantdrift.base.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.report.paper import tables_of
-from quantdrift.runs import write_run
-from quantdrift.study.capture import METRICS, Captured, Contest, read_capture, rows_of
+from quantdrift.runs.folder import write_run
 from quantdrift.study.folder import StudyFolder, plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.results import write_table
+from quantdrift_paper.capture import METRICS, Captured, Contest, read_capture, rows_of
+from quantdrift_paper.tables import tables_of
 from support.comparison_samples import RECORD, N, evidence_of, flipped, scores
 
 FLIP = parse_metric("flip@1")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import StudyError
+from quantdrift.base.errors import StudyError
 from quantdrift.study.plan import Cell, cells_of, read_study
 
 WHOLE = "models: [minilm]\nschemes: [W4, W3-gptq]\ndata: [Docs, ./corpus]\n"

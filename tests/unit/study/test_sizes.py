@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.errors import StudyError
+from quantdrift.base.errors import StudyError
 from quantdrift.metrics import parse_metric
-from quantdrift.report.paper import tables_of
-from quantdrift.runs import write_run
+from quantdrift.runs.folder import write_run
 from quantdrift.study.folder import StudyFolder, plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.results import pooled, results_of
+from quantdrift_paper.tables import tables_of
 from support.comparison_samples import RECORD, N, evidence_of, flipped
 
 DOCUMENTS = {"5": 5, "8": 8, "all": 12}

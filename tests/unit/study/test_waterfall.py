@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.errors import StudyError
+from quantdrift.base.errors import StudyError
+from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfall, waterfalls_of
 from quantdrift.metrics import parse_metric
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift.study.folder import STUDY, StudyRecord, open_study
-from quantdrift.study.waterfall import combinations_of, in_words, waterfall, waterfalls_of
 from support.study_samples import study_of
 
 FLIP = parse_metric("flip@1")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.trust.certify import certify
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.conformal import ExchangeabilityWarning, StabilityError, Statistic
-from quantdrift.errors import RunError, ScoreError
-from quantdrift.identity import Identity
-from quantdrift.records import sealed
+from quantdrift.base.errors import RunError, ScoreError
+from quantdrift.base.records import sealed
+from quantdrift.runs.identity import Identity
+from quantdrift.statistics.conformal import ExchangeabilityWarning, StabilityError, Statistic
 from quantdrift.trust.check import StabilityCheck
 from support.comparison_samples import RECORD, evidence_of, scores
 

@@ -8,7 +8,8 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from quantdrift.conformal import (
+from quantdrift.base.errors import ScoreError, UnknownNameError
+from quantdrift.statistics.conformal import (
     CONFIDENCES,
     STATISTICS,
     ConfidenceName,
@@ -21,7 +22,6 @@ from quantdrift.conformal import (
     softmax_confidence,
     split_conformal_threshold,
 )
-from quantdrift.errors import ScoreError, UnknownNameError
 from support.comparison_samples import evidence_of, scores
 
 INF = math.inf

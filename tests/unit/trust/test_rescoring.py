@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence_file import read_evidence, write_evidence
-from quantdrift.perturbation import flips
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.evidence.file import read_evidence, write_evidence
+from quantdrift.evidence.perturbation import flips
 from quantdrift.trust.rescoring import rescore, rescored_ranking
 from quantdrift.trust.sweep import operating_point
 from support.routing_samples import searched, similarities

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from quantdrift.errors import QuantDriftError, RunError, ScoreError
-from quantdrift.identity import Identity
-from quantdrift.records import sealed
+from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
+from quantdrift.base.records import sealed
+from quantdrift.runs.identity import Identity
 from quantdrift.trust.router import GapRouter, recovery_threshold
 from support.routing_samples import classified
 

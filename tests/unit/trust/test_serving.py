@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
+from quantdrift.base.errors import DataError, QuantDriftError, UnknownNameError
 from quantdrift.trust.router import GapRouter
 from quantdrift.trust.serving import RescoredSearch, RoutedModel, batch_length, batch_rows
 

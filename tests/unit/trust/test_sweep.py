@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.conformal import confidence_in
-from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence, Noise
-from quantdrift.perturbation import at_risk, flips, flips_with_shifts_times
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.evidence.perturbation import at_risk, flips, flips_with_shifts_times
+from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.sweep import Advice, advise, answers_of, break_even_share, operating_point, relative_cost, sweep
 from support.routing_samples import classified, logits
 

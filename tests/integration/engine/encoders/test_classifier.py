@@ -11,15 +11,15 @@ import torch
 import transformers as hf
 from sentence_transformers import CrossEncoder
 
+from quantdrift.base.errors import ScoreError, UnsupportedError
+from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.opening import before_head
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import ScoreError, UnsupportedError
-from quantdrift.models.classifier_config import is_classifier
-from quantdrift.models.named import ModelSource, resolve
-from quantdrift.spec import Spec, parse_scheme
+from quantdrift.spec.grammar import Spec, parse_scheme
 from support.classifier_samples import (
     CPU,
     IMAGE_MODELS,

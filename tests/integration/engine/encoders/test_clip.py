@@ -14,11 +14,11 @@ from PIL import Image
 from transformers import CLIPModel, CLIPProcessor
 
 from quantdrift.api import drift
-from quantdrift.datasets.retrieval import read_beir_folder
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
 from support.small_clip import image_search, small_clip
 
 CPU = torch.device("cpu")

@@ -12,12 +12,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertConfig, BertModel
 
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
+from quantdrift.checkpoints.named import resolve
+from quantdrift.checkpoints.onnx_graph import OnnxGraph, read_graph
 from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
-from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
-from quantdrift.models.checkpoint import find_checkpoint, full_precision
-from quantdrift.models.named import resolve
-from quantdrift.models.onnx_graph import OnnxGraph, read_graph
 from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, tokenizer
 

@@ -24,6 +24,9 @@ from sentence_transformers.base.modules.transformer import Transformer
 from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.loading import loading
@@ -37,10 +40,7 @@ from quantdrift.engine.encoders.vetting import (
 )
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import ModelSource, resolve
-from quantdrift.progress import Silent
-from quantdrift.spec import parse
+from quantdrift.spec.grammar import parse
 from support.candidate_samples import save_backbone, tiny
 from support.classifier_samples import TEXT_MODELS, saved
 from support.classifier_samples import tokenizer as class_tokenizer

@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from quantdrift import perturbation
+from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.engine import store as embeddings
 from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
-from quantdrift.errors import QuantDriftError, ServerError
-from quantdrift.runs import Run
-from quantdrift.spec import read_endpoint
+from quantdrift.evidence import perturbation
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import read_endpoint
 from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
 from support.endpoint_samples import many, run_servers
 

@@ -11,16 +11,16 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from sentence_transformers import SentenceTransformer
 
-from quantdrift import perturbation
+from quantdrift.base.progress import Silent
 from quantdrift.cli.run import shown_run
-from quantdrift.compare.law import law_runs
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.progress import Silent
-from quantdrift.runs import Run
-from quantdrift.spec import parse
+from quantdrift.evidence import perturbation
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import parse
+from quantdrift_paper.law import law_runs
 from support.candidate_samples import tiny
 from support.embedding_server import Server, of_model, serving
 from support.endpoint_samples import run_servers

@@ -19,8 +19,10 @@ from sentence_transformers import MultiVectorEncoder, SentenceTransformer, Spars
 from torch import Tensor
 from transformers import BertForMaskedLM
 
-from quantdrift import perturbation
 from quantdrift.api import drift
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.sentence import load_encoder
@@ -30,11 +32,9 @@ from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.progress import Silent
-from quantdrift.report.words import weights_line
-from quantdrift.spec import parse
+from quantdrift.evidence import perturbation
+from quantdrift.runs.words import weights_line
+from quantdrift.spec.grammar import parse
 from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, tiny
 from support.rerank_samples import save_cross_encoder
 from support.versus_samples import DATASET, SETTINGS, run_two

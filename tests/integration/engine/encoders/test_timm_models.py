@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.opening import before_head
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.models.classifier_config import is_classifier
-from quantdrift.models.named import resolve
-from quantdrift.spec import Spec, parse_scheme
+from quantdrift.spec.grammar import Spec, parse_scheme
 from support.classifier_samples import CPU, close, images
 
 

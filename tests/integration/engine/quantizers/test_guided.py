@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gptqmodel", reason="the extra 'gptq' is not installed")
 
-from quantdrift.runs import read_run
+from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 

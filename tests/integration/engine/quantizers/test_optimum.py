@@ -14,6 +14,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import find_linears
@@ -22,8 +24,6 @@ from quantdrift.engine.quantizers import optimum
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import import_gptqmodel
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.progress import Silent
 from support.model_zoo import ZooModel, zoo_model
 from support.model_zoo_parts import decoder
 

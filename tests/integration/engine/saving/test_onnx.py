@@ -10,12 +10,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.checkpoints.named import resolve
+from quantdrift.checkpoints.saved import read_record
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
 from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.models.saved import read_record
 from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save, save_backbone, tiny
 from support.command_line import cli
 

@@ -7,11 +7,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import resolve
+from quantdrift.checkpoints.saved import read_record
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.named import resolve
-from quantdrift.models.saved import read_record
 from support.candidate_samples import candidate, embed, encoder, rich, save
 
 

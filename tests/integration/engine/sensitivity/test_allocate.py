@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.allocation.record import Allocation
-from quantdrift.evidence_file import read_evidence
+from quantdrift.evidence.file import read_evidence
+from quantdrift.spec.allocation import Allocation
 from support.tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures

@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.sensitivity.criteria import input_moments, losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
 from support.model_zoo import ZOO, Batch, ZooModel
 from support.sensitivity import setting_of
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.calibration import candidate
 from quantdrift.engine.calibration.inputs import fake_quantize
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Silent
-from quantdrift.report.words import candidate_lines
+from quantdrift.runs.words import candidate_lines
 
 SCHEME = "W3-g8-adaround"
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import DataError
 from quantdrift.engine.calibration.sample import Sample, draw_sample, read_texts
-from quantdrift.errors import DataError
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from support.worlds import Rower, rows_of
 
 

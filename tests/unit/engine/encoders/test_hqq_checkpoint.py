@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.encoders.stored import hqq_weights
-from quantdrift.errors import UnsupportedError
 
 CODES = torch.arange(32, dtype=torch.uint8).reshape(2, 16)  # two 4-bit codes in each
 

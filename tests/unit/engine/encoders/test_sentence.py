@@ -11,8 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Transf
 from tokenizers.normalizers import Lowercase
 from tokenizers.processors import TemplateProcessing
 
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.sentence import SentenceEncoder, Tokens, encoder_of, tokenizer_digest
-from quantdrift.models.named import ModelSource
 from support.candidate_samples import tiny
 from support.tiny_command_line import text
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.canary import PLAIN
+from quantdrift.data.sentences import PLAIN
 from quantdrift.engine.encoders.server import Identity, identify
-from quantdrift.spec import Endpoint
+from quantdrift.spec.grammar import Endpoint
 
 HERE = Endpoint(url="http://localhost:8000/v1", model="m")
 THERE = Endpoint(url="http://localhost:8001/v1", model="m")

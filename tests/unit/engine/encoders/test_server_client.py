@@ -12,8 +12,8 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 import httpx
 
+from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.engine.encoders.server_client import Key, OneInputError, find_key, read_embeddings, told
-from quantdrift.errors import ServerError, UnsupportedError
 from support.endpoint_samples import OK, Script
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.engine.encoders.checkpoint import completed
 from quantdrift.engine.encoders.stored import StoredTensor, read_gguf_head, stored_layers
-from quantdrift.errors import UnsupportedError
-from quantdrift.models.checkpoint import Checkpoint
 
 
 def checkpoint(method: str) -> Checkpoint:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantdrift.base.errors import DataError
 from quantdrift.engine.quantizers.adaround import AdaRound
-from quantdrift.errors import DataError
 from support.quantizer_samples import moments_by_hand
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
@@ -9,8 +10,7 @@ from quantdrift.engine.quantizers.hqq import Hqq
 from quantdrift.engine.quantizers.libraries import Library
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 EVERY = {"gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"}
 BY_OPTIMUM = "+backend=optimum+grid=library"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.saving.onnx import export_graph, pack, put_codes, save_graph
-from quantdrift.errors import UnsupportedError
 from support.candidate_samples import rich
 
 

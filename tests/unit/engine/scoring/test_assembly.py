@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import RunError
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
-from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence.record import Evidence, Top
 from quantdrift.metrics import measure
 
 ITEMS = [f"d{position}" for position in range(100)]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss, semantic_search_usearch
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.deployed import WANTED, Deployment, score_deployed
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.errors import UnsupportedError
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.metrics import measure
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 N_DOCS, DIM = 700, 64
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from quantdrift.base.errors import ScoreError
 from quantdrift.engine.scoring import fused
 from quantdrift.engine.scoring.state import FIELDS
 from quantdrift.engine.scoring.streamed import score_embeddings
-from quantdrift.errors import ScoreError
 
 pytest.importorskip("numba")
 RNG = np.random.default_rng(0)

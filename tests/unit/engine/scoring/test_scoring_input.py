@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import ScoreError
 from quantdrift.engine.scoring.streamed import (
     Similarity,
     check_embeddings,
@@ -12,7 +13,6 @@ from quantdrift.engine.scoring.streamed import (
     score_matrix,
     score_ragged,
 )
-from quantdrift.errors import ScoreError
 
 QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
 

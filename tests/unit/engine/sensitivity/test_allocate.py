@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
-from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.progress import Silent
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.allocation import Allocation
+from quantdrift.spec.grammar import parse_scheme
 from support.sensitivity import setting_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")

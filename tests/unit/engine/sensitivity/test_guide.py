@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.sensitivity.guide import BLOCKS, guided_moments, pseudo_queries
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Silent
-from quantdrift.spec import parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from support.quantizer_samples import moments_by_hand, skip_without, weights
 from support.sensitivity import linear, setting_of
 

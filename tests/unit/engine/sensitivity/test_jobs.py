@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Inputs, Settings
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
@@ -18,7 +19,6 @@ from quantdrift.engine.sensitivity import jobs as module
 from quantdrift.engine.sensitivity.gaps import rounded
 from quantdrift.engine.sensitivity.jobs import Rival, captured, held_out_queries, hold_contest
 from quantdrift.engine.trial import Trial
-from quantdrift.progress import Silent
 from quantdrift.statistics.estimates import Estimate
 from support.allocations import allocation
 from support.sensitivity import drawn, setting_of

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import DataError
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.problem import (
@@ -15,7 +16,6 @@ from quantdrift.engine.sensitivity.problem import (
     hold_out,
     retrieval_problem,
 )
-from quantdrift.errors import DataError
 from support.worlds import Rower, rows_of
 
 

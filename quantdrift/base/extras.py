@@ -1,0 +1,68 @@
+"""The extra of quantdrift that brings a module which is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+
+from quantdrift.base.errors import MissingExtraError
+
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "models": (
+            *("torch", "transformers", "tokenizers", "sentence_transformers", "safetensors"),
+            *("huggingface_hub", "filelock", "fsspec", "tqdm", "sklearn"),
+        ),
+        "mteb": ("mteb", "datasets"),
+        "beir": ("beir", "pytrec_eval"),
+        "lm-eval": ("lm_eval",),
+        "openai": ("httpx",),
+        "auto-gptq": ("auto_gptq",),
+        "gptq": ("gptqmodel",),
+        "bitsandbytes": ("bitsandbytes", "accelerate"),
+        "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+        "images": ("PIL",),
+        "open-clip": ("open_clip", "torchvision"),
+        "report": ("vl_convert",),
+        "fast": ("numba",),
+        "compressed-tensors": ("compressed_tensors",),
+        **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
+        **{name: (name,) for name in ("faiss", "usearch", "ray")},
+    }
+)
+"""Extra of quantdrift to the modules that it brings."""
+_PACKAGES = {
+    "vl_convert": "vl-convert-python",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "open_clip": "open_clip_torch",
+    "awq": "autoawq",
+    "faiss": "faiss-cpu",
+}
+"""Module to the package that it comes in, where the names differ by more than a hyphen."""
+
+
+@cache  # reading a package's metadata takes 10 ms, and every run asks dozens of times
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def extras_named(*, needed_for: str, extra: str | None = None) -> Iterator[None]:
+    """Inside, a module that is not installed is an error that names the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").split(".")[0]
+        brings = next((name for name, modules in EXTRAS.items() if module in modules), None)
+        if brings is None:
+            raise
+        package = _PACKAGES.get(module, module.replace("_", "-"))
+        raise MissingExtraError(package, extra or brings, needed_for=needed_for) from error

@@ -1,0 +1,89 @@
+"""How a function of somebody else's is replaced: looked at first, marked, and never twice."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from quantdrift.base.display import complain
+from quantdrift.base.errors import QuantDriftError
+
+_MARK = "__quantdrift_wrapped__"
+
+
+def expected(holder: Any, name: str, *parameters: str) -> Any:
+    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions)."""
+    function = getattr(holder, name, None)
+    if function is None or not callable(function):
+        kind = "method" if isinstance(holder, type) else "function"
+        raise TypeError(f"{holder.__name__} has no {kind} {name}")
+    if is_replaced(function):
+        return None
+    missing = set(parameters) - inspect.signature(function).parameters.keys() if parameters else set()
+    if missing:
+        raise TypeError(f"{holder.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
+    return function
+
+
+def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> None:
+    """Put a wrapper in a function's place."""
+    setattr(wrapper, _MARK, True)
+    setattr(holder, name, staticmethod(wrapper) if static else wrapper)
+
+
+def wrap(
+    holder: Any, name: str, parameters: Iterable[str], around: Callable[..., Any], *, static: bool = False
+) -> None:
+    """Put `around(original, ...)` in the place of a function, unless it is there already."""
+    original = expected(holder, name, *parameters)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    replace(holder, name, wrapper, static=static)
+
+
+def arguments_of(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name, with those that are left to their defaults."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def is_pair(model: Any) -> bool:
+    """Whether a harness's model is a pair; of its type, as an object of somebody else's may raise when asked."""
+    return getattr(type(model), "is_quantdrift_pair", False) is True
+
+
+def is_replaced(function: Any) -> bool:
+    """Whether a function is one that was put in another's place."""
+    return hasattr(function, _MARK)
+
+
+# --- What a user sees of our errors inside somebody else's command: one line, not a traceback -----
+
+
+def errors_in_one_line() -> None:
+    """Let an error of ours that nobody catches end the program in one line.
+
+    `QUANTDRIFT_DEBUG=1` shows the traceback.
+    """
+    previous = sys.excepthook
+    if is_replaced(previous):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
+            complain(str(error))
+        else:
+            previous(kind, error, trace)
+
+    replace(sys, "excepthook", show)

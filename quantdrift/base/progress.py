@@ -1,0 +1,47 @@
+"""Progress of long work, shown on standard error so that standard output stays the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from quantdrift.base.display import clean
+
+
+class Progress(Protocol):
+    """Shows how far a stage is."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show one stage of `total` steps; the block calls what it is given with steps done."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A stage that nobody sees."""
+        yield lambda _steps: None
+
+
+class Terminal:
+    """A bar per stage, with rate and time left; plain lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
+
+        self._console = console(error=True)
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar that stays when it is full."""
+        from rich import progress  # noqa: PLC0415 -- only when something is shown
+
+        named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
+        columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), console=self._console) as bars:
+            task = bars.add_task(clean(name), total=total)
+            yield lambda steps: bars.advance(task, steps)

@@ -1,0 +1,292 @@
+"""What kind of checkpoint a candidate is: where it lies, which method quantized it, what it needs.
+
+Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into the reference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quantdrift.base.display import shown
+from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
+from quantdrift.checkpoints.onnx_graph import folder_of, graphs_in, holds_weights, only_graph
+from quantdrift.checkpoints.saved import is_candidate_folder, read_record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "awq": (("gptqmodel", "accelerate"), "gptq"),
+    "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
+    "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
+    "gptq": (("gptqmodel", "optimum"), "optimum"),
+    "onnx": (("onnx", "onnxruntime"), "onnx"),
+    "torchao": (("torchao",), "torchao"),
+}
+"""Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
+_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
+_FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.(?:gguf|onnx))", re.IGNORECASE)
+_LISTED = 8
+"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
+_NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model as it lies on disk.
+
+    Attributes:
+        name: as the user wrote it.
+        canonical: hub id, or the folder's name for a local one; with the file's name for GGUF.
+        kind: how it is had: "embedded", "local" or "hub".
+        folder: where it lies.
+        body: folder below it that holds the transformer's config.json and weights.
+        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf"; "onnx" for a graph that
+            somebody else wrote; "quantdrift" for what `quantdrift quantize` wrote; or "none".
+        quantization: the quantization_config of its config.json, or what scheme.json says; empty if there is neither.
+        gguf: name of the GGUF file in the folder, None for other formats.
+        onnx: path of the ONNX file in the folder, likewise.
+        has_modules: whether it says how tokens become an embedding (modules.json).
+    """
+
+    name: str
+    canonical: str
+    kind: str
+    folder: Path
+    body: Path
+    method: str
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    gguf: str | None = None
+    onnx: str | None = None
+    has_modules: bool = False
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of a hub model, where it can be told."""
+        return self.folder.name if self.kind == "hub" and re.fullmatch("[0-9a-f]{40}", self.folder.name) else None
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {
+            "name": self.name,
+            "canonical": self.canonical,
+            "kind": self.kind,
+            "revision": self.revision,
+            "format": self.method,
+            **({} if self.onnx is None else {"file": self.onnx}),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized, as JSON values."""
+        return {
+            "quantizer": self.method,
+            "nominal_bits": nominal_bits(self.quantization),
+            "quantization_config": _shortened(self.quantization),
+        }
+
+
+def find_checkpoint(name: str) -> Checkpoint:
+    """Find the checkpoint that a name means; one on the hub is downloaded."""
+    if name.lower().endswith(".gguf"):
+        return _gguf(name)
+    source, folder, graph = _onnx_file(name) if name.lower().endswith(".onnx") else (resolve(name), None, None)
+    if folder is None:
+        folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
+    here = replace(source, kind="local", location=str(folder))
+    modules = model_json(here, "modules.json").get("", [])
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    below = str(first.get("path", "")) if isinstance(first, dict) else ""
+    config = model_json(here, str(Path(below, "config.json")))
+    quantization = config.get("quantization_config") or config.get("compression_config") or {}
+    if not isinstance(quantization, dict):
+        raise UnsupportedError(
+            f"{folder / below}/config.json is damaged: expected its quantization_config as an object"
+        )
+    if is_candidate_folder(folder):
+        record = read_record(folder)
+        kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+        quantization = {"quant_method": "quantdrift", **kept}
+    elif graph is None and graphs_in(folder) and not holds_weights(folder / below):
+        graph = only_graph(folder, name)
+    if graph is not None:
+        quantization = {"quant_method": "onnx", "file": graph}
+    return Checkpoint(
+        name=name,
+        canonical=source.canonical,
+        kind=source.kind,
+        folder=folder,
+        body=folder / below,
+        method=method_of(quantization) if quantization else "none",
+        quantization=quantization,
+        onnx=graph,
+        has_modules=bool(modules),
+    )
+
+
+def _onnx_file(name: str) -> tuple[ModelSource, Path, str]:
+    """Where the model of an ONNX file came from, its folder, and the file's path in it."""
+    if on_hub := _FILE_ON_HUB.fullmatch(name):
+        repo, file = on_hub.groups()
+        folder = _downloaded(repo, file, "*.json", "*.txt", "*.model", f"{file}_data*", f"{file}.data*")
+        return ModelSource(name=name, canonical=name, kind="hub", location=repo), folder, file
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UnsupportedError(
+            f"no file {path} (expected FOLDER/onnx/FILE.onnx, or ORG/REPO:onnx/FILE.onnx on the hub)"
+        )
+    path = path.parent.resolve() / path.name
+    folder = folder_of(path)
+    graph = path.relative_to(folder).as_posix()
+    canonical = f"{folder.name}/{graph}"
+    return ModelSource(name=name, canonical=canonical, kind="local", location=str(folder)), folder, graph
+
+
+def _gguf(name: str) -> Checkpoint:
+    if on_hub := _FILE_ON_HUB.fullmatch(name):
+        repo, file = on_hub.groups()
+        folder, kind, canonical = _downloaded(repo, file), "hub", name
+    else:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UnsupportedError(f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)")
+        folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
+    return Checkpoint(name=name, canonical=canonical, kind=kind, folder=folder, body=folder, method="gguf", gguf=file)
+
+
+def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
+    """The folder of a hub model, downloaded if need be: one file of it and what is needed, or what torch loads."""
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
+
+    try:
+        only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
+        folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
+    except (OSError, ValueError, RuntimeError) as error:
+        message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
+        raise UnsupportedError(message) from error
+    if file is not None and not (folder / file).is_file():
+        raise UnsupportedError(f"{repo} on the hub has no file {file}")
+    return folder
+
+
+def refuse_missing(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose libraries are not installed."""
+    packages, extra = NEEDED.get(checkpoint.method, ((), ""))
+    for package in packages:
+        if importlib.util.find_spec(package.replace("-", "_")) is None:
+            needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
+            raise MissingExtraError(package, extra, needed_for=needed_for)
+
+
+# --- what a quantization_config says --------------------------------------------------------------
+
+
+def method_of(quantization: Mapping[str, Any]) -> str:
+    """What quantized the weights, as the config names it.
+
+    >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
+    ('bitsandbytes', 'unknown')
+    """
+    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
+        return "bitsandbytes"
+    return shown(str(quantization.get("quant_method", "unknown")))
+
+
+def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
+    """The weight width that a quantization_config names; None if it names none, or several.
+
+    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
+    4.0
+    """
+    method = method_of(quantization)
+    if method == "quantdrift":
+        return float(quantization["bits_per_weight"]["linear"])
+    if method == "bitsandbytes":
+        return 4.0 if quantization.get("load_in_4bit") else 8.0
+    if method == "torchao":
+        named = re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization))
+        widths = {float(first or second) for first, second in named}
+    else:
+        widths = set(_widths(quantization))
+    return widths.pop() if len(widths) == 1 else None
+
+
+def _widths(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key in _WIDTH_KEYS and isinstance(part, int | float):
+                yield float(part)
+            elif "activations" not in key:  # compressed-tensors has a width for them, too
+                yield from _widths(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _widths(part)
+
+
+def _shortened(value: Any) -> Any:
+    """A config as a record repeats it: without what is not set, long lists as their length."""
+    if isinstance(value, Mapping):
+        return {str(key): _shortened(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return f"{len(value)} entries" if len(value) > _LISTED else [_shortened(part) for part in value]
+    return value if isinstance(value, str | int | float | bool) else None
+
+
+# --- a model that has to be at full precision -----------------------------------------------------
+
+
+def full_precision(name: str) -> ModelSource:
+    """Find the model that a spec names, and refuse one that is known to be quantized.
+
+    Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.
+    """
+    if name.lower().endswith(".gguf"):
+        raise _quantized(name, "a GGUF file")
+    if name.lower().endswith(".onnx"):
+        raise _graph(name)
+    source = resolve(name)
+    if source.kind != "local":
+        return source
+    folder = Path(source.location)
+    if is_candidate_folder(folder):
+        raise _quantized(name, "a candidate saved by quantdrift quantize")
+    if graphs_in(folder) and not next(folder.rglob("*.safetensors"), None) and not holds_weights(folder):
+        raise _graph(name)
+    method = find_checkpoint(name).method
+    if method != "none":
+        raise _quantized(name, f"its config.json says {method}")
+    return source
+
+
+def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
+    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized, or quantdrift."""
+    modules = list(modules)
+    here = name_in_config(modules)
+    if here is not None and Path(here).is_dir() and is_candidate_folder(Path(here)):
+        raise _quantized(here, "a candidate saved by quantdrift quantize")
+    for module in (module for outermost in modules for module in outermost.modules()):
+        said = getattr(getattr(module, "config", None), "quantization_config", None)
+        if said:
+            content = said if isinstance(said, dict) else said.to_dict()
+            raise _quantized(name, f"its config.json says {method_of(content)}")
+
+
+def _graph(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} is an ONNX graph, which can be the candidate only; expected a model with weights of torch there. To "
+        f'see which answers it changes: quantdrift run "REFERENCE vs {name}"'
+    )
+
+
+def _quantized(name: str, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} is quantized already ({why}); expected a model at full precision there. To see which answers it "
+        f'changes: quantdrift run "REFERENCE vs {name}"'
+    )

@@ -1,0 +1,110 @@
+"""Whether a model is a classifier, from its config.json alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import read_json
+from quantdrift.checkpoints.named import ModelSource, first_line
+
+ClassifierKind = Literal["text", "image"]
+"""What a classifier takes."""
+
+_BY_ARCHITECTURE: dict[str, ClassifierKind] = {"ForSequenceClassification": "text", "ForImageClassification": "image"}
+_MAX_JSON = 1 << 26
+"""Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
+
+
+def is_classifier(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model puts out one logit per class; no weights are loaded.
+
+    A reranker, a sequence classifier of one class, counts too: `load_classifier` says what it is.
+    """
+    return classifier_kind(source, revision) is not None
+
+
+def classifier_kind(source: ModelSource, revision: str | None = None) -> ClassifierKind | None:
+    """Which kind of classifier a model is; None for any other model."""
+    config = model_json(source, "config.json", revision)
+    architectures = config.get("architectures")
+    named = " ".join(map(str, architectures if isinstance(architectures, list) else ()))
+    kind = next((kind for part, kind in _BY_ARCHITECTURE.items() if part in named), None)
+    if kind is None and isinstance(config.get("architecture"), str):  # timm's own layout
+        known = config.get("pretrained_cfg")
+        inner = known.get("num_classes") if isinstance(known, dict) else None
+        kind = None if config.get("num_classes", inner) == 0 else "image"
+    # sentence-transformers keeps its embedding models in files of the same names
+    if kind is not None and model_json(source, "modules.json", revision) and not _saved_as_cross(source, revision):
+        return None
+    return kind
+
+
+def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model scores two texts together; no weights are loaded.
+
+    It is what sentence-transformers saved as a CrossEncoder, or a sequence classifier of one class.
+    """
+    if classifier_kind(source, revision) == "text":
+        labels = model_json(source, "config.json", revision).get("id2label")  # there are none where there are two
+        if isinstance(labels, dict) and len(labels) == 1:
+            return True
+    return bool(model_json(source, "modules.json", revision)) and _saved_as_cross(source, revision)
+
+
+_KINDS = {
+    "embedding model": "an embedding model, which searches (leave --shortlist out)",
+    "cross-encoder": "a cross-encoder, which reranks what a search has found (--shortlist RUN)",
+    "classifier": "a classifier, which takes classification data (a folder with test.jsonl, or images)",
+}
+
+
+def check_kind(source: ModelSource, wanted: str, revision: str | None = None) -> None:
+    """Refuse a model of another kind than "embedding model", "cross-encoder" or "classifier"."""
+    found = wanted
+    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
+        found = "cross-encoder" if is_cross_encoder(source, revision) else "embedding model"
+        found = "classifier" if found != "cross-encoder" and is_classifier(source, revision) else found
+    if found != wanted:
+        raise UnsupportedError(f"{source.name} is {_KINDS[found]}; these data take {_KINDS[wanted]}")
+
+
+def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:
+    said = model_json(source, "config_sentence_transformers.json", revision).get("model_type")
+    return bool(said == "CrossEncoder")
+
+
+def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:
+    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict."""
+    on_hub = source.kind == "hub"
+    path = _from_hub(source, file, revision) if on_hub else Path(source.location) / file
+    if path is None or not (on_hub or path.is_file()):
+        return {}
+    try:
+        content = read_json(path, limit=_MAX_JSON)
+    except (OSError, ValueError) as error:
+        raise UnsupportedError(f"{path} cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {"": content}
+
+
+def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | None:
+    """Where the hub's file lies here; None if the model has none of that name."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 -- only for models on the hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415 -- as above
+
+    try:
+        return Path(hf_hub_download(source.canonical, file, revision=revision))
+    except Exception as error:  # the hub's library, and the one below it, have dozens
+        unanswered = isinstance(error, LocalEntryNotFoundError)  # which is an EntryNotFoundError, too
+        if isinstance(error, EntryNotFoundError) and not unanswered:
+            return None
+        # what is not here of a model that was downloaded before, it does not have
+        kept = unanswered and try_to_load_from_cache(source.canonical, "config.json", revision=revision)
+        if file != "config.json" and isinstance(kept, str):
+            return None
+        raise UnsupportedError(
+            f"whether {source.name!r} ({source.canonical}) is a classifier stands in its config.json, "
+            f"which cannot be had from the hub: {first_line(error)}{source.otherwise}"
+        ) from error

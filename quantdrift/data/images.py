@@ -1,0 +1,91 @@
+"""Images, each decoded when it is asked for; and what tells inputs of either kind apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import DataError, MissingExtraError
+
+Kind = Literal["text", "image"]
+"""What an input is."""
+Image = NDArray[np.uint8]
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
+CHANNELS = 3
+
+
+class Images(Sequence[Image]):
+    """Images in their order, each uint8 [height, width, 3]; none is decoded before it is needed.
+
+    Args:
+        read: the image of a position.
+        contents: digest of each image as it is stored.
+    """
+
+    def __init__(self, read: Callable[[int], Image], contents: Sequence[str]) -> None:
+        self._read = read
+        self.contents = tuple(contents)
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(len(self))[index]
+        return self._read(places) if isinstance(places, int) else [self._read(place) for place in places]
+
+
+def image_files(files: Sequence[Path]) -> Images:
+    """The images of files."""
+    pillow()
+    contents = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
+    return Images(lambda row: _decoded(files[row]), contents)
+
+
+def kind_of(inputs: Sequence[Any]) -> Kind:
+    """Whether inputs are texts or images."""
+    return "image" if isinstance(inputs, Images) else "text"
+
+
+def contents_of(inputs: Sequence[Any]) -> Iterator[str]:
+    """What tells inputs apart, one string an input: the text, or a digest of the image."""
+    if isinstance(inputs, Images):
+        yield from inputs.contents
+        return
+    yield from (value if isinstance(value, str) else image_digest(value) for value in inputs)
+
+
+def some_of(inputs: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
+    """Some rows of texts or images."""
+    if isinstance(inputs, Images):
+        return Images(lambda row: inputs[rows[row]], [inputs.contents[row] for row in rows])
+    return tuple(inputs[row] for row in rows)
+
+
+def image_digest(image: Any) -> str:
+    """A digest of an image's shape and pixels, 32 hex digits."""
+    pixels = np.asarray(image)
+    return hashlib.blake2b(f"{pixels.shape}".encode() + pixels.tobytes(), digest_size=16).hexdigest()
+
+
+def pillow() -> Any:
+    """The library that decodes images."""
+    try:
+        from PIL import Image as found  # noqa: N813, PLC0415 -- only where images are files
+    except ImportError as error:
+        raise MissingExtraError("pillow", "images", needed_for="reading image files") from error
+    return found
+
+
+def _decoded(file: Path) -> Image:
+    """The image of a file as red, green and blue."""
+    try:
+        with pillow().open(file) as image:
+            return np.asarray(image.convert("RGB"), dtype=np.uint8)
+    except Exception as error:  # what Pillow raises on broken files, and on those that are bombs
+        raise DataError(f"{file} cannot be decoded as an image: {error}; replace it") from error

@@ -1,0 +1,356 @@
+"""Labelled inputs of one kind: a part that is evaluated, and one to learn from.
+
+Probes are fitted, and quantizers calibrated, on the part called train; figures are over the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantdrift.base.errors import DataError, UnknownNameError
+from quantdrift.base.records import refuse_bomb
+from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
+from quantdrift.data.retrieval import LAYOUT as BEIR_LAYOUT
+from quantdrift.data.retrieval import (
+    RetrievalDataset,
+    check_ids,
+    counted,
+    empty,
+    feed,
+    named,
+    read_beir_folder,
+    read_records,
+    some,
+)
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """One part of the data.
+
+    Attributes:
+        ids: names, all different.
+        inputs: texts, or images uint8 [height, width, 3].
+        labels: one an input; None where there are none.
+    """
+
+    ids: tuple[str, ...] = field(repr=False)
+    inputs: Sequence[Any] = field(repr=False)
+    labels: tuple[str, ...] | None = field(repr=False)
+
+    def contents(self) -> Iterator[str]:
+        """What tells inputs apart, one string an input: the text, or a digest of the image."""
+        yield from contents_of(self.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassificationDataset:
+    """Labelled inputs of one kind, checked when it is made.
+
+    Args:
+        name: what reports call it.
+        kind: what an input is.
+        split: name of the part that is evaluated.
+        test: that part.
+        train: what a probe is fitted on and quantizers are calibrated on, where there is any.
+        path: the folder or file it was read from, where it was.
+
+    Raises:
+        DataError: a part is empty, its ids and inputs differ in number, or an id occurs twice.
+    """
+
+    name: str
+    kind: Kind
+    split: str
+    test: Labelled
+    train: Labelled | None = None
+    path: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for part, name in ((self.test, self.split), (self.train, TRAIN)):
+            if part is not None:
+                labels = () if part.labels is None else (part.labels,)
+                check_ids(part.ids, part.inputs, *labels, where=f"dataset {self.name!r}, {name}")
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable hex digest of ids, contents and labels of both parts.
+
+        Name and split are not part of it: they change no logit.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.test, self.train):
+            sides = () if part is None else (part.ids, part.contents(), part.labels or ())
+            digest.update(bytes([len(sides)]))
+            for side in sides:
+                feed(digest, side)
+        return digest.hexdigest()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is tolerated but worth telling, one sentence each."""
+        ids, contents = self.test.ids, list(self.test.contents())
+        first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
+        known = set() if self.train is None else set(self.train.contents())
+        pairs = list(zip(ids, contents, strict=True))
+        told = [
+            counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
+            counted(f"{self.split} inputs that repeat an earlier one", [n for n, one in pairs if first[one] != n]),
+            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, one in pairs if one in known]),
+            "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
+        ]
+        return tuple(filter(None, told))
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def _read_texts(file: Path, part: str) -> Labelled:
+    """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file."""
+    texts: dict[str, str] = {}
+    labels: list[str] = []
+    for where, name, record in read_records(file, '{"text": "...", "label": "..."}', part=part):
+        texts[name] = record["text"]
+        if record.get("label") is not None:
+            labels.append(named(record["label"], f'{where}: "label"'))
+        if len(labels) not in {0, len(texts)}:
+            raise DataError(f"{where}: expected a label on every line or on none")
+    return Labelled(ids=tuple(texts), inputs=tuple(texts.values()), labels=tuple(labels) or None)
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _images_in(folder: Path) -> Iterator[Path]:
+    """The image files in folders in a folder, by name."""
+    for entry in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+        yield from (file for file in sorted(entry.iterdir()) if file.suffix.lower() in SUFFIXES and file.is_file())
+
+
+def _read_images(folder: Path) -> Labelled:
+    """The images of a folder with one subfolder a class."""
+    files = list(_images_in(folder))
+    return Labelled(
+        ids=tuple(file.relative_to(folder).as_posix() for file in files),
+        inputs=image_files(files),
+        labels=tuple(file.parent.name for file in files),
+    )
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The arrays of a file, by name; each is read when it is asked for."""
+    try:
+        with zipfile.ZipFile(file) as packed:
+            refuse_bomb(sum(one.file_size for one in packed.infolist()), file.stat().st_size)
+        with np.load(file, allow_pickle=False) as arrays:
+            yield arrays
+    except Exception as error:  # numpy and zipfile raise a dozen kinds
+        raise DataError(f"{file} cannot be read as an array file (.npz): {error}") from error
+
+
+def _read_arrays(file: Path, part: str) -> Labelled:
+    """The images and labels of one part in an array file."""
+    with _opened(file) as arrays:
+        images, labels = arrays[f"x_{part}"], arrays.get(f"y_{part}")
+    grey = images.ndim == CHANNELS
+    if images.dtype != np.uint8 or not (grey or images.shape[3:] == (CHANNELS,)):
+        raise DataError(
+            f"{file}, x_{part}: expected uint8 [n, height, width, 3] or, of grey images, [n, height, width]; got "
+            f"{images.dtype} {list(images.shape)}"
+        )
+    if labels is not None and labels.shape not in {(len(images),), (len(images), 1)}:
+        raise DataError(f"{file}, y_{part}: expected one label an image, [{len(images)}]; got {list(labels.shape)}")
+    if grey:
+        images = np.broadcast_to(images[..., None], (*images.shape, CHANNELS))
+    flat = () if labels is None else labels.ravel().tolist()
+    return Labelled(
+        ids=tuple(f"{part}-{row}" for row in range(len(images))),
+        inputs=Images(lambda row: np.ascontiguousarray(images[row]), [image_digest(image) for image in images]),
+        labels=tuple(named(value, f"{file}, y_{part}, row {row}") for row, value in enumerate(flat)) or None,
+    )
+
+
+LAYOUT = (
+    'SPLIT.jsonl and, for probes and calibration, train.jsonl ({"text": "...", "label": "..."} a '
+    "line; each may end in .gz); or images in SPLIT/CLASS/ and train/CLASS/; or one .npz file with "
+    "x_SPLIT, y_SPLIT, x_train, y_train"
+)
+
+
+def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
+    """The parts that a folder or an array file holds, and what reads each; none of retrieval data."""
+    if place.is_file() and place.suffix == ".npz":
+        with _opened(place) as arrays:
+            names = [name.removeprefix("x_") for name in arrays if name.startswith("x_")]
+        return "image", {name: partial(_read_arrays, place, name) for name in names}
+    entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []  # a plain file after the gzipped one
+    files = {file.name.removesuffix(".gz"): file for file in entries}
+    texts = {name.removesuffix(".jsonl"): file for name, file in files.items() if name.endswith(".jsonl")}
+    if "corpus" in texts:
+        return "text", {}
+    if texts.keys() - {"queries"}:
+        return "text", {name: partial(_read_texts, file, name) for name, file in texts.items()}
+    folders = [entry for entry in entries if entry.is_dir() and next(_images_in(entry), None)]
+    return "image", {folder.name: partial(_read_images, folder) for folder in folders}
+
+
+def is_classification_folder(path: str | Path) -> bool:
+    """Whether a folder, or a .npz file, looks like classification data.
+
+    A folder with a corpus.jsonl is retrieval data, whatever else lies in it.
+    """
+    return Path(path).suffix == ".npz" or bool(_parts(Path(path))[1])
+
+
+def read_classification_folder(path: str | Path, split: str = "test") -> ClassificationDataset:
+    """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
+    place = Path(path)
+    kind, parts = _parts(place)
+    if split not in parts:
+        there = some(sorted(parts)) or "none"
+        raise DataError(
+            f"{place} has no part {split!r}; it has {there}. Choose another with --split. Expected {LAYOUT}"
+        )
+    return ClassificationDataset(
+        name=place.stem if place.is_file() else place.resolve().name,
+        kind=kind,
+        split=split,
+        test=parts[split](),
+        train=parts[TRAIN]() if TRAIN in parts and split != TRAIN else None,
+        path=place.resolve(),
+    )
+
+
+Dataset = RetrievalDataset | ClassificationDataset
+"""What a pair is measured on."""
+
+
+def read_folder(folder: Path, split: str = "test") -> Dataset:
+    """The data in a folder: labelled inputs, or queries and documents in BEIR layout."""
+    if is_classification_folder(folder):
+        return read_classification_folder(folder, split)
+    return read_beir_folder(folder, split)
+
+
+GROUP = "quantdrift.tasks"
+"""Entry points of packages that have data with a name."""
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that `load_task` takes."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def load_task(name: str) -> Dataset:
+    """The data of a task."""
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
+    dataset: Dataset = found[name].load()()
+    return dataset
+
+
+def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
+    """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
+    ids = dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids
+    rows = np.sort(np.random.default_rng(seed).permutation(len(ids))[:n]).tolist()
+    if isinstance(dataset, ClassificationDataset):
+        part, labels = dataset.test, dataset.test.labels
+        return replace(
+            dataset,
+            test=Labelled(
+                ids=tuple(part.ids[row] for row in rows),
+                inputs=some_of(part.inputs, rows),
+                labels=None if labels is None else tuple(labels[row] for row in rows),
+            ),
+        )
+    names = tuple(ids[row] for row in rows)
+    return replace(
+        dataset,
+        query_ids=names,
+        queries=some_of(dataset.queries, rows),
+        qrels={name: dataset.qrels[name] for name in names if name in dataset.qrels},
+    )
+
+
+def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
+    """The queries and documents in a folder."""
+    if is_classification_folder(folder):
+        raise DataError(
+            f"{folder} holds classification data, and this takes queries and documents; quantdrift run and quantdrift "
+            f"contrast take it. To search, it needs {BEIR_LAYOUT}"
+        )
+    return read_beir_folder(folder, split)
+
+
+def load_search_task(name: str) -> RetrievalDataset:
+    """The queries and documents of a task."""
+    found = load_task(name)
+    if not isinstance(found, RetrievalDataset):
+        raise DataError(
+            f"the task {name} has classes, and this takes queries and documents; quantdrift run --task {name} takes it"
+        )
+    return found
+
+
+def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes that differ: those that occur twice get their position.
+
+    >>> told_apart(["crane", "heron", "crane"])
+    ('crane (0)', 'heron', 'crane (2)')
+    """
+    times = Counter(classes)
+    return tuple(f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(classes))
+
+
+def match_labels(
+    labels: Sequence[str], classes: Sequence[str], *, positions: bool = True
+) -> tuple[tuple[str, ...] | None, str | None]:
+    """The class of every label: by name, whatever its case; else by position.
+
+    Labels that are names of classes win over positions, so that a model whose classes are called "0" and "1" is read
+    by these names.
+
+    >>> match_labels(["positive", "negative"], ["NEGATIVE", "POSITIVE"])
+    (('POSITIVE', 'NEGATIVE'), None)
+    >>> match_labels(["1", "0"], ["LABEL_0", "LABEL_1"])
+    (('LABEL_1', 'LABEL_0'), None)
+    """
+    distinct, exact = list(dict.fromkeys(labels)), set(classes)
+    folded = {name.casefold(): name for name in reversed(classes)}
+    means = {
+        label: label if label in exact else folded[label.casefold()] for label in distinct if label.casefold() in folded
+    }
+    unknown = [label for label in distinct if label not in means]
+    numbered = positions and all(map(_is_number, distinct))
+    if not means and numbered and all(int(label) < len(classes) for label in distinct):
+        means, unknown = {label: classes[int(label)] for label in distinct}, []
+    # whole numbers that agree in part may be counted from another start
+    if not means or (unknown and numbered and all(map(_is_number, classes))):
+        return None, (
+            "accuracy is not measured: expected labels that name the model's classes or count them; the labels are "
+            f"{some(distinct)}, the classes {some(classes)}"
+        )
+    note = None
+    if unknown:
+        n = sum(label not in means for label in labels)
+        note = f"labels that are none of the model's classes, which counts as wrong: of {n:,} inputs ({some(unknown)})"
+    return tuple(means.get(label, label) for label in labels), note
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()

@@ -1,0 +1,497 @@
+"""Retrieval data: the texts or images that are embedded and, where there are any, their relevance labels.
+
+Whatever would make a figure wrong is an error; whatever only deserves a word is in `warnings`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import operator
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from quantdrift.base.errors import DataError
+from quantdrift.base.records import LONGEST, parse_json, refuse_bomb
+from quantdrift.data.images import SUFFIXES, Kind, contents_of, image_files, kind_of, some_of
+
+LAYOUT = (
+    'corpus.jsonl ({"_id": "d1", "title": "...", "text": "..."} a line; the title is optional), '
+    'queries.jsonl ({"_id": "q1", "text": "..."} a line) and, for relevance metrics, '
+    "qrels/<split>.tsv (query id, document id and score, tab-separated, or TREC's four columns); "
+    'each may end in .gz. Images have "image": "FILE" in place of the text'
+)
+
+_HEADER_SCORES = frozenset({"score", "relevance", "rel", "label", "grade"})
+# At most nine digits, because mteb keeps scores as int32; "1.0" is what a data frame writes.
+_WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?")
+_SHOWN = 5
+_EXCERPT = 60
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def plain_or_zipped(folder: Path, name: str) -> Path | None:
+    """The file of that name, plain or gzipped."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+
+
+def _find(folder: Path, name: str) -> Path:
+    if file := plain_or_zipped(folder, name):
+        return file
+    if name == "corpus.jsonl" and (folder / "corpus").is_dir():
+        raise DataError(
+            f"{folder} holds a corpus in shards, which quantdrift run and quantdrift study run take; this takes one in "
+            "memory, corpus.jsonl, such as a part of it"
+        )
+    there = some(sorted(entry.name for entry in folder.iterdir())) or "nothing"
+    raise DataError(f"{folder} has no {name}; it holds {there}. Expected {LAYOUT}")
+
+
+def _find_qrels(folder: Path, split: str) -> Path | None:
+    """The qrels file of a split, or None when the folder has labels of no split at all."""
+    file = plain_or_zipped(folder, f"{split}.tsv")
+    splits = {found.name.removesuffix(".gz").removesuffix(".tsv") for found in folder.glob("*.tsv*")}
+    if splits and file is None:
+        raise DataError(f"{folder} has no split {split!r}; it has {some(sorted(splits))}")
+    return file
+
+
+def read_records(
+    file: Path, expected: str, *, part: str | None = None, images: bool = False
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
+
+    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text.
+    """
+    return records_of(read_lines(file), file, expected, part=part, images=images)
+
+
+def records_of(
+    numbered: Iterable[tuple[int, str]],
+    file: Path | str,
+    expected: str,
+    *,
+    part: str | None = None,
+    images: bool = False,
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """As `read_records`, of the lines of a file, or of a part of it."""
+    lines: dict[str, int] = {}
+    for number, line in numbered:
+        where = f"{file}, line {number}"
+        try:
+            record = parse_json(line)
+        except ValueError as error:  # also a huge integer, or very deep nesting
+            at, why = (f", column {error.colno}", error.msg) if isinstance(error, json.JSONDecodeError) else ("", error)
+            raise DataError(f"{where}{at}: expected a JSON object, {expected}; {why}") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: expected a JSON object, {expected}; got {excerpt(line)}")
+        if part is not None:
+            record.setdefault("_id", record.get("id", f"{part}-{number}"))
+        content = "image" if images and "image" in record else "text"
+        if missing := [key for key in ("_id", content) if key not in record]:
+            keys = some(record) or "none"
+            raise DataError(f'{where}: "{missing[0]}" is missing; the keys are {keys}. Expected {expected}')
+        name = named(record["_id"], f'{where}: "_id"')
+        check_string(record[content], f'{where}: "{content}"')
+        if name in lines:
+            first = f"{name!r} is already on line {lines[name]}"
+            raise DataError(f"{where}: every id must be unique; {first}; rename or remove one")
+        lines[name] = number
+        yield where, name, record
+    if not lines:
+        raise DataError(f"{file} is empty; at least one line was expected. Expected {expected}")
+
+
+def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any]]:
+    """Ids, and texts or images, of a JSON lines file, in its order."""
+    ids, texts, images = [], [], []
+    for where, name, record in read_records(file, '{"_id": "...", "text": "..."}', images=True):
+        ids.append(name)
+        if "image" in record:
+            images.append(_image_file(file.parent, record["image"], where))
+        else:
+            texts.append(text_of(record, where) if titled else record["text"])
+        if (texts and images) or ("image" in record and str(record.get("text") or "").strip()):
+            raise DataError(
+                f"{where}: expected texts alone or images alone; a document that is both cannot be embedded as one"
+            )
+    return tuple(ids), image_files(images) if images else tuple(texts)
+
+
+def text_of(record: Mapping[str, Any], where: str) -> str:
+    """The text of a document: its title, where it has one, a space and its text, stripped."""
+    title = record.get("title") or ""
+    check_string(title, f'{where}: "title"')
+    return f"{title} {record['text']}".strip()
+
+
+def _image_file(folder: Path, name: str, where: str) -> Path:
+    """The file of an image, which lies below the folder of the file that names it."""
+    with suppress(OSError, ValueError):  # a name that no file can have
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder.resolve()) and path.suffix.lower() in SUFFIXES and path.is_file():
+            return path
+    known = ", ".join(sorted(SUFFIXES))
+    raise DataError(f"{where}: expected the path of an image ({known}) below {folder}; got {excerpt(name)}")
+
+
+def read_qrels(file: Path) -> dict[str, dict[str, int]]:
+    """The judgements of a qrels file of either form, which its first line tells; a pair has one grade.
+
+    BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0, document and grade,
+    with any whitespace between.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    separator: str | None = "\t"
+    for position, (number, line) in enumerate(read_lines(file)):
+        where = f"{file}, line {number}"
+        if position == 0 and line.count("\t") != 2 and len(line.split()) == 4:  # noqa: PLR2004 -- columns of TREC
+            separator = None
+        columns = line.split(separator)
+        if len(columns) != (3 if separator else 4):
+            raise DataError(
+                f"{where}: expected 3 tab-separated columns (query id, document id, score), or TREC's 4 (query, 0, "
+                f"document, grade), on every line; got {len(columns)} in {excerpt(line)}"
+            )
+        query, document, score = columns[0], columns[-2], columns[-1].strip()
+        if position == 0 and score.lower() in _HEADER_SCORES:
+            continue
+        whole = _WHOLE_NUMBER.fullmatch(score)
+        if whole is None:
+            raise DataError(f"{where}: the score must be a whole number; got {excerpt(score)}; round or regrade it")
+        grade = int(whole[1])
+        if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise DataError(
+                f"{where}: query {excerpt(query)} and document {excerpt(document)} have two grades, "
+                f"{qrels[query][document]} and {grade}; expected one line for each pair"
+            )
+    if not qrels:
+        raise DataError(f"{file} holds no judgement; remove it to measure drift without labels")
+    return qrels
+
+
+def check_string(value: object, what: str) -> None:
+    """Raise DataError unless `value` is a string that UTF-8, and so a tokenizer, can represent."""
+    if not isinstance(value, str):
+        raise DataError(f"{what} must be a string; got {type(value).__name__} {excerpt(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(value[error.start]):04x} at character {error.start + 1}"
+        raise DataError(f"{what} holds half of a surrogate pair, {half}; remove it") from error
+
+
+def named(value: object, what: str) -> str:
+    """A name as a string that is not empty; a whole number becomes one."""
+    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    check_string(name, what)
+    if not name:
+        raise DataError(f"{what} is empty; expected a name, or a whole number")
+    return str(name)
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names, comma-separated, with "..." where there are more."""
+    shown = list(islice(names, _SHOWN + 1))
+    return ", ".join(shown[:_SHOWN] + ["..."] * (len(shown) > _SHOWN))
+
+
+def excerpt(value: object) -> str:
+    """The beginning of what was found, for a message."""
+    shown = value[:_EXCERPT] if isinstance(value, str) else value
+    return repr(shown)[: _EXCERPT + 2] + "..." * (isinstance(value, str) and shown != value)
+
+
+def read_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, numbered from 1; only a newline byte ends a line."""
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file} is a pipe or a device; expected a file")
+    if file.suffix == ".gz":
+        return lines_of(lambda: gzip.open(file), file, stored=file.stat().st_size)
+    return lines_of(lambda: file.open("rb"), file)
+
+
+def refuse_long(line: bytes, where: str) -> None:
+    """Refuse a line that was cut where no record ends any more."""
+    if len(line) > LONGEST:
+        raise DataError(f"{where}: longer than {LONGEST >> 20} MB; expected a record a line")
+
+
+def lines_of(
+    opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None
+) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, of what is opened: its first line has the number `first`, and it packs `stored` bytes."""
+    number = first - 1
+    try:
+        with opened() as stream:
+            made = 0
+            for number, raw in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=first):
+                made += len(raw)
+                refuse_long(raw, f"{file}, line {number}")
+                if stored is not None:
+                    refuse_bomb(made, stored)
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if line.strip():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}, byte {error.start + 1} of the line, is not"
+        message = f"{file}, line {number}: expected UTF-8; {byte}; save the file as UTF-8"
+        raise DataError(message) from error
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        message = f"{file} cannot be read beyond line {number}: {error}; copy it here again"
+        raise DataError(message) from error
+
+
+Texts = Mapping[str, str | Mapping[str, str]] | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalDataset:
+    """The queries, documents and relevance labels of one split, checked when it is made.
+
+    Args:
+        name: what reports call it.
+        query_ids: one unique id a query.
+        queries: their texts or images, in the same order.
+        document_ids: one unique id a document.
+        documents: their texts or images, in the same order; ties in a ranking break by this order.
+        qrels: query id to document id to grade, relevant if above 0; empty if there are no labels. Copied, so that
+            changing the argument later does not change the dataset.
+        split: the split that the labels belong to, such as "test".
+        notes: what was tolerated or left out in reading; `warnings` begins with it.
+        path: the folder it was read from, where it was.
+
+    Raises:
+        DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
+            not a string or not writable as UTF-8, or there are judgements but none names a query and a document that
+            are both there.
+    """
+
+    name: str
+    query_ids: tuple[str, ...]
+    queries: Sequence[Any]
+    document_ids: tuple[str, ...]
+    documents: Sequence[Any]
+    qrels: Mapping[str, Mapping[str, int]] = field(hash=False)
+    split: str
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    path: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        where = f"dataset {self.name!r}"
+        try:
+            qrels = {
+                query: {document: operator.index(grade) for document, grade in grades.items()}
+                for query, grades in self.qrels.items()
+            }
+        except TypeError as error:
+            raise DataError(f"{where}: every grade in qrels must be an integer; {error}") from error
+        object.__setattr__(self, "qrels", qrels)
+        _check_texts(self.query_ids, self.queries, where, "query")
+        _check_texts(self.document_ids, self.documents, where, "document")
+        _check_match(qrels, self.query_ids, self.document_ids, where)
+
+    @classmethod
+    def of(
+        cls,
+        queries: Texts,
+        documents: Texts,
+        qrels: Mapping[str, Mapping[str, int]] | None = None,
+        *,
+        name: str = "data",
+    ) -> RetrievalDataset:
+        """A dataset of texts in memory.
+
+        >>> RetrievalDataset.of(["which?"], {"d1": "this", "d2": "that"}).document_ids
+        ('d1', 'd2')
+
+        Args:
+            queries: id to text, or texts, which are called "0", "1", ...
+            documents: likewise; a text may be {"title", "text"}, which are joined as in beir.
+            qrels: query id to document id to grade, relevant if above 0.
+            name: what reports call it.
+
+        Raises:
+            DataError: as the class.
+        """
+        (query_ids, query_texts), (document_ids, document_texts) = (_named(texts) for texts in (queries, documents))
+        return cls(
+            name=name,
+            query_ids=query_ids,
+            queries=query_texts,
+            document_ids=document_ids,
+            documents=document_texts,
+            qrels=qrels or {},
+            split="test",
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable hex digest of ids, texts and judgements, whatever order the qrels came in.
+
+        Name, split and notes are not part of it: they change no score.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        judgements = sorted((query, doc, str(grade)) for query, doc, grade in _flat(self.qrels))
+        sides = (self.query_ids, contents_of(self.queries), self.document_ids, contents_of(self.documents))
+        for part in (*sides, chain.from_iterable(judgements)):
+            feed(digest, part)
+        return digest.hexdigest()
+
+    @property
+    def kinds(self) -> tuple[Kind, Kind]:
+        """What queries are, and documents."""
+        return kind_of(self.queries), kind_of(self.documents)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is tolerated but worth telling, one sentence each."""
+        judgements, queries, documents = _flat(self.qrels), set(self.query_ids), set(self.document_ids)
+        told = [
+            counted("empty queries", empty(self.query_ids, self.queries)),
+            counted("empty documents", empty(self.document_ids, self.documents)),
+            counted("judgements of queries that are not there", [q for q, _, _ in judgements if q not in queries]),
+            counted("judgements of documents not in the corpus", [d for _, d, _ in judgements if d not in documents]),
+            counted("queries without a judgement", [q for q in self.query_ids if judgements and not self.qrels.get(q)]),
+            "" if judgements else "no relevance labels: drift is measured, relevance metrics are not",
+        ]
+        return (*self.notes, *filter(None, told))
+
+
+def feed(digest: Any, texts: Iterable[str]) -> None:
+    """Put texts into a digest; lengths in front keep ("ab", "c") and ("a", "bc") apart."""
+    raw = [text.encode() for text in texts]
+    digest.update(len(raw).to_bytes(8, "little"))
+    for one in raw:
+        digest.update(len(one).to_bytes(8, "little") + one)
+
+
+def empty(ids: Sequence[str], texts: Sequence[Any]) -> list[str]:
+    """Names of texts that say nothing; images say something."""
+    return [name for name, text in zip(ids, contents_of(texts), strict=True) if not text.strip()]
+
+
+def counted(what: str, names: Sequence[str]) -> str:
+    """How many there are of something, and the first of them; "" if none."""
+    return f"{what}: {len(names):,} ({some(names)})" if names else ""
+
+
+def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
+    """Read a folder in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv.
+
+    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With
+    labels, only queries that have a judgement above 0 are kept, because relevance is undefined for
+    the others; mteb leaves out those without any judgement, and scores 0 for those that have only
+    judgements of 0 or below. Without labels of any split, every query is kept.
+
+    Args:
+        path: the folder; each of its files may be plain or gzipped.
+        split: which labels to read.
+
+    Returns:
+        The dataset, named after the folder; `warnings` tells what was left out or tolerated.
+
+    Raises:
+        DataError: a file is missing or unreadable, or a line of it is broken; names file and line.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
+    document_ids, documents = _read_side(_find(folder, "corpus.jsonl"), titled=True)
+    query_ids, queries, qrels, notes = read_queries(folder, split, known=document_ids)
+    return RetrievalDataset(
+        name=folder.resolve().name,
+        query_ids=query_ids,
+        queries=queries,
+        document_ids=document_ids,
+        documents=documents,
+        qrels=qrels,
+        split=split,
+        notes=notes,
+        path=folder.resolve(),
+    )
+
+
+Queries = tuple[tuple[str, ...], Sequence[Any], dict[str, dict[str, int]], tuple[str, ...]]
+
+
+def read_queries(folder: Path, split: str, *, known: Collection[str] | None) -> Queries:
+    """Ids and texts of the queries of a folder in BEIR layout, their judgements, and what deserves a word.
+
+    `known` are the documents' ids; None where they are not known.
+    """
+    query_ids, queries = _read_side(_find(folder, "queries.jsonl"), titled=False)
+    qrels: dict[str, dict[str, int]] = {}
+    note = ""
+    if file := _find_qrels(folder / "qrels", split):
+        qrels = read_qrels(file)
+        _check_match(qrels, query_ids, known, str(file))
+        rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
+        if not rows:
+            raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
+        kept = {query_ids[row] for row in rows}
+        left_out = [query for query in query_ids if query not in kept]
+        note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {file.name}", left_out)
+        queries, query_ids = some_of(queries, rows), tuple(query_ids[row] for row in rows)
+        for query in left_out:
+            qrels.pop(query, None)
+    return query_ids, queries, qrels, (note,) if note else ()
+
+
+def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Ids and texts; of a title and a text, both as `read_beir_folder` joins them."""
+    if isinstance(texts, str):
+        raise DataError(f"expected texts, a list or id to text; got one string, {excerpt(texts)}")
+    if not isinstance(texts, Mapping):
+        texts = {str(number): text for number, text in enumerate(texts)}
+    return tuple(texts), tuple(
+        f"{text.get('title') or ''} {text.get('text') or ''}".strip() if isinstance(text, Mapping) else text
+        for text in texts.values()
+    )
+
+
+def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, one: str) -> None:
+    check_ids(ids, texts, where=f"{where}, {one} ids")
+    for identifier, text in zip(ids, contents_of(texts) if kind_of(texts) == "image" else texts, strict=True):
+        check_string(identifier, f"{where}: a {one} id")
+        check_string(text, f"{where}: the text of {one} {identifier!r}")
+
+
+def check_ids(ids: Sequence[str], *values: Sequence[Any], where: str) -> None:
+    """Refuse data without an input, with ids that occur twice, or with more or fewer values than ids."""
+    numbers = [len(ids), *map(len, values)]
+    if not ids or len(set(numbers)) > 1:
+        raise DataError(f"{where}: expected one id for every input, and at least one; got {numbers}")
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+        raise DataError(f"{where}: every id must be unique; twice there is {some(twice)}")
+
+
+def _check_match(
+    qrels: Mapping[str, Mapping[str, int]], queries: Collection[str], documents: Collection[str] | None, where: str
+) -> None:
+    """Labels of which none applies belong to other data, or their columns are swapped."""
+    judgements = _flat(qrels)
+    known_queries, known_documents = set(queries), None if documents is None else set(documents)
+    if judgements and not any(
+        q in known_queries and (known_documents is None or d in known_documents) for q, d, _ in judgements
+    ):
+        first = f"the first one names query {judgements[0][0]!r}, document {judgements[0][1]!r}"
+        there = f"queries are {some(queries)}, documents {some(documents or ['not known'])}"
+        problem = "no judgement names a query and a document that are both there"
+        raise DataError(f"{where}: {problem}; {first}; {there}; use the ids of the texts")
+
+
+def _flat(qrels: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int]]:
+    return [(query, doc, grade) for query, of in qrels.items() for doc, grade in of.items()]

@@ -1,0 +1,295 @@
+"""Evidence as a Parquet file that pandas, polars or DuckDB read as it is.
+
+One row per input. Beside what `Evidence` holds, the file repeats the scalars most looked at (flip, gap, epsilon,
+separation, S), so that a query on the file needs no code of ours; they are written from the same functions the
+metrics use, and ignored when reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import read_bytes
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Confidence, Deltas, Evidence, Judgements, Noise, Top
+
+FORMAT_VERSION = 1
+_BOUNDS_VERSION = 2
+"""Of evidence whose deltas are not all known: what read only version 1 would take it for exact."""
+_VERSION_KEY = b"quantdrift_evidence_version"
+_DELTAS_KEY = b"quantdrift_deltas"
+_ARMS = ("reference", "candidate")
+_EXHAUSTIVE = "exhaustive"
+"""The list that an approximate index would have given, had it looked at all documents."""
+_SCORES = tuple(f"_{arm}_scores" for arm in _ARMS)
+_TYPES = {
+    "input_id": pa.string(),
+    "n_items": pa.int64(),
+    "delta_min": pa.float32(),
+    "delta_max": pa.float32(),
+    **{f"{arm}_items": pa.list_(pa.string()) for arm in (*_ARMS, _EXHAUSTIVE)},
+    **{f"{arm}_items{end}": pa.list_(pa.float32()) for arm in (*_ARMS, _EXHAUSTIVE) for end in _SCORES},
+    "judged_items": pa.list_(pa.string()),
+    "judged_grades": pa.list_(pa.int64()),
+    "noise_flip": pa.bool_(),
+    "noise_epsilon": pa.float32(),
+    "candidate_msp": pa.float64(),
+    "candidate_entropy": pa.float64(),
+}
+"""The columns that are read."""
+_NAMED = tuple(name for name, held in _TYPES.items() if held == pa.list_(pa.string()))
+"""Of them those that hold names, each many times: read as numbers of the names that the file lists once."""
+_LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
+_ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
+"""Of a file at most. Every input has an id of its own, so ours have less than one row a byte; a
+thousand equal values compress well, though."""
+_MOST_PLACES = 2**31 - 1
+"""In lists of one column, as their offsets are stored."""
+
+
+def write_evidence(evidence: Evidence, path: Path) -> None:
+    """Write evidence to one Parquet file."""
+    _check(evidence)
+    columns: dict[str, Any] = {
+        "input_id": pa.array([str(name) for name in evidence.input_ids], pa.string()),
+        "flip": pa.array(perturbation.flips(evidence)),
+        "gap": _nullable(perturbation.gap(evidence)),
+        "candidate_gap": _nullable(perturbation.candidate_gap(evidence)),
+        "epsilon": _nullable(perturbation.epsilon(evidence)),
+        "separation": _nullable(perturbation.separation_ratio(evidence)),
+        "S": _nullable(perturbation.perturbation_s(evidence)),
+        "n_items": pa.array(evidence.n_items, pa.int64()),
+        "delta_min": pa.array(evidence.delta_min, pa.float32()),
+        "delta_max": pa.array(evidence.delta_max, pa.float32()),
+    }
+    tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
+    if evidence.exhaustive_top is not None:
+        tops[_EXHAUSTIVE] = evidence.exhaustive_top
+    for arm, top in tops.items():
+        kept = top.items >= 0
+        offsets = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
+        columns[f"{arm}_items"] = _lists(offsets, _names(evidence, top.items[kept]))
+        for which in _ARMS:
+            scores = pa.array(getattr(top, f"{which}_scores")[kept], pa.float32())
+            columns[f"{arm}_items_{which}_scores"] = _lists(offsets, scores)
+    if evidence.judgements is not None:
+        offsets = evidence.judgements.offsets.astype(np.int32)
+        columns["judged_items"] = _lists(offsets, _names(evidence, evidence.judgements.items))
+        grades = pa.array(evidence.judgements.grades, pa.int64())
+        columns["judged_grades"] = _lists(offsets, grades)
+    if evidence.noise is not None:
+        columns["noise_flip"] = pa.array(evidence.noise.flips, pa.bool_())
+        columns["noise_epsilon"] = pa.array(evidence.noise.epsilon, pa.float32())
+    if evidence.confidence is not None:
+        columns["candidate_msp"] = pa.array(evidence.confidence.msp, pa.float64())
+        columns["candidate_entropy"] = pa.array(evidence.confidence.entropy, pa.float64())
+    version = FORMAT_VERSION if evidence.exact else _BOUNDS_VERSION
+    metadata = {_VERSION_KEY: str(version).encode(), _DELTAS_KEY: evidence.deltas.encode()}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
+    """Read evidence that `write_evidence` wrote."""
+    try:
+        table = _table(path, read_bytes(path, digest=digest))
+    except FileNotFoundError:
+        raise RunError(
+            f"expected evidence in {path}; there is none. Copy the whole run folder again, or make the run again"
+        ) from None
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise RunError(f"{path} is not a readable Parquet file: {error}") from error
+    try:
+        return _check(_evidence(table))
+    except (KeyError, ValueError, MemoryError, RunError, pa.ArrowException) as error:
+        raise RunError(f"{path} does not hold evidence as its version has it: {error}") from error
+
+
+def _table(path: Path, content: bytes) -> pa.Table:
+    size = len(content)
+    # read_table goes through pyarrow.dataset, which takes longer to import than a run to read
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        version = (file.metadata.metadata or {}).get(_VERSION_KEY)
+        if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
+            raise RunError(
+                f"{path} holds evidence of another version; this quantdrift reads versions up to {_BOUNDS_VERSION}. "
+                "Make the run again, or, if a newer quantdrift wrote it: pip install --upgrade quantdrift."
+            )
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]
+        if file.metadata.num_rows > _ROWS_PER_BYTE * size or sum(values) > _VALUES_PER_BYTE * size:
+            raise ValueError(f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs")
+        paths = [file.schema.column(number).path for number in range(len(file.schema))]
+        known = file.metadata
+    for listed in ([path for path in paths if path.partition(".")[0] in _NAMED], []):
+        whole = {"metadata": known, "read_dictionary": listed, "page_checksum_verification": True}
+        try:
+            with pq.ParquetFile(pa.BufferReader(content), **whole) as file:
+                return file.read(columns=[*_TYPES])
+        except pa.ArrowNotImplementedError:  # names that the file does not list at one place
+            if not listed:
+                raise
+    raise AssertionError("the last way returns or raises")
+
+
+def _evidence(table: pa.Table) -> Evidence:
+    deltas = (table.schema.metadata or {}).get(_DELTAS_KEY, b"all").decode()
+    if deltas not in get_args(Deltas):
+        raise ValueError(f"deltas of {deltas!r}")
+    vocabulary: dict[str, int] = {}
+    arms = (*_ARMS, *([_EXHAUSTIVE] if f"{_EXHAUSTIVE}_items" in table.column_names else []))
+    held = {arm: [_lists_of(table, f"{arm}_items{end}") for end in ("", *_SCORES)] for arm in arms}
+    lengths = {arm: np.diff(lists[0][0]) for arm, lists in held.items()}
+    shape = (table.num_rows, max(int(of.max(initial=1)) for of in lengths.values()))
+    if shape[0] * shape[1] > _MOST_PLACES:
+        raise ValueError(f"{shape[0]:,} inputs with lists of {shape[1]:,} items are too many")
+    tops = []
+    for arm, ((offsets, names), *scores) in held.items():
+        if not all(np.array_equal(own_offsets, offsets) for own_offsets, _ in scores):
+            raise ValueError(f"the items of an input and their scores differ in number ({arm})")
+        items = _filled(_indices(names, vocabulary), lengths[arm], shape, -1)
+        first, second = (_filled(_numpy(values), lengths[arm], shape, np.float32(np.nan)) for _, values in scores)
+        tops.append(Top(items=items, reference_scores=first, candidate_scores=second))
+    judgements = None
+    if "judged_items" in table.column_names:
+        offsets, names = _lists_of(table, "judged_items")
+        own_offsets, grades = _lists_of(table, "judged_grades")
+        if not np.array_equal(own_offsets, offsets):
+            raise ValueError("the judged items of an input and their grades differ in number")
+        judgements = Judgements(offsets=offsets, items=_indices(names, vocabulary), grades=_numpy(grades))
+    noise = confidence = None
+    if "noise_flip" in table.column_names:
+        noise = Noise(flips=_values(table, "noise_flip"), epsilon=_values(table, "noise_epsilon"))
+    if "candidate_msp" in table.column_names:
+        confidence = Confidence(msp=_values(table, "candidate_msp"), entropy=_values(table, "candidate_entropy"))
+    return Evidence(
+        input_ids=np.array(_column(table, "input_id").to_pylist(), dtype=object),
+        item_ids=np.array(list(vocabulary), dtype=object),
+        reference_top=tops[0],
+        candidate_top=tops[1],
+        delta_min=_values(table, "delta_min"),
+        delta_max=_values(table, "delta_max"),
+        n_items=_values(table, "n_items"),
+        judgements=judgements,
+        noise=noise,
+        confidence=confidence,
+        exhaustive_top=tops[2] if len(tops) > len(_ARMS) else None,
+        deltas=cast(Deltas, deltas),
+    )
+
+
+def _check(evidence: Evidence) -> Evidence:
+    """Refuse what no measurement gives."""
+    for fault in _faults(evidence):
+        raise RunError(f"expected evidence of two arms; {fault}")
+    return evidence
+
+
+def _faults(evidence: Evidence) -> Iterator[str]:
+    tops, scored = [evidence.reference_top, evidence.candidate_top], evidence.n_items > 0
+    tops += [] if evidence.exhaustive_top is None else [evidence.exhaustive_top]
+    shape, n_names = tops[0].items.shape, len(evidence.item_ids)
+    for top in tops:
+        arrays = (top.items, top.reference_scores, top.candidate_scores)
+        if len(shape) != 2 or shape[1] < 1 or any(part.shape != shape for part in arrays):  # noqa: PLR2004 -- inputs and ranks
+            yield "its lists of first items and of their scores are not of one shape"
+        if not ((top.items >= -1) & (top.items < n_names)).all():
+            yield "a first item is none of its items"
+        if ((top.items >= 0).sum(axis=1) > evidence.n_items).any():
+            yield "an input has more first items than items"
+    for arm, top in zip((*_ARMS, "candidate"), tops, strict=False):  # the third, if any, is the candidate's as well
+        # of the other arm's list, one that was cut short need not know a score
+        for which in {"all": _ARMS, "listed": (arm,), "none": ()}[evidence.deltas]:
+            if not (np.isfinite(getattr(top, f"{which}_scores")) | (top.items < 0)).all():
+                yield "a score is not finite"
+    if evidence.deltas != "none":
+        low, high = evidence.delta_min[scored], evidence.delta_max[scored]
+        if not (np.isfinite(low) & np.isfinite(high) & (low <= high)).all():
+            yield "the least and the greatest change of a score are no interval"
+    if (sure := evidence.confidence) is not None and not (
+        np.isfinite(sure.msp).all() and np.isfinite(sure.entropy).all()
+    ):
+        yield "a confidence is not finite"
+    if (judged := evidence.judgements) is not None and not (
+        len(judged.items) == len(judged.grades) == judged.offsets[-1]
+        and ((judged.items >= 0) & (judged.items < n_names)).all()
+    ):
+        yield "what is judged is none of its items, or has no grade"
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """A column that must be there, of its type and without nulls."""
+    column = table[name].combine_chunks()
+    wanted = _TYPES[name]
+    if not (column.type.equals(wanted) or (name in _NAMED and column.type.equals(_LISTED))):
+        raise ValueError(f"{name} holds {column.type}; expected {wanted}")
+    if isinstance(column, pa.ChunkedArray) or column.null_count:
+        raise ValueError(f"{name} holds a null, or too much")
+    return column
+
+
+def _values(table: pa.Table, name: str) -> NDArray[Any]:
+    return _numpy(_column(table, name))
+
+
+def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
+    """A column of lists: where that of each input begins, and what all of them hold."""
+    column = _column(table, name)
+    # flatten and value_lengths would import pyarrow.compute
+    offsets = _view(column.offsets).astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if values.null_count:
+        raise ValueError(f"{name} holds a null in a list")
+    return offsets - offsets[0], values
+
+
+def _filled(values: NDArray[Any], lengths: NDArray[np.int64], shape: tuple[int, int], end: Any) -> NDArray[Any]:
+    """Lists of such lengths as rows, with `end` behind those that are shorter."""
+    if len(values) == shape[0] * shape[1]:
+        return values.reshape(shape)
+    rows = np.full(shape, end, dtype=values.dtype)
+    rows[np.arange(shape[1])[None, :] < lengths[:, None]] = values
+    return rows
+
+
+def _nullable(values: NDArray[np.float64]) -> pa.Array:
+    return pa.array(values, mask=np.isnan(values))
+
+
+def _lists(offsets: NDArray[np.int32], values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _names(evidence: Evidence, indices: NDArray[np.int64]) -> pa.Array:
+    names = pa.array([str(name) for name in evidence.item_ids], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), names).cast(pa.string())
+
+
+def _indices(column: pa.Array, vocabulary: dict[str, int]) -> NDArray[np.int64]:
+    """Item names to indices, one numbering for all columns."""
+    listed = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in listed.dictionary.to_pylist()]
+    return np.array(numbers, dtype=np.int64)[_view(listed.indices)] if len(column) else np.empty(0, np.int64)
+
+
+def _numpy(column: pa.Array) -> NDArray[Any]:
+    """The values of an array without nulls."""
+    return _view(column).copy()
+
+
+def _view(column: pa.Array) -> NDArray[Any]:
+    """The same, where they lie in the table."""
+    # unlike to_numpy, its buffer does not import pandas where it is installed, half a second
+    held, here = column.buffers()[1], slice(column.offset, column.offset + len(column))
+    if pa.types.is_boolean(column.type):
+        bits = np.unpackbits(np.frombuffer(held or b"", dtype=np.uint8), bitorder="little")
+        return bits[here].astype(np.bool_)
+    return np.frombuffer(held or b"", dtype=column.type.to_pandas_dtype())[here]

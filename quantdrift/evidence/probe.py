@@ -1,0 +1,116 @@
+"""A linear probe: logistic regression on frozen embeddings, which makes a classifier of an encoder.
+
+It is fitted once, on the reference's embeddings of the training texts, and then reads both arms: what differs between
+them is the encoder, never the probe. Source: paper, table of the contrast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.cache import arrays_in
+from quantdrift.base.errors import DataError, MissingExtraError, RunError, ScoreError
+from quantdrift.base.records import read_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinearProbe:
+    """A fitted probe, logits = embeddings @ weight.T + bias.
+
+    Attributes:
+        classes: names of the classes, by logit; sorted.
+        weight: float64 [n_classes, dim].
+        bias: float64 [n_classes].
+        converged: whether the solver ended by itself.
+    """
+
+    classes: tuple[str, ...]
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    converged: bool = True
+
+    @classmethod
+    def fit(
+        cls, embeddings: NDArray[np.floating], labels: Sequence[str], *, strength: float = 1.0, most_steps: int = 1000
+    ) -> LinearProbe:
+        """Fit scikit-learn's multinomial logistic regression; deterministic.
+
+        Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the multinomial fit
+        would have them.
+        """
+        if len(embeddings) != len(labels):
+            raise DataError(f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}")
+        if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
+            raise DataError(f"a probe tells classes apart; expected at least two, got {sorted(set(labels))}")
+        try:
+            from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 -- takes a second
+        except ImportError as error:
+            raise MissingExtraError("scikit-learn", "models", needed_for="fitting a linear probe") from error
+        model = LogisticRegression(C=strength, max_iter=most_steps)
+        model.fit(np.asarray(embeddings, dtype=np.float64), np.asarray(labels, dtype=str))
+        weight, bias = model.coef_, model.intercept_
+        if len(weight) == 1:
+            weight, bias = (np.concatenate([-part, part]) / 2 for part in (weight, bias))
+        return cls(
+            classes=tuple(str(name) for name in model.classes_),
+            # sklearn's order of columns would be lost in the cache, and with it the last digits of products
+            weight=np.ascontiguousarray(weight, dtype=np.float64),
+            bias=np.asarray(bias, dtype=np.float64),
+            converged=int(np.max(model.n_iter_)) < most_steps,
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as one .npz file, replacing what is there."""
+        classes, converged = np.array(self.classes, dtype=str), np.array(self.converged)
+        with path.open("wb") as file:
+            np.savez(file, classes=classes, weight=self.weight, bias=self.bias, converged=converged)
+
+    @classmethod
+    def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
+        """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings."""
+        try:
+            return cls.of(memoryview(read_bytes(Path(path), digest=digest)))
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(
+                "expected a linear probe, as a run on classification data keeps it "
+                f"(RUN/probe.npz); {path} cannot be read: {error}"
+            ) from error
+
+    @classmethod
+    def of(cls, content: memoryview) -> LinearProbe:
+        """The probe in a file that `save` wrote."""
+        arrays = arrays_in(content)
+        classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))
+        kinds = [part.dtype.kind for part in (classes, weight, bias)]
+        if kinds != ["U", "f", "f"] or classes.ndim != 1 or arrays["converged"].size != 1:
+            raise ValueError("the arrays in it are of other kinds")
+        if weight.ndim != 2 or len(weight) != len(classes) or bias.shape != classes.shape:  # noqa: PLR2004 -- a matrix
+            raise ValueError("the arrays in it are of other shapes")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError("a weight in it is not finite")
+        return cls(classes=tuple(classes.tolist()), weight=weight, bias=bias, converged=bool(arrays["converged"]))
+
+    @property
+    def digest(self) -> str:
+        """Of weight, bias and class names, 40 hex digits: which logits it makes of embeddings."""
+        digest = hashlib.blake2b(digest_size=20)
+        for part in (self.weight, self.bias):
+            digest.update(part.astype("<f8").tobytes())
+        digest.update("\0".join(self.classes).encode())
+        return digest.hexdigest()
+
+    def logits(self, embeddings: NDArray[np.floating]) -> NDArray[np.float32]:
+        """The logits of embeddings, float32 [n_inputs, n_classes]."""
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.weight.shape[1]:  # noqa: PLR2004 -- a matrix
+            raise ScoreError(
+                f"expected embeddings of shape [n_inputs, {self.weight.shape[1]}], as the probe "
+                f"was fitted on; got {embeddings.shape}"
+            )
+        products = np.asarray(embeddings, dtype=np.float64) @ self.weight.T
+        return (products + self.bias).astype(np.float32)

@@ -1,0 +1,291 @@
+"""The per-input record that every metric is computed from, and its Parquet file.
+
+One row is one input (a query). It holds the top of either ranking with both arms' scores, the extremes of delta over
+all items, and what is needed to judge it later: relevance labels and the noise floor. Reading it needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import DataError, RunError
+
+_LARGEST = 10**9
+"""Of grades: their sums are exact."""
+
+Deltas = Literal["all", "listed", "none"]
+"""Which items' score changes the extremes of delta are over: all that were scored; those that lists
+which were cut short tell of, so that epsilon and S are lower bounds; or none, for answers without
+scores."""
+
+
+Stage = Literal["codes", "index"]
+"""Of a deployment: what is stored, and how it is searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top:
+    """The first k items of one arm's ranking, best first, with both arms' scores.
+
+    Attributes:
+        items: int64 [n_inputs, k], indices into `Evidence.item_ids`; -1 where there are fewer.
+        reference_scores: float32 [n_inputs, k], NaN where there are fewer.
+        candidate_scores: float32 [n_inputs, k], likewise.
+    """
+
+    items: NDArray[np.int64]
+    reference_scores: NDArray[np.float32]
+    candidate_scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judgements:
+    """Relevance labels of the inputs, row i at offsets[i]:offsets[i + 1].
+
+    Attributes:
+        offsets: int64 [n_inputs + 1].
+        items: int64, indices into `Evidence.item_ids`.
+        grades: int64, relevant if greater than 0.
+    """
+
+    offsets: NDArray[np.int64]
+    items: NDArray[np.int64]
+    grades: NDArray[np.int64]
+
+    def of(self, row: int) -> dict[int, int]:
+        """The labels of one input, item index to grade."""
+        part = slice(self.offsets[row], self.offsets[row + 1])
+        return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
+
+    @classmethod
+    def from_qrels(
+        cls, qrels: Mapping[str, Mapping[str, int]], input_ids: Sequence[str], names: list[str]
+    ) -> Judgements:
+        """The labels of inputs.
+
+        Args:
+            qrels: input to item to grade; inputs without an entry have no judgement.
+            input_ids: of the rows, in order.
+            names: of items, by index; judged items that are new are added.
+
+        Raises:
+            DataError: a grade is too large.
+        """
+        index = {name: number for number, name in enumerate(names)}
+        labels = [qrels.get(input_id, {}) for input_id in input_ids]
+        new = dict.fromkeys(item for part in labels for item in part if item not in index)
+        index |= {name: len(names) + number for number, name in enumerate(new)}
+        names.extend(new)
+        items = [index[item] for part in labels for item in part]
+        grades = [int(grade) for part in labels for grade in part.values()]
+        if any(abs(grade) > _LARGEST for grade in grades):
+            raise DataError(f"expected grades from {-_LARGEST:,} to {_LARGEST:,}; one is beyond")
+        counts = np.array([len(part) for part in labels], dtype=np.int64)
+        return cls(
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            items=np.array(items, dtype=np.int64),
+            grades=np.array(grades, dtype=np.int64),
+        )
+
+    def part(self, rows: NDArray[np.int64]) -> Judgements:
+        """The labels of some of the inputs, in the order given."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        # position within the part, plus where the input's labels begin in the whole
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        return Judgements(offsets=offsets, items=self.items[places], grades=self.grades[places])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Noise:
+    """The reference against itself, run again with another batch size and order.
+
+    Attributes:
+        flips: bool [n_inputs], whether the top-1 differed.
+        epsilon: float32 [n_inputs], largest absolute score difference over the items compared.
+    """
+
+    flips: NDArray[np.bool_]
+    epsilon: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Confidence:
+    """How sure the candidate's class probabilities (softmax of all its logits) are.
+
+    Only logits have it: a softmax of similarities is no probability of anything.
+
+    Attributes:
+        msp: float64 [n_inputs], maximum softmax probability, from 1 / n_items to 1.
+        entropy: float64 [n_inputs], predictive entropy in nats, from 0 to log n_items.
+    """
+
+    msp: NDArray[np.float64]
+    entropy: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Evidence:
+    """What one run knows of every input.
+
+    Attributes:
+        input_ids: str [n_inputs].
+        item_ids: str, the items that occur in a top list or a judgement.
+        reference_top: the reference's ranking.
+        candidate_top: the candidate's ranking.
+        delta_min: float32 [n_inputs], least candidate-minus-reference score over all items.
+        delta_max: float32 [n_inputs], greatest one.
+        n_items: int64 [n_inputs], how many items were scored.
+        judgements: relevance labels, where there are any.
+        noise: the noise floor, where it was measured.
+        confidence: the candidate's confidence, where scores are logits.
+        exhaustive_top: the candidate's ranking by exhaustive search of the same codes, where an approximate index gave
+            `candidate_top`.
+        deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the items that are
+            known.
+    """
+
+    input_ids: NDArray[Any]
+    item_ids: NDArray[Any]
+    reference_top: Top
+    candidate_top: Top
+    delta_min: NDArray[np.float32]
+    delta_max: NDArray[np.float32]
+    n_items: NDArray[np.int64]
+    judgements: Judgements | None = None
+    noise: Noise | None = None
+    confidence: Confidence | None = None
+    exhaustive_top: Top | None = None
+    deltas: Deltas = "all"
+
+    def __post_init__(self) -> None:
+        n = len(self.input_ids)
+        lengths = {
+            "reference_top": len(self.reference_top.items),
+            "candidate_top": len(self.candidate_top.items),
+            "delta_min": len(self.delta_min),
+            "delta_max": len(self.delta_max),
+            "n_items": len(self.n_items),
+        }
+        if self.judgements is not None:
+            lengths["judgements"] = len(self.judgements.offsets) - 1
+        if self.exhaustive_top is not None:
+            lengths["exhaustive_top"] = len(self.exhaustive_top.items)
+        if self.noise is not None:
+            lengths["noise"] = len(self.noise.flips)
+        if self.confidence is not None:
+            lengths["confidence"] = len(self.confidence.msp)
+        wrong = {name: length for name, length in lengths.items() if length != n}
+        if wrong:
+            raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
+        if len(set(self.input_ids.tolist())) < n:
+            raise RunError("evidence needs input ids that differ, to pair runs by; some occur twice")
+
+    def part(self, rows: NDArray[np.int64]) -> Evidence:
+        """The evidence of some of the inputs.
+
+        Args:
+            rows: int64, positions of the inputs, each at most once.
+        """
+
+        def top(whole: Top) -> Top:
+            return Top(
+                items=whole.items[rows],
+                reference_scores=whole.reference_scores[rows],
+                candidate_scores=whole.candidate_scores[rows],
+            )
+
+        noise, judgements, confidence = self.noise, self.judgements, self.confidence
+        if noise is not None:
+            noise = Noise(flips=noise.flips[rows], epsilon=noise.epsilon[rows])
+        if confidence is not None:
+            confidence = Confidence(msp=confidence.msp[rows], entropy=confidence.entropy[rows])
+        return replace(
+            self,
+            input_ids=self.input_ids[rows],
+            reference_top=top(self.reference_top),
+            candidate_top=top(self.candidate_top),
+            delta_min=self.delta_min[rows],
+            delta_max=self.delta_max[rows],
+            n_items=self.n_items[rows],
+            judgements=None if judgements is None else judgements.part(rows),
+            noise=noise,
+            confidence=confidence,
+            exhaustive_top=None if self.exhaustive_top is None else top(self.exhaustive_top),
+        )
+
+    def seen(self, stage: Stage) -> Evidence | None:
+        """What a stage of a deployment changes; None where no approximate index was searched.
+
+        Args:
+            stage: "codes", from the reference to exhaustive search of what is stored; or "index", from there to what
+                the index returns.
+        """
+        exact = self.exhaustive_top
+        if exact is None:
+            return None
+        if stage == "codes":
+            return replace(self, candidate_top=exact, exhaustive_top=None)
+        first, second = (replace(top, reference_scores=top.candidate_scores) for top in (exact, self.candidate_top))
+        zero = np.zeros(self.n_inputs, dtype=np.float32)
+        return replace(
+            self,
+            reference_top=first,
+            candidate_top=second,
+            exhaustive_top=None,
+            delta_min=zero,
+            delta_max=zero,
+            noise=None,
+        )
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.input_ids)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether some input had more items than ranks are stored, or may have had."""
+        return self.deltas == "listed" or int(self.n_items.max(initial=0)) > self.depth
+
+    @property
+    def exact(self) -> bool:
+        """Whether the extremes of delta are over all items, and not over the known ones."""
+        return self.deltas == "all"
+
+    @property
+    def depth(self) -> int:
+        """How many ranks are stored, k."""
+        return int(self.reference_top.items.shape[1])
+
+
+Found = TypeVar("Found")
+Asked = ParamSpec("Asked")
+
+
+def once(function: Callable[Concatenate[Evidence, Asked], Found]) -> Callable[Concatenate[Evidence, Asked], Found]:
+    """Decorate a function of evidence that many metrics ask: what it gives is kept as long as the evidence is.
+
+    Arrays that it gives cannot be written to.
+    """
+    kept: WeakKeyDictionary[Evidence, dict[Any, Found]] = WeakKeyDictionary()
+
+    @wraps(function)
+    def found(evidence: Evidence, /, *args: Asked.args, **options: Asked.kwargs) -> Found:
+        of = kept.setdefault(evidence, {})
+        key = (*args, *options.items())
+        if key not in of:
+            made = of[key] = function(evidence, *args, **options)
+            for each in made if isinstance(made, tuple) else (made,):
+                if isinstance(each, np.ndarray):
+                    each.setflags(write=False)
+        return of[key]
+
+    return found

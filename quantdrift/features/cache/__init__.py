@@ -1,0 +1,5 @@
+"""What is kept from run to run: where, how much; --clear."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Look around", help="What is kept from run to run: where, how much; --clear.")

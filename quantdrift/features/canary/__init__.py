@@ -1,0 +1,5 @@
+"""Is the model still the one of the index?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Guard", help="Is the model still the one of the index?")

@@ -1,0 +1,293 @@
+"""`quantdrift canary`: is the model still the one that an index was built with?"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from quantdrift.base.display import note, shown
+from quantdrift.base.errors import QuantDriftError, ServerError
+from quantdrift.base.text import counted
+from quantdrift.cli.options import DATA, argument, of_texts, option, prints
+from quantdrift.features.canary.record import (
+    MOST,
+    TEXTS,
+    Canary,
+    Check,
+    Encode,
+    Role,
+    Text,
+    Vectors,
+    compare,
+    draw,
+    make,
+)
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import is_endpoint, read_endpoint
+from quantdrift.statistics.estimates import as_json
+
+MODEL = "a name, a folder, or a server: openai:http://localhost:8000/v1#my-model"
+_SHOWN = 5
+
+
+_STILL = 0.1
+"""Part of the tolerance that texts stay below which a change has left alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Options of both commands."""
+
+    query_prefix: str | None = option("TEXT: Servers: text to put before every query.")
+    document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
+    timeout: float = option(
+        "SECONDS: Servers: give up after so long, attempts that failed included.", default=10.0, min=0.01
+    )
+    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveOptions(Asking):
+    """The options of `quantdrift canary save`."""
+
+    model: str = argument(f"MODEL: The model that the index is built with: {MODEL}.")
+    out: Path = option("-o --out FILE: File to write, beside the index.", default=...)
+    data: Path | None = option(f"{DATA} Its texts are taken in place of the built-in ones.")
+    texts: int = option("N: How many texts.", default=len(TEXTS), min=2, max=MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Asking):
+    """The options of `quantdrift canary check`."""
+
+    file: Path = argument("FILE: What quantdrift canary save wrote.")
+    model: str | None = argument(f"MODEL: The model to ask, {MODEL}; by default the one that was saved.", None)
+    tolerance: float | None = option(
+        "X: Largest 1 - cosine that is no change; by default 1e-5, or 10 times the model's own noise if that is more.",
+        min=0.0,
+    )
+
+
+@prints("json")
+def save(options: SaveOptions) -> Shown:
+    """Keep what a model gives a few texts.
+
+    So that quantdrift canary check can tell later whether it is still the same model.
+
+    Example: quantdrift canary save minilm -o index/canary.json
+    """
+    Canary.check_place(options.out)
+    texts = list(TEXTS[: options.texts])
+    if options.data is not None:
+        from quantdrift.data.labelled import read_search_folder
+
+        found = of_texts(read_search_folder(options.data), "canary")
+        texts = draw(found.queries, found.documents, options.texts)
+    elif options.texts > len(TEXTS):
+        raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")
+    model = _opened(options.model, options, {})
+    _, refused = model.embed(texts)
+    for row in refused:
+        note(f"{options.model} does not take this text, which is left out: {shown(texts[row][1])!r}")
+    texts = [text for row, text in enumerate(texts) if row not in refused]
+    if len(texts) < 2:  # noqa: PLR2004 -- nothing is near another otherwise
+        raise QuantDriftError(f"expected a model that takes two texts or more; {options.model} takes {len(texts)}")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    canary = make(options.model, texts, model.encode, prefixes=model.prefixes, now=now)
+    canary.write(options.out)
+    return Shown(
+        data={"path": str(options.out), "texts": len(texts), "dimension": canary.dimension, "noise": canary.noise},
+        title=f"{counted(len(texts), 'text')} of {options.model}, {canary.dimension:,} numbers each",
+        lines=[f"its own noise, in other batches: {canary.noise:.1e} (1 - cosine)"],
+        next=[
+            f"written: {options.out}",
+            f"is it still the same model: quantdrift canary check {shlex.quote(str(options.out))}",
+        ],
+    )
+
+
+@prints("json")
+def check(options: CheckOptions) -> Shown:
+    """Is it still the same model?
+
+    Asks the texts again and holds the embeddings against those that were kept. The exit code is 0 (the same model),
+    1 (changed) or 2 (it could not be asked). Of a server it takes about a second, and needs no torch.
+
+    Example: quantdrift canary check index/canary.json openai:http://localhost:8000/v1#my-model
+    """
+    canary = Canary.read(options.file)
+    name = options.model or canary.model
+    vectors, refused = _opened(name, options, canary.prefixes, trusted=options.model is not None).embed(canary.asked)
+    found = compare(canary, vectors, refused, tolerance=options.tolerance)
+    verdict = "changed" if found.changed else "same"
+    before = canary.model if name != canary.model else "MODEL"
+    return Shown(
+        data={
+            "verdict": verdict,
+            "model": name,
+            "saved": canary.model_dump(exclude={"texts"}),
+            "texts_changed": found.over,
+            **as_json(found),
+        },
+        title=f"{verdict}: {name}, held against {canary.model} of {canary.saved}",
+        about=list(_told(canary, found)),
+        grids=[_most_changed(canary, found)] if found.over else [],
+        lines=list(_hints(canary, found)),
+        next=[f'why: quantdrift diagnose "{before} vs {name}" --data FOLDER'] if found.changed else [],
+        code=int(found.changed),
+    )
+
+
+def _told(canary: Canary, found: Check) -> Iterator[str]:
+    if not found.moved:
+        yield f"embeddings have {found.dimension:,} numbers, and had {canary.dimension:,}"
+        return
+    yield (
+        f"1 - cosine: {max(found.turned):.1e} at worst, {fmean(found.turned):.1e} in the mean; tolerated "
+        f"{found.tolerance:.1e}, own noise when it was saved {canary.noise:.1e}"
+    )
+    yield f"length of the embeddings: {min(found.ratios):.4f} to {max(found.ratios):.4f} times what it was"
+    yield (
+        f"{len(found.over):,} of {counted(len(canary.texts), 'text')} changed; the nearest other text is another for "
+        f"{found.nearest_changed:,}, the order of all others for {found.orders_changed:,}"
+    )
+
+
+def _most_changed(canary: Canary, found: Check) -> Grid:
+    told = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(found.turned, found.ratios, strict=True)]
+    figures = dict(zip(found.asked, told, strict=False))  # there are none if the dimension is another
+    rows = [
+        [shown(canary.texts[row].text.strip()), canary.texts[row].role, *figures.get(row, ("refused", "-"))]
+        for row in found.over[:_SHOWN]
+    ]
+    return Grid(title="most changed", head=["text", "role", "1 - cosine", "length"], rows=rows, words={"role"})
+
+
+def _hints(canary: Canary, found: Check) -> Iterator[str]:
+    """What the texts that changed have in common, if the others have not."""
+    over, texts = found.over, canary.texts
+    if found.refused:
+        yield f"{counted(len(found.refused), 'text')} that it took before, and refuses now"
+    elif found.turned and over and max(found.turned) <= found.tolerance:
+        yield "directions are the same, only lengths changed: embeddings are normalised otherwise"
+    moved = dict(zip(found.asked, found.moved, strict=False))
+    # another cut or prompt leaves the other texts as they were; other weights move them all
+    if any(moved[row] > _STILL * found.tolerance for row in moved.keys() - {*over}):
+        return
+    longest = sorted(range(len(texts)), key=lambda row: -len(texts[row].text))[: len(over)]
+    for told, rows in (
+        ("long texts changed: they may be cut at another length", longest),
+        ("queries changed: another prompt may stand before them", _those(texts, lambda one: one.role == "query")),
+        ("documents changed: another prompt may stand before them", _those(texts, lambda one: one.role != "query")),
+        (
+            "texts with signs beyond ASCII changed: another tokenizer?",
+            _those(texts, lambda one: not one.text.isascii()),
+        ),
+        ("texts with capitals changed: another tokenizer?", _those(texts, lambda one: one.text != one.text.lower())),
+    ):
+        if 0 < len(over) < len(texts) and set(over) == set(rows):
+            yield f"only {told}"
+
+
+def _those(texts: Sequence[Text], holds: Callable[[Text], bool]) -> list[int]:
+    return [row for row, text in enumerate(texts) if holds(text)]
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """A model that is ready: what embeds, what it puts before texts, and what tells that it refuses one."""
+
+    encode: Encode
+    prefixes: dict[Role, str]
+    refusal: tuple[type[QuantDriftError], ...] = ()
+
+    def embed(self, texts: Sequence[tuple[Role, str]]) -> tuple[Vectors, list[int]]:
+        """The embeddings of the texts that it takes, and positions of the others."""
+        try:
+            return self.encode(texts, len(texts)), []
+        except self.refusal as first:
+            found = [self._alone(text) for text in texts]
+            taken = [each for each in found if each is not None]
+            if not taken:
+                raise ServerError(f"it takes none of the texts: {first}") from first
+            return np.concatenate(taken), [row for row, each in enumerate(found) if each is None]
+
+    def _alone(self, text: tuple[Role, str]) -> Vectors | None:
+        with suppress(*self.refusal):
+            return self.encode([text], 1)
+        return None
+
+
+def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted: bool = True) -> _Model:
+    """A model that is loaded, or on a server; one that a file names is no reason to send it the common key."""
+    asked: dict[Role, str | None] = {"query": options.query_prefix, "document": options.document_prefix}
+    given: dict[Role, str] = {role: text for role, text in asked.items() if text is not None}
+    if is_endpoint(name):
+        return _on_server(name, {**prefixes, **given}, options.timeout, trusted=trusted)
+    if given:
+        raise QuantDriftError(f"--{next(iter(given))}-prefix is for a model on a server; got {name!r}")
+    from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
+
+    checkpoint = find_checkpoint(name)  # a wrong name is told before torch is loaded
+    from quantdrift.engine.encoders.sentence import load_encoder, pick_device
+
+    device = pick_device(options.device)
+    if checkpoint.method == "none":
+        encoder = load_encoder(full_precision(name), device=device)
+    else:
+        from quantdrift.engine.encoders.checkpoint import load_checkpoint
+
+        encoder = load_checkpoint(checkpoint, None, device=device)
+
+    def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
+        roles, rows, parts = [role for role, _ in texts], [], []
+        for role in dict.fromkeys(roles):
+            own = [row for row, each in enumerate(roles) if each == role]
+            parts.append(encoder.encode([texts[row][1] for row in own], role, size))
+            rows += own
+        return np.asarray(np.concatenate(parts)[np.argsort(rows)])
+
+    return _Model(encode=encode, prefixes={role: encoder.prompt(role) for role in asked})
+
+
+def _on_server(name: str, prefixes: dict[Role, str], timeout: float, *, trusted: bool) -> _Model:
+    from quantdrift.engine.encoders.server import in_halves
+    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, find_key
+
+    endpoint = read_endpoint(name)
+    hosts = [endpoint.host] if trusted else [endpoint.host, ""]
+    until = 0.0
+
+    def wait(seconds: float) -> None:
+        if time.monotonic() + seconds > until:
+            raise ServerError(
+                f"{endpoint.url} gave no embeddings within {timeout:g} s; is the server running? For longer: --timeout"
+            )
+        time.sleep(seconds)
+
+    patience = Patience(timeout=timeout, sleep=wait)
+    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=patience, hosts=hosts)
+
+    def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
+        nonlocal until
+        until = time.monotonic() + timeout
+        sent = [prefixes.get(role, "") + text for role, text in texts]
+        parts = [range(at, min(at + size, len(sent))) for at in range(0, len(sent), size)]
+        return np.concatenate([in_halves(client.embed, sent, part) for part in parts])
+
+    return _Model(encode=encode, prefixes=prefixes, refusal=(OneInputError,))
+
+
+COMMANDS = {"save": save, "check": check}

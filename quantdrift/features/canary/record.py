@@ -1,0 +1,249 @@
+"""A canary: a few texts with the embeddings that a model gave them, kept beside an index; needs no torch.
+
+Where the same texts get other embeddings later, the model is no longer the one that the index was built with.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from quantdrift.base.errors import RunError, ScoreError
+from quantdrift.base.records import AS_LIST, Record
+from quantdrift.data.sentences import PLAIN
+
+Role = Literal["query", "document"]
+Vectors = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Encode = Callable[[Sequence[tuple[Role, str]], int], Vectors]
+"""The embeddings of texts in their roles, in batches of a size."""
+
+_PARTS = " ".join(f"Part {number} of the manual is about pump {number * 7 % 11}." for number in range(1, 201))
+TEXTS: tuple[tuple[Role, str], ...] = (
+    *(("query" if text.endswith("?") else "document", text) for text in PLAIN),
+    ("query", "opening hours of the museum on MONDAYS"),
+    ("query", "which tablets cause a rash"),
+    ("document", "."),
+    ("document", " \n\t "),
+    ("document", "RETURNS ARE ACCEPTED WITHIN 30 DAYS, ORDER NO. 2026-11/0042, EUR 1,024.50"),
+    ("document", "cafe\u0301 is café; Ελληνικά, русский, 日本語, العربية; 🙂 ﬁne print\u00a0…"),
+    ("document", _PARTS[-1500:]),  # beyond the 256 tokens of a small model
+    ("document", _PARTS),  # beyond 512
+)
+"""What differs between runtimes: where long texts are cut, case, unicode, signs, texts of hardly anything, prompts."""
+
+LEAST, OF_NOISE = 1e-5, 10.0
+"""What another model differs by at least, as 1 - cosine, and in units of the model's own noise. Of MiniLM in float32,
+other batches change 8e-13 and threads nothing; float16 in place of float32 1.5e-6 (its own noise is 1.4e-6), bfloat16
+1.3e-4, 8 bits a weight 8e-4, 6 bits 1e-2, 4 bits 0.2, and a limit of 128 tokens in place of 256 0.07."""
+MOST, LONGEST, LARGEST = 256, 100_000, 16_384
+"""Texts, characters of a text, and numbers of an embedding."""
+_BYTES = 64 << 20
+"""Of a file; 256 texts of the largest size take 48 MiB."""
+_ALONE, _FEW, _SEED = 1, 5, 0
+"""Sizes of the batches that the noise is measured with, and what orders the texts."""
+_NONE = 1e-30
+"""In place of a length of 0."""
+
+
+class Text(BaseModel):
+    """A text, what it is embedded as, and its embedding: float32, little-endian, in base64."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    role: Role
+    text: Annotated[str, Field(max_length=LONGEST)]
+    embedding: Annotated[str, Field(max_length=-(-4 * LARGEST // 3) * 4)]
+
+    @property
+    def vector(self) -> Vectors:
+        """The embedding, float32 [dim]."""
+        return np.frombuffer(base64.b64decode(self.embedding, validate=True), dtype="<f4")
+
+
+class Canary(Record):
+    """What a model gave a few texts.
+
+    Attributes:
+        model: its name, as `quantdrift canary check` takes it.
+        prefixes: role to what stood before every text; a server is sent it along.
+        dimension: of the embeddings.
+        noise: how far the model itself moves an embedding at most, in other batches and another order.
+        saved: when, ISO 8601.
+        texts: two or more.
+    """
+
+    FORMAT: ClassVar[str] = "quantdrift-canary"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "a canary"
+    MAKE: ClassVar[str] = "quantdrift canary save MODEL -o FILE.json"
+
+    model: Annotated[str, Field(max_length=1000)]
+    prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]
+    dimension: Annotated[int, Field(ge=1, le=LARGEST)]
+    noise: Annotated[float, Field(ge=0)]
+    saved: Annotated[str, Field(max_length=100)]
+    texts: Annotated[tuple[Text, ...], AS_LIST, Field(min_length=2, max_length=MOST)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for number, each in enumerate(self.texts):
+            if (size := len(base64.b64decode(each.embedding, validate=True))) != 4 * self.dimension:
+                raise ValueError(f"texts.{number}: expected {4 * self.dimension} bytes of embedding; got {size}")
+            if not np.isfinite(each.vector).all():
+                raise ValueError(f"texts.{number}: its embedding is not finite")
+        return self
+
+    @classmethod
+    def read_content(cls, path: Path) -> dict[str, Any]:
+        """As of any record; nothing larger than a canary can be is read."""
+        if path.is_file() and path.stat().st_size > _BYTES:
+            raise RunError(f"{path} is larger than {cls.WHAT} can be ({_BYTES >> 20} MiB). Make it again: {cls.MAKE}")
+        return super().read_content(path)
+
+    @property
+    def asked(self) -> list[tuple[Role, str]]:
+        """The texts with their roles."""
+        return [(each.role, each.text) for each in self.texts]
+
+    @property
+    def vectors(self) -> Vectors:
+        """The embeddings, float32 [n, dim]."""
+        return np.stack([each.vector for each in self.texts])
+
+
+def make(
+    model: str, texts: Sequence[tuple[Role, str]], encode: Encode, *, prefixes: dict[Role, str], now: str
+) -> Canary:
+    """Embed texts, twice more in other batches and order for the noise, and keep what came.
+
+    Raises:
+        ScoreError: an embedding is not finite, or larger than can be kept.
+    """
+    vectors = encode(texts, len(texts))
+    if not np.isfinite(vectors).all() or vectors.shape[1] > LARGEST:
+        raise ScoreError(f"{model}: expected at most {LARGEST:,} numbers of each text, all finite; some are not")
+    order = np.random.default_rng(_SEED).permutation(len(texts))
+    again = np.empty_like(vectors)
+    again[order] = encode([texts[row] for row in order], _FEW)
+    noise = max(float(moved(vectors, other)[0].max()) for other in (again, encode(texts, _ALONE)))
+    return Canary(
+        model=model,
+        prefixes=prefixes,
+        dimension=vectors.shape[1],
+        noise=noise,
+        saved=now,
+        texts=tuple(
+            Text(role=role, text=text, embedding=base64.b64encode(vector.astype("<f4").tobytes()).decode())
+            for (role, text), vector in zip(texts, vectors, strict=True)
+        ),
+    )
+
+
+def draw(queries: Sequence[str], documents: Sequence[str], n: int) -> list[tuple[Role, str]]:
+    """Some texts of a corpus, a third of them queries, always the same; the longest document is among them."""
+    rng = np.random.default_rng(_SEED)
+    asked = rng.permutation(len(queries))[: n // 3]
+    longest = max(range(len(documents)), key=lambda row: len(documents[row]))
+    others = [row for row in rng.permutation(len(documents)).tolist() if row != longest][: n - len(asked) - 1]
+    found: list[tuple[Role, str]] = [("query", queries[row][:LONGEST]) for row in asked]
+    return [*found, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
+
+
+# --- then and now ---------------------------------------------------------------------------------
+
+
+def _units(vectors: Vectors) -> tuple[Floats, Floats]:
+    """Embeddings of length 1, and their lengths; one of length 0 stays as it is."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    return vectors / np.maximum(lengths, _NONE)[:, None], lengths
+
+
+def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
+    """How far embeddings [n, dim] moved: by the larger of 1 - cosine and what their lengths differ by.
+
+    A length that differs by a share d counts as d^2 / 2: as much as a turn by the same distance, of which 1 - cosine is
+    d^2 / 2.
+
+    Returns:
+        That, 1 - cosine, and by what lengths were multiplied, float64 [n] each.
+    """
+    (one, length), (other, lengths) = _units(then), _units(now)
+    turned = ((one - other) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
+    ratios = np.where(length == lengths, 1.0, lengths / np.maximum(length, _NONE))
+    return np.maximum(turned, (ratios - 1) ** 2 / 2), turned, ratios
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What a model gives now, beside what was kept.
+
+    Attributes:
+        dimension: of the embeddings now.
+        tolerance: how far those of the same model move, at most.
+        refused: positions of texts that the model does not take any more.
+        asked: positions of the others; there is a row of each below, and none if the dimension is another.
+        moved, turned, ratios: of each, as `moved` has them.
+        nearest_changed: texts whose nearest other text is another.
+        orders_changed: texts for which the order of all others is another.
+    """
+
+    dimension: int
+    tolerance: float
+    refused: Sequence[int]
+    asked: Sequence[int]
+    moved: Sequence[float]
+    turned: Sequence[float]
+    ratios: Sequence[float]
+    nearest_changed: int
+    orders_changed: int
+
+    @property
+    def over(self) -> list[int]:
+        """Positions of the texts that changed: those that are refused, then the others, most changed first."""
+        pairs = sorted(
+            zip(self.moved, self.asked, strict=False), key=lambda pair: -pair[0]
+        )  # none of another dimension
+        return [*self.refused, *(row for distance, row in pairs if distance > self.tolerance)]
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another model."""
+        return not len(self.moved) or bool(self.over)
+
+
+def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolerance: float | None = None) -> Check:
+    """Hold the embeddings of a canary's texts, but for those that were refused, against those that it keeps."""
+    if not np.isfinite(now).all():
+        raise ScoreError("the model gives embeddings that are not finite; expected numbers")
+    asked = [row for row in range(len(canary.texts)) if row not in refused]
+    then = canary.vectors[asked]
+    known = now.shape == then.shape
+    distances = [part.tolist() for part in moved(then, now)] if known else [[], [], []]
+    differs = _neighbours(then) != _neighbours(now if known else then)
+    return Check(
+        dimension=now.shape[1],
+        tolerance=max(LEAST, OF_NOISE * canary.noise) if tolerance is None else tolerance,
+        refused=refused,
+        asked=asked,
+        moved=distances[0],
+        turned=distances[1],
+        ratios=distances[2],
+        nearest_changed=int(differs[:, :1].sum()),
+        orders_changed=int(differs.any(axis=1).sum()),
+    )
+
+
+def _neighbours(vectors: Vectors) -> NDArray[np.int64]:
+    """The other texts of each by their cosine with it, nearest first, int64 [n, n - 1]."""
+    units, _ = _units(vectors)
+    cosines = units @ units.T
+    np.fill_diagonal(cosines, -np.inf)
+    return np.argsort(-cosines, axis=1, kind="stable")[:, :-1]

@@ -1,0 +1,5 @@
+"""What quantization changed, for a model card."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Read finished runs", help="What quantization changed, for a model card.")

@@ -1,0 +1,402 @@
+"""What quantization changed, for the card of a model on the Hugging Face hub: a section of its README.md, and metadata.
+
+The section stands between two marks, and so do our lines of the metadata: putting them in again replaces them, and all
+else stays byte for byte. The metadata are those of the hub: base_model, and results in the model-index.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from quantdrift.base.display import clean, code, markdown_table, prose
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.text import counted, percent, some
+from quantdrift.metrics import Metric, MetricError, parse_metric
+from quantdrift.metrics.keys import key_of
+from quantdrift.metrics.numbers import cell, show, show_step
+from quantdrift.runs.folder import Run, classifies, refuse_copies
+from quantdrift.runs.identity import Identity
+from quantdrift.spec.grammar import Spec, parse_pair
+from quantdrift.statistics.estimates import Estimate, undefined
+
+BEGIN, END = "<!-- quantdrift: begin -->", "<!-- quantdrift: end -->"
+"""Around the section."""
+_YAML_BEGIN, _YAML_END = "# quantdrift: begin", "# quantdrift: end"
+"""Around our lines of the metadata, where these are comments."""
+TITLE = "## What quantization changed"
+_OURS = "drift_"
+"""What the types of our own metrics begin with."""
+_FLIP, _LOST, _NOISE = map(parse_metric, ("flip@1", "gold_lost@1", "noise_floor"))
+_QUALITY = {False: parse_metric("ndcg@10"), True: parse_metric("accuracy")}
+"""Of searches and of classes."""
+_CHANGE = {False: parse_metric("change.ndcg@10"), True: parse_metric("change.accuracy")}
+_FRONT = re.compile(r"\A\ufeff?---[ \t]*(\r?\n)(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
+_BLOCK = re.compile(rf"(?m)^[ ]*{_YAML_BEGIN}\r?\n(?:.*\n)*?[ ]*{_YAML_END}\r?\n")
+_LARGEST_YAML = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A run as the card tells it: the data, the quantized version, and the estimates by metric."""
+
+    data: str
+    scheme: str
+    run: Run
+    estimates: Mapping[Metric, Estimate]
+
+    @property
+    def classes(self) -> bool:
+        """Whether its inputs are put into classes."""
+        return classifies(self.run.record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What goes into README.md.
+
+    Attributes:
+        section: Markdown, from mark to mark.
+        metadata: of the front matter; `base_model` is missing where the hub does not have the model.
+    """
+
+    section: str
+    metadata: Mapping[str, Any]
+
+    def text(self) -> str:
+        """A README.md of these alone."""
+        return put_into("", self)
+
+
+def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | None = None) -> Card:
+    """The section and the metadata of some runs of one model.
+
+    Args:
+        runs: of one reference, on any data, with any schemes.
+        base_model: its id on the hub; by default that of the runs, where they say one.
+        name: of the quantized model; by default it is made of the model's and the scheme's.
+
+    Raises:
+        RunError: the runs are of several models, or two are copies of one.
+    """
+    refuse_copies(runs)
+    first = Identity.of(runs[0].record)
+    for run in runs[1:]:
+        if differs := first.differences(Identity.of(run.record), ("reference", "name"), sides=("here", "there")):
+            raise RunError(
+                f"a card is of one model; {runs[0].path} (here) and {run.path} (there) are of others: {differs[0]}. "
+                "Name runs of one model"
+            )
+    found = [_row(run) for run in runs]
+    data = list(dict.fromkeys(row.data for row in found))
+    rows = sorted(found, key=lambda row: data.index(row.data))
+    known = runs[0].record.get("model") or {}
+    base = base_model or (known.get("canonical") if known.get("kind") in {"hub", "embedded"} else None)
+    called = clean(base) if base else model_of(runs[0].record)
+    schemes = list(dict.fromkeys(row.scheme for row in rows))
+    short = called.rpartition("/")[2]
+    metadata: dict[str, Any] = {}
+    if base:
+        metadata |= {"base_model": called, "base_model_relation": "quantized"}
+    named = name or (f"{short}-{schemes[0]}" if len(schemes) == 1 else f"{short}-quantized")
+    metadata["model-index"] = [{"name": clean(named), "results": list(_results(rows))}]
+    return Card(section=_section(rows, called), metadata=metadata)
+
+
+def _row(run: Run) -> Row:
+    evidence, found, classes = run.evidence(), {}, classifies(run.record)
+    for metric in (_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]):
+        try:
+            found[metric] = metric(evidence)
+        except MetricError as error:  # of more ranks than are kept
+            found[metric] = undefined(str(error))
+    data, split = run.record["data"]["name"], run.record["data"].get("split")
+    part = f" ({split})" if split not in {None, "test"} else ""
+    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=found)
+
+
+def _before(classes: bool) -> Metric:
+    return parse_metric(f"reference.{_QUALITY[classes]}")
+
+
+def model_of(record: Mapping[str, Any]) -> str:
+    """The reference by its id on the hub, or the name of its folder; never where that folder lies."""
+    model = record.get("model") or {}
+    return clean(str(model.get("canonical") or _last(str(model.get("name") or "unknown"))))
+
+
+def scheme_of(record: Mapping[str, Any]) -> str:
+    """The quantized version by a name without folders and addresses: the scheme, or the checkpoint's own name."""
+    try:
+        pair = parse_pair(record["spec"])
+    except QuantDriftError:  # two finished runs have names of the user's own
+        return clean(_last(str(record["spec"]).rpartition(" vs ")[2]))
+    return str(pair.scheme) if isinstance(pair, Spec) else clean(_last(pair.candidate))
+
+
+def _last(place: str) -> str:
+    """The end of a path or an address.
+
+    >>> _last("./models/a-gptq/"), _last("openai:http://host/v1#served")
+    ('a-gptq', 'served')
+    """
+    return re.split(r"[/\\#]", place.rstrip("/\\"))[-1]
+
+
+# --- the section ----------------------------------------------------------------------------------
+
+
+def _section(rows: Sequence[Row], model: str) -> str:
+    blocks = [BEGIN, TITLE, f"{_verdict(rows)} {_what_was_done(rows, model)}"]
+    for classes in (False, True):
+        if own := [row for row in rows if row.classes is classes]:
+            blocks += [_table(own, classes), "\n".join(f"- {line}" for line in _meanings(own, classes))]
+    return "\n\n".join([*blocks, prose(_origin(rows)), END])
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    """The finding in one sentence, bold."""
+    known = [(found.value, row) for row in rows if (found := row.estimates[_FLIP]).value is not None]
+    if not known:
+        return "**Whether answers changed is not known.**"
+    (least, _), (most, worst) = min(known, key=lambda one: one[0]), max(known, key=lambda one: one[0])
+    what = "class" if worst.classes else "first result"
+    if most == 0:
+        return f"**No input gets another {what}.**"
+    n, on = worst.estimates[_FLIP].n, f"on {code(worst.data)}"
+    if len(known) == 1:
+        return f"**{round(most * n):,} of {counted(n, 'input')} ({percent(most)}) get another {what}** {on}."
+    of = on if len({row.scheme for row in rows}) == 1 else f"with {code(worst.scheme)} {on}"
+    return f"**From {percent(least)} to {percent(most)} of the inputs get another {what}**, the most {of}."
+
+
+def _what_was_done(rows: Sequence[Row], model: str) -> str:
+    searched = "" if all(row.classes for row in rows) else " and searched the same documents"
+    versions = "one quantized version of it" if len({row.scheme for row in rows}) == 1 else "quantized versions of it"
+    return (
+        f"{code(model)} at full precision and {versions} got the same inputs{searched}; their answers were compared "
+        "input by input."
+    )
+
+
+def _table(rows: Sequence[Row], classes: bool) -> str:
+    what, quality = ("class", "accuracy") if classes else ("first result", "nDCG@10")
+    head = ["data", "quantized as", "bits per weight", f"another {what}", f"right {what} lost"]
+    head += [f"{quality}, full precision", f"{quality}, quantized", "change"]
+    cells = []
+    for row in rows:
+        found, said = row.estimates, row.run.record.get("bits_per_weight") or {}
+        bits = said.get("linear_with_scales")
+        told = "-" if bits is None else f"{bits:.4g}"
+        if "embedding_table" in row.run.record.get("quantization", {}):
+            told += f" ({said['all_parameters']:.4g} over all parameters)"
+        step = found[_CHANGE[classes]]
+        cells.append(
+            [
+                *(row.data, row.scheme, told),
+                *(cell(metric, found[metric]) for metric in (_FLIP, _LOST)),
+                *(show(metric, found[metric]) for metric in (_before(classes), _QUALITY[classes])),
+                show_step(_CHANGE[classes], step),
+            ]
+        )
+    empty = {head[at] for at in range(len(head)) if all(line[at] == "-" for line in cells)}
+    kept = [at for at, title in enumerate(head) if title not in empty]
+    return markdown_table(
+        [head[at] for at in kept], [[line[at] for at in kept] for line in cells], names={"data", "quantized as"}
+    )
+
+
+def _meanings(rows: Sequence[Row], classes: bool) -> Iterator[str]:
+    """What the columns say, for somebody who wants to use the model."""
+    if classes:
+        yield "*Another class*: the share of the inputs that the quantized model puts into another class."
+        yield "*Right class lost*: of the inputs that were in the right class, the share that are in a wrong one now."
+        yield "*Accuracy* is a mean: where as many inputs become right as become wrong, it stays as it was."
+    else:
+        yield (
+            "*Another first result*: the share of the queries whose first result is another document than at full "
+            "precision. It may be as good as the one before, or not."
+        )
+        if any(row.estimates[_LOST].value is not None for row in rows):
+            yield (
+                "*Right first result lost*: of the queries whose first result was relevant, the share where that "
+                "document is not first any more."
+            )
+            yield (
+                "*nDCG@10* says how good the first ten results are, from 0 to 1. It is a mean: where some queries get "
+                "better results and others worse ones, it can stay as it was."
+            )
+    yield "In brackets: 95 % intervals. They hold for inputs like these; your own may be harder."
+    noise = [found.value for row in rows if (found := row.estimates[_NOISE]).value is not None]
+    if noise:
+        yield (
+            f"Full precision, run twice in batches of other sizes, changes {percent(max(noise))} of the answers"
+            f"{' at most' if len(noise) > 1 and max(noise) else ''}: what is above that is due to quantization."
+        )
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    versions = dict.fromkeys(
+        str(version) for row in rows if (version := (row.run.record.get("versions") or {}).get("quantdrift"))
+    )
+    days = sorted({str(day)[:10] for row in rows if (day := (row.run.record.get("times") or {}).get("finished"))})
+    by = f" {some(versions)}" if versions else ""
+    when = "" if not days else f" on {days[0]}" if len(days) == 1 else f" from {days[0]} to {days[-1]}"
+    sizes = {row.data: row.estimates[_FLIP].n for row in rows}
+    inputs = some((f"{data} {n:,}" for data, n in sizes.items()), 8)
+    return f"Measured by quantdrift{by}{when}. Inputs: {inputs}."
+
+
+# --- the metadata ---------------------------------------------------------------------------------
+
+
+def _results(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Entries of the model-index: one for a task and data, with the metrics of every scheme."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((_task(row), row.run.record["data"]["name"], _split(row)), []).append(row)
+    for (task, data, split), own in groups.items():
+        name = task.replace("-", " ").title()
+        metrics = [entry for row in own for entry in _metrics(row)]
+        dataset = {"name": clean(data), "type": re.sub(r"[^\w./-]+", "-", data).strip("-./") or "data", "split": split}
+        yield {"task": {"type": task, "name": name}, "dataset": dataset, "metrics": metrics}
+
+
+def _split(row: Row) -> str:
+    return clean(str(row.run.record["data"].get("split") or "test"))
+
+
+def _task(row: Row) -> str:
+    data = row.run.record["data"]
+    if not row.classes:
+        return "reranking" if data.get("shortlist") else "information-retrieval"
+    kinds = {"texts": "text-classification", "images": "image-classification"}
+    return kinds.get(str(data.get("inputs")), "classification")
+
+
+def _metrics(row: Row) -> Iterator[dict[str, Any]]:
+    quality = _QUALITY[row.classes]
+    named = {quality: (key_of(quality).removeprefix(_OURS), "Accuracy" if row.classes else "nDCG@10")}
+    what = "class" if row.classes else "first result"
+    named |= {_FLIP: (key_of(_FLIP), f"Another {what}"), _LOST: (key_of(_LOST), f"Right {what} lost")}
+    for metric, (kind, name) in named.items():
+        if (value := row.estimates[metric].value) is not None:
+            told = {"type": kind, "value": round(value, 4), "name": f"{name} ({row.scheme})"}
+            yield {**told, "args": {"scheme": row.scheme}}
+
+
+# --- into a README.md -----------------------------------------------------------------------------
+
+
+def put_into(text: str, card: Card, *, metadata: bool = True) -> str:
+    """A README.md with the section and the metadata in it; all else is as it was.
+
+    What an earlier call put in is replaced. The section is new at the end, the metadata at the end of the front
+    matter, and results before those of other evaluations.
+
+    Raises:
+        QuantDriftError: the front matter holds what ours cannot be put beside.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    whole = _with_section(text, card.section.replace("\n", newline), newline)
+    return _with_metadata(whole, card.metadata, newline) if metadata else whole
+
+
+def _with_section(text: str, section: str, newline: str) -> str:
+    begin, end = (list(re.finditer(rf"(?m)^{mark}(?=[ \t]*\r?$)", text)) for mark in (BEGIN, END))
+    if not begin and not end:
+        space = "" if not text else newline if text.endswith("\n") else newline * 2
+        return f"{text}{space}{section}{newline}"
+    if len(begin) != 1 or len(end) != 1 or end[0].start() < begin[0].start():
+        raise QuantDriftError(
+            f"expected the marks {BEGIN} and {END} once each, in this order, on lines of their own; got {len(begin)} "
+            f"and {len(end)}. Take the old section out by hand"
+        )
+    return text[: begin[0].start()] + section + text[end[0].end() :]
+
+
+def _with_metadata(text: str, ours: Mapping[str, Any], newline: str) -> str:
+    found = _FRONT.match(text)
+    if found is None:
+        return f"---{newline}{_lines(ours, newline)}---{newline}{newline}{text}"
+    old = _BLOCK.sub("", found["yaml"])
+    new = _merged(old, ours, newline)
+    if _loaded(new) != _expected(_loaded(old), ours):  # nothing is written that reads otherwise than it should
+        raise QuantDriftError(_BY_HAND.format("it does not read back as it should"))
+    return text[: found.start("yaml")] + new + text[found.end("yaml") :]
+
+
+_BY_HAND = (
+    "the metadata cannot be put into the front matter: {}. Without --into they are printed, to be put in by hand; "
+    "--no-metadata writes the section alone"
+)
+
+
+def _merged(old: str, ours: Mapping[str, Any], newline: str) -> str:
+    held = _loaded(old)
+    base, bases = ours.get("base_model"), held.get("base_model")
+    if base and bases and base not in (bases if isinstance(bases, list) else [bases]):
+        raise QuantDriftError(_BY_HAND.format(f"it has base_model {bases!r:.80}, and the runs are of {base}"))
+    missing = {key: value for key, value in ours.items() if key not in held}
+    new = old
+    if "model-index" not in missing:
+        place = _place_of_results(yaml.compose(old, yaml.SafeLoader), held)
+        at, column = place.index - place.column, place.column
+        results = ours["model-index"][0]["results"]
+        new = new[:at] + _lines(results, newline, " " * column) + new[at:]
+    return new + (_lines(missing, newline) if missing else "")
+
+
+def _place_of_results(node: Any, held: Mapping[str, Any]) -> yaml.Mark:
+    """Where the first result of a model-index of others begins."""
+    index = held["model-index"]
+    one = index[0] if isinstance(index, list) and len(index) == 1 and isinstance(index[0], dict) else {}
+    if any(_OURS in str(result.get("metrics")) for result in one.get("results") or () if isinstance(result, dict)):
+        raise QuantDriftError(_BY_HAND.format("its model-index has results of quantdrift without their marks"))
+    found = _value(_value(node, "model-index"), 0)
+    results = _value(found, "results") if found is not None else None
+    if not isinstance(results, yaml.SequenceNode) or results.flow_style or not results.value:
+        raise QuantDriftError(_BY_HAND.format("its model-index is not one model with a list of results, one a line"))
+    return results.start_mark
+
+
+def _value(node: Any, key: str | int) -> Any:
+    if isinstance(key, int):
+        return node.value[key] if isinstance(node, yaml.SequenceNode) and len(node.value) == 1 else None
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _expected(held: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {**ours, **held}
+    if "model-index" in held:
+        (theirs,) = held["model-index"]
+        whole["model-index"] = [{**theirs, "results": [*ours["model-index"][0]["results"], *theirs["results"]]}]
+    return whole
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    if len(text) > _LARGEST_YAML:
+        raise QuantDriftError(_BY_HAND.format(f"it is larger than {_LARGEST_YAML:,} characters"))
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise QuantDriftError(_BY_HAND.format("it has aliases (*name)"))
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        line = f" (line {mark.line + 2})" if (mark := getattr(error, "problem_mark", None)) else ""
+        raise QuantDriftError(_BY_HAND.format(f"it is not YAML{line}")) from error
+    if found is not None and not isinstance(found, dict):
+        raise QuantDriftError(_BY_HAND.format("it is not a list of keys with values"))
+    return found or {}
+
+
+def _lines(value: Any, newline: str, indent: str = "") -> str:
+    """As YAML, between our marks."""
+    dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=math.inf)
+    lines = [_YAML_BEGIN, *dumped.rstrip("\n").split("\n"), _YAML_END]
+    return "".join(f"{indent}{line}{newline}" for line in lines)

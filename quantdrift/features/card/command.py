@@ -1,0 +1,59 @@
+"""`quantdrift card`: what quantization changed, for the card of a model on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.records import open_file, whole_file
+from quantdrift.cli.options import RUNS, argument, option, prints
+from quantdrift.show.output import Shown
+
+_LARGEST = 8 << 20
+"""Bytes of a README.md."""
+
+
+@prints("json")
+def command(
+    *,
+    runs: list[Path] = argument(RUNS),
+    into: Path | None = option(
+        "FILE: Put it into this README.md, in place of what an earlier call put there; all else stays as it is."
+    ),
+    base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
+    name: str | None = option("NAME: Name of the quantized model in the metadata."),
+    metadata: bool = option("Also write the results into the metadata at the head of the file.", default=True),
+) -> Shown:
+    """Write what quantization changed into a model card: a section of README.md, and metadata.
+
+    The runs are of one model, on any data, with any schemes: a row each. The metadata (base_model, and results in the
+    model-index) are what the Hugging Face hub reads. Without --into both are printed.
+    """
+    from quantdrift.features.card.card import card_of, put_into
+    from quantdrift.runs.folder import find_runs
+
+    card = card_of(find_runs(runs), base_model=base_model, name=name)
+    data = {"section": card.section, "metadata": dict(card.metadata), "into": None if into is None else str(into)}
+    if into is None:
+        return Shown(data=data, text=card.text() if metadata else card.section)
+    before = _read(into)
+    text = put_into(before, card, metadata=metadata)
+    if text != before:
+        with whole_file(into) as partial:
+            partial.write_bytes(text.encode())
+    return Shown(data=data, next=[f"{'written' if text != before else 'nothing to change'}: {into}"])
+
+
+def _read(path: Path) -> str:
+    """A README.md, empty where there is none."""
+    try:
+        with open_file(path) as file:
+            content = file.read(_LARGEST + 1)
+        text = content.decode()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise QuantDriftError(f"{path} cannot be read: {error}; expected a README.md in UTF-8") from error
+    if len(content) > _LARGEST:
+        raise QuantDriftError(f"{path} is larger than {_LARGEST:,} bytes; expected a README.md")
+    return text

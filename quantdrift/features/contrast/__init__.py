@@ -1,0 +1,5 @@
+"""The same embeddings as classes and as a search."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Measure", help="The same embeddings as classes and as a search.")

@@ -1,0 +1,5 @@
+"""Do more documents change more answers?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Measure", help="Do more documents change more answers?")

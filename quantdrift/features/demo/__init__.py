@@ -1,0 +1,5 @@
+"""The main job on an embedded model."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Measure", help="The main job on an embedded model.")

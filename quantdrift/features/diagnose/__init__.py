@@ -1,0 +1,5 @@
+"""Why do two runtimes of a model differ?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Look around", help="Why do two runtimes of a model differ?")

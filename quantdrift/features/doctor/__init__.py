@@ -1,0 +1,5 @@
+"""What is installed, and what is missing?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Look around", help="What is installed, and what is missing?")

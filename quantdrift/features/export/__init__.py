@@ -1,0 +1,5 @@
+"""Write an allocation as runtimes read it."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Trust and repair", help="Write an allocation as runtimes read it.")

@@ -1,0 +1,131 @@
+"""`quantdrift list`: what there is to name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isinf
+from typing import Any
+
+from quantdrift.base.errors import UnknownNameError
+from quantdrift.checkpoints.named import ALIASES, EMBEDDED
+from quantdrift.cli.options import argument, prints
+from quantdrift.data.labelled import task_names
+from quantdrift.features.doctor.checks import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
+from quantdrift.metrics import FAMILIES, members
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.study.plan import cells_of
+from quantdrift.study.suites import load_suite, suite_names
+
+_ONLY_IN_JSON = {"section", "range", "interval"}
+"""Columns that a table has no room for."""
+_MORE = {
+    "metrics": (
+        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5; and other levels: "
+        "coverage@0.2.",
+        "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 that difference as a "
+        "share.",
+        "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not including, 0.1; "
+        "harm:contenders=5.. over those with 5 or more.",
+        "Every value comes with a 95 % interval. Range and kind of interval of each: quantdrift list metrics --json",
+    ),
+    "suites": (
+        "Cells of the suite as it is, and of its offline variant: quantdrift study run --suite NAME [--offline].",
+        "Tables and figures of the paper come from: quantdrift report quantdrift-runs/NAME --tex FOLDER.",
+    ),
+    "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
+}
+
+
+@prints("json")
+def command(*, what: str = argument("WHAT: metrics, models, quantizers, tasks or suites.")) -> Shown:
+    """List the metrics, model short names, quantizers, tasks or suites there are."""
+    lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks, "suites": _suites}
+    if what not in lists:
+        raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
+    found = lists[what]()
+    rows = [_in_words(row) for row in found] if what == "quantizers" else found
+    head = [name for name in (rows[0] if rows else ()) if name not in _ONLY_IN_JSON]
+    grid = Grid(head=head, rows=[[str(row[name]) for name in head] for row in rows], words=head)
+    return Shown(data=found, grids=[grid], lines=_MORE.get(what, ()))
+
+
+def _metrics() -> list[dict[str, Any]]:
+    return [
+        {
+            "metric": ", ".join(str(member) for member in members(family)),
+            "section": family.section,
+            "better": family.direction,
+            "range": f"{family.low:g} to {'∞' if isinf(family.high) else f'{family.high:g}'}",
+            "unit": family.unit,
+            "interval": family.uncertainty,
+            "labels": "yes" if family.needs_labels else "no",
+            "meaning": family.summary,
+        }
+        for family in FAMILIES.values()
+    ]
+
+
+def _models() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": alias,
+            "model": hub_id,
+            "also as a package": EMBEDDED[alias][0].replace("_", "-") if alias in EMBEDDED else "",
+        }
+        for alias, hub_id in ALIASES.items()
+    ]
+
+
+def _quantizers() -> list[dict[str, Any]]:
+    known = {each["name"]: each for each in components()}
+    rows = []
+    for name, packages in QUANTIZED_BY.items():
+        versions = {package: known[package]["version"] for package in packages}
+        unasked = [package for package in packages if package not in ONLY_BY_NAME]
+        default = next((package for package in unasked if versions[package]), None)
+        rows.append(
+            {
+                "quantizer": name,
+                "calibrated": name in CALIBRATED,
+                "backends": list(packages),
+                "default_backend": default or next(iter(unasked), None),
+                "versions": versions,
+                "available": default is not None or not packages,
+                "install": None if default or not packages else known[unasked[0]]["install"],
+            }
+        )
+    return rows
+
+
+def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
+    """A quantizer as a table has it: the library that is used first."""
+    in_order = sorted(row["backends"], key=lambda name: name != row["default_backend"])
+    libraries = [f"{name} {row['versions'][name] or '(missing)'}" for name in in_order]
+    return {
+        "quantizer": row["quantizer"],
+        "calibrated": "on documents" if row["calibrated"] else "no",
+        "by": ", ".join(libraries) or "built in",
+        "to install": row["install"] or "",
+    }
+
+
+def _tasks() -> list[dict[str, Any]]:
+    return [{"task": name} for name in task_names()]
+
+
+def _suites() -> list[dict[str, Any]]:
+    found = []
+    for name in suite_names():
+        suite = load_suite(name)
+        offline = None if suite.offline is None else len(cells_of(suite.study(offline=True)))
+        found.append(
+            {
+                "suite": name,
+                "cells": len(cells_of(suite.study())),
+                "offline": "-" if offline is None else offline,
+                "about": suite.about,
+                "shows": ", ".join(suite.shows),
+            }
+        )
+    return found

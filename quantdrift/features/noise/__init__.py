@@ -1,0 +1,5 @@
+"""How much of a flip rate is the runtime itself?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Measure", help="How much of a flip rate is the runtime itself?")

@@ -1,0 +1,211 @@
+"""`quantdrift noise`: how much of a flip rate is the runtime's own?"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantdrift.base.display import clean
+from quantdrift.base.errors import RunError
+from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.text import percent
+from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import is_endpoint, parse
+
+if TYPE_CHECKING:
+    from quantdrift.data.retrieval import RetrievalDataset
+    from quantdrift.runs.folder import Run
+    from quantdrift.statistics.estimates import Estimate
+
+    Found = Sequence[tuple[str, dict[str, Estimate]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseOptions:
+    """The options of `quantdrift noise`."""
+
+    model: str = argument("MODEL: Model at full precision, without a scheme, or openai:URL#MODEL")
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    against: Path | None = option(
+        "RUN: A run of the model on the same data, whose flip rate is held against the noise."
+    )
+    every: bool = flag("--all: Every combination of settings, and not one at a time.")
+    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA_noise.")
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    batch_size: int = option("Inputs per forward pass, usually.", default=32, min=1)
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+
+    @property
+    def cache(self) -> bool:
+        """Always, but for servers."""
+        return True
+
+
+@prints("json", "markdown")
+def command(options: NoiseOptions) -> Shown:
+    """Run a model at full precision in other ways, and see how many answers change without any quantization.
+
+    Number type, batch size, padding side, attention and threads, one at a time: each is a run of MODEL@fp+dtype=bf16
+    and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
+    command goes on where it was stopped.
+
+    Of a server, the requests under way at a time and the texts in each are varied; every answer is asked for anew.
+
+    For example: quantdrift noise minilm --data ./cranfield
+    """
+    dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
+    against = None if options.against is None else _held(options.against, dataset.fingerprint)
+    if is_endpoint(options.model):
+        return _of_server(options, dataset, against)
+    from quantdrift.cli.run import RUNS, slug
+    from quantdrift.cli.study import measured
+    from quantdrift.engine.refusals import check_pair
+    from quantdrift.features.noise.study import METRICS, of_results, ways
+    from quantdrift.metrics import parse_metric
+    from quantdrift.study.folder import open_study
+    from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
+    from quantdrift.study.results import results_of
+
+    schemes = ways(every=options.every)
+    first = parse(f"{options.model}@{schemes[0]}")
+    check_pair(first, dataset)
+    out = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
+    folder = None if options.data is None else str(options.data.absolute())
+    study = Study(
+        models=[ModelEntry(model=options.model)],
+        schemes=schemes,
+        seeds=[0],
+        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
+        settings=CellSettings(k=options.k, batch_size=options.batch_size),
+    )
+    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="noise")
+    if options.plan or ended.code:
+        return ended
+    found = of_results(results_of(open_study(out), [parse_metric(name) for name in METRICS])[0])
+    return _shown(
+        found,
+        options,
+        against=against,
+        title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against other ways",
+        path=out,
+    )
+
+
+def _held(path: Path, fingerprint: str) -> Run:
+    """The run that is held against the noise, of the same data."""
+    from quantdrift.runs.folder import read_run
+
+    run = read_run(path)
+    if run.record["data"].get("fingerprint") != fingerprint:
+        raise RunError(
+            f"expected --against with a run on these data; that of {path} is on other data or a part of them"
+        )
+    return run
+
+
+def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | None) -> Shown:
+    from quantdrift.features.noise.rerun import server_noise
+    from quantdrift.features.noise.study import METRICS
+    from quantdrift.metrics import MetricError, measure
+    from quantdrift.statistics.estimates import undefined
+
+    progress: Progress = Silent() if options.quiet else Terminal()
+    found = []
+    for way, evidence in server_noise(options.model, dataset, k=options.k, progress=progress):
+        told: dict[str, Estimate] = {}
+        for name in METRICS:
+            try:
+                told |= measure(evidence, [name])
+            except MetricError as error:
+                told[name] = undefined(str(error))
+        found.append((way, told))
+    return _shown(
+        found,
+        options,
+        against=against,
+        title=f"{clean(options.model)} on {dataset.name}: one request at a time against other ways",
+    )
+
+
+def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: str, path: Path | None = None) -> Shown:
+    return Shown(
+        data={
+            "model": options.model,
+            "path": None if path is None else str(path),
+            "ways": [
+                {"way": way, "metrics": {name: one.to_json() for name, one in metrics.items()}}
+                for way, metrics in found
+            ],
+        },
+        title=title,
+        grids=[_grid(found)],
+        lines=[*_words(found), *_held_against(against, found)],
+        next=[] if path is None else [f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"],
+    )
+
+
+def _grid(found: Found) -> Grid:
+    from quantdrift.metrics import parse_metric
+    from quantdrift.metrics.numbers import cell, show
+
+    with_ends = {"flip@1", "gold_lost@10", "change.ndcg@10"}
+    names = list(found[0][1]) if found else []
+
+    def told(name: str, one: Estimate) -> str:
+        if name == "epsilon" and one.value is not None:
+            return f"{one.value:.1e}"  # of float32 it is far below what tables show
+        return (cell if name in with_ends else show)(parse_metric(name), one)
+
+    rows = [[way, *(told(name, one) for name, one in metrics.items())] for way, metrics in found]
+    return Grid(head=["run with", *names], rows=rows, words={"run with"})
+
+
+def _words(found: Found) -> list[str]:
+    from quantdrift.features.noise.study import largest
+
+    flips = [(way, metrics["flip@1"]) for way, metrics in found if "padding" not in way]
+    most, told = largest(flips), []
+    if most is None:
+        return ["Nothing could be compared."]
+    shifted = largest([(way, metrics["flip@1"]) for way, metrics in found if "padding" in way])
+    if shifted is not None and (shifted[1].value or 0.0) > (most[1].value or 0.0):
+        told = [
+            f"Padding on the other side changes {percent(shifted[1].value)}: this model counts positions from the left "
+            "edge, padding included, so that is another model and no noise. Pad on the side that it was trained with."
+        ]
+    value = most[1].value or 0.0
+    if not value:
+        return ["No other way of running it changes an answer: a flip rate is not the runtime's.", *told]
+    quiet = [way for way, one in flips if one.value == 0]
+    return [
+        f"Up to {percent(value)} of the answers change by the runtime alone ({most[0]}): a flip rate that was measured "
+        "across such settings, and is no higher, says nothing about quantization.",
+        *([f"No answer changes with {', '.join(quiet)}."] if quiet else []),
+        *told,
+        "epsilon: the typical largest score error of an input; interchangeable: flips between answers that the "
+        "reference tells apart by no more than its own noise.",
+    ]
+
+
+def _held_against(run: Run | None, found: Found) -> list[str]:
+    """One line on a run's flip rate."""
+    if run is None:
+        return []
+    from quantdrift.metrics import measure
+
+    flip = measure(run.evidence(), ["flip@1"])["flip@1"].value
+    if flip is None:
+        return [f"{run.record['spec']} has no flip rate to hold against it."]
+    noise = [each for each in found if "padding" not in each[0]]
+    above = [way for way, metrics in noise if (metrics["flip@1"].value or 0.0) >= flip]
+    told = f"{run.record['spec']} changes {percent(flip)}"
+    return [f"{told}: more than any of these." if not above else f"{told}: no more than {', '.join(above)} does."]

@@ -1,0 +1,5 @@
+"""How many inputs does a verdict need?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Guard", help="How many inputs does a verdict need?")

@@ -1,0 +1,272 @@
+"""`quantdrift plan`: how many inputs does a verdict need?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quantdrift.base.display import duration, note
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.base.text import counted
+from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
+from quantdrift.cli.run import default_place
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import Spec, chooses, parse
+
+if TYPE_CHECKING:
+    from quantdrift.data.labelled import Dataset
+    from quantdrift.features.plan.power import Needed
+    from quantdrift.gate.rules import Rule
+    from quantdrift.gate.target import Target
+    from quantdrift.runs.folder import Run
+
+LEAST = 20
+"""Inputs of a pilot: with fewer nothing is known of how much differs."""
+MARGIN = 0.03
+"""As most of the gate's own rules have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Measuring):
+    """The options of `quantdrift plan`."""
+
+    spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
+    data: Path | None = option(ANY_DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    margin: float | None = option(
+        "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
+        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03.",
+        min=1e-6,
+    )
+    metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
+    rule: list[str] | None = option(
+        "-r --rule RULE: A rule of the gate, such as 'flip@1 <= 0.25' or 'ndcg@10 no worse by 0.03'; may be repeated."
+    )
+    against: Path | None = option(
+        "RUN: A run of the baseline on the same data: how much differs from it is then measured, not assumed."
+    )
+    pilot: int = option("N: How many inputs to measure.", default=100, min=LEAST)
+    power: float = option("P: Probability to show what is true, of one rule.", default=0.8, min=0.5, max=0.999)
+    alpha: float = option("P: Level of the gate's tests.", default=0.05, min=1e-9, max=0.4)
+    out: Path | None = option(
+        "FOLDER: Where the run of the pilot lies; by default quantdrift-runs/SPEC_on_DATA_pilotN."
+    )
+
+
+@prints("json", "markdown")
+def command(options: PlanOptions) -> Shown:
+    """How many inputs does a verdict of the gate need, and do the data have them?
+
+    A pilot is measured: some inputs at random, against the whole corpus. By how much its inputs differ, it is computed
+    how many show "no worse by the margin" (to pass) where neither is better, and "worse" (to fail) where it is by the
+    margin. With --against RUN they are compared with a baseline's; otherwise it is assumed that the baseline changes
+    as many inputs as the pilot, and others.
+
+    The run of the pilot is kept, so that another margin, metric or power is answered at once.
+
+    For example: quantdrift plan minilm@W4-rtn --data ./cranfield --margin 0.02
+    """
+    from quantdrift.features.plan.power import needed_by
+    from quantdrift.gate.target import target_of_run
+    from quantdrift.runs.folder import read_run
+
+    spec = parse(options.spec)
+    if chooses(spec.scheme):
+        raise UnsupportedError(
+            f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; store "
+            f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
+        )
+    dataset = any_data(options.data, options.task, options.split)
+    against = None if options.against is None else read_run(options.against)
+    if against is not None and against.record["data"].get("fingerprint") != dataset.fingerprint:
+        raise RunError(
+            f"expected --against with a run on these data; that of {against.path} is on other data or a part of them"
+        )
+    asked = _given(options)
+    run = _pilot(spec, dataset, options)
+    target = target_of_run(run)
+    baseline = None
+    if against is not None:
+        found = target_of_run(against)
+        # a part of the same data, which is known by now
+        target = replace(target, identity=replace(target.identity, data_fingerprint=found.identity.data_fingerprint))
+        baseline = found
+    found_needs = needed_by(
+        asked or _default(target, options.margin),
+        target,
+        baseline,
+        there=_size(dataset),
+        margin=options.margin or MARGIN,
+        alpha=options.alpha,
+        power=options.power,
+    )
+    return _shown(run, found_needs, options, dataset, against)
+
+
+def _size(dataset: Dataset) -> int:
+    from quantdrift.data.labelled import ClassificationDataset
+
+    return len(dataset.test.ids) if isinstance(dataset, ClassificationDataset) else len(dataset.query_ids)
+
+
+def _given(options: PlanOptions) -> list[Rule]:
+    """The rules that were asked for by rule or metric; what cannot be judged is refused before anything is measured."""
+    from quantdrift.gate.rules import Rule, parse_rule
+    from quantdrift.metrics import parse_metric
+
+    rules = [parse_rule(text) for text in options.rule or ()]
+    for rule in rules:
+        if rule.on is not None:
+            raise QuantDriftError(f"{rule}: a plan is for all inputs; leave out the slice [{rule.on}]")
+    rules = [_with_margin(rule, options.margin) for rule in rules]
+    number = MARGIN if options.margin is None else options.margin
+    rules += [
+        Rule(metric=parse_metric(name), test="no worse", number=number) for name in dict.fromkeys(options.metric or ())
+    ]
+    return list(dict.fromkeys(rules))
+
+
+def _default(target: Target, margin: float | None) -> list[Rule]:
+    from quantdrift.gate.rules import default_rules
+
+    return [rule if margin is None else replace(rule, number=margin) for rule in default_rules(target)]
+
+
+def _with_margin(rule: Rule, margin: float | None) -> Rule:
+    if rule.compares and rule.number is None:
+        return replace(rule, number=MARGIN if margin is None else margin)
+    return rule
+
+
+def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
+    """The run of the pilot: that of before, where it is of the same."""
+    from quantdrift.base.records import bytes_digest
+    from quantdrift.data.labelled import sampled
+    from quantdrift.engine.refusals import check_pair
+    from quantdrift.runs.folder import check_place
+    from quantdrift.study.folder import finished
+    from quantdrift.study.sources import stamp_of
+
+    check_pair(spec, dataset)
+    seed = f"-seed{options.seed}" if options.seed else ""
+    part = sampled(dataset, options.pilot, options.seed)
+    out = options.out or default_place(spec, part, f"_pilot{options.pilot}{seed}")
+    parts = (str(spec), part.fingerprint, stamp_of(spec.model), options.revision, asdict(options.settings))
+    fingerprint = bytes_digest(json.dumps(parts, sort_keys=True).encode())
+    if (kept := finished(out, fingerprint)[1]) is not None:
+        return kept
+    check_place(out.absolute())
+    from quantdrift.features.plan.pilot import run_pilot
+
+    with options.stoppable("no pilot was written"):
+        run = run_pilot(
+            spec, dataset, n=options.pilot, seed=options.seed, fingerprint=fingerprint, out=out, **options.how
+        )
+    note(f"the pilot is kept in {out}")
+    return run
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Shown:
+    there, pilot = _size(dataset), run.record["pilot"]
+    most = max((each.to_pass for each in found if each.to_pass is not None), default=None)
+    seconds = {n: _seconds(pilot, n, dataset) for n in (there, most) if n is not None}
+    lines = [*_sentences(found, options)]
+    if against is None and any(each.rule.compares for each in found):
+        lines.append(
+            "How much run and baseline differ is assumed: both change as many inputs as the pilot, each its own. "
+            "Candidates that are alike need fewer inputs; --against RUN measures it."
+        )
+    times = [f"{n:,} inputs about {duration(each)}" for n, each in seconds.items()]
+    lines.append(f"Time here, with the documents kept from the pilot: {', '.join(times)}.")
+    return Shown(
+        data={
+            "spec": run.record["spec"],
+            "data": dataset.name,
+            "run": str(run.path),
+            "against": None if against is None else str(against.path),
+            "inputs": there,
+            "pilot": pilot["n"],
+            **{name: getattr(options, name) for name in ("alpha", "power", "seed")},
+            "needed": most,
+            "seconds": None if most is None else seconds[most],
+            "seconds_of_data": seconds[there],
+            "rules": [each.to_json() for each in found],
+        },
+        title=f"{run.record['spec']} on {dataset.name}: a pilot of {pilot['n']:,} of {counted(there, 'input')}",
+        grids=[_grid(found)],
+        lines=lines,
+    )
+
+
+def _seconds(pilot: Mapping[str, Any], n: int, dataset: Dataset) -> float:
+    """Of both arms and the noise floor for n inputs; documents that could be first are encoded once more."""
+    documents = len(getattr(dataset, "document_ids", ()))
+    again = min(pilot["items_per_input"] * n, documents)
+    return float(n * pilot["seconds_per_input"] + again * pilot["seconds_per_item"])
+
+
+def _grid(found: Sequence[Needed]) -> Grid:
+    from quantdrift.metrics.numbers import cell
+
+    rows = []
+    for each in found:
+        ends = "" if each.to_pass_low is None else f" ({each.to_pass_low:,} to {each.to_pass_high:,})"
+        rows.append(
+            [
+                str(each.rule),
+                cell(each.rule.metric, each.pilot),
+                "-" if each.differs is None else f"{100 * each.differs:.1f} %",
+                "-" if each.to_pass is None else f"{each.to_pass:,}{ends}",
+                "-" if each.to_fail is None else f"{each.to_fail:,}",
+                "-" if each.smallest is None else _up(each.smallest),
+                "enough" if each.enough else "too few",
+            ]
+        )
+    head = ["rule", "pilot (95 %)", "differ", "to pass", "to fail", "smallest margin", "inputs"]
+    return Grid(head=head, rows=rows, words={"inputs"}, stacked=True)
+
+
+def _sentences(found: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
+    for each in found:
+        if each.to_pass is None:
+            yield f"{each.rule}: nothing can be told from this pilot: {each.reason}."
+            continue
+        have = f"the data have {each.there:,}"
+        can = "" if each.smallest is None else f", which are enough for a margin of {_up(each.smallest)}"
+        if each.rule.compares:
+            some = "" if each.usable == 1 else f" (of which {100 * each.usable:.0f} % count)"
+            yield f"{each.rule}: takes about {each.to_pass:,} inputs{some}, and {have}{can}."
+        else:
+            yield (
+                f"{each.rule}: a value {each.margin:g} from the limit falls on the right side of it with about "
+                f"{each.to_pass:,} inputs, and {have}{can}."
+            )
+        step = None if each.difference is None else each.difference.value
+        harm = 0.0 if step is None else step if each.rule.metric.direction == "lower" else -step
+        if harm >= each.margin:
+            yield (
+                f"{each.rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that is the truth, no "
+                f"number of inputs makes it pass, and about {each.to_fail:,} or fewer make it fail."
+            )
+    yield (
+        f"To pass: shown in {100 * options.power:.0f} % of cases where run and baseline are as good as each other; to "
+        "fail: likewise where the run is worse by the margin. In brackets: where the share that differs is at the ends "
+        "of its 95 % interval."
+    )
+
+
+def _up(margin: float) -> str:
+    """A margin rounded up, so that it is enough.
+
+    >>> _up(0.0312)
+    '0.032'
+    """
+    return f"{-(-margin * 1000 // 1) / 1000:.3f}".rstrip("0")

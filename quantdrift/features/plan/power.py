@@ -1,0 +1,268 @@
+"""How many inputs the rules of a gate need, from the disagreement in a pilot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import RunError
+from quantdrift.gate.baseline import Snapshot
+from quantdrift.gate.judge import Matched, match, noisy_inputs
+from quantdrift.gate.rules import NOISE, Rule
+from quantdrift.gate.target import Target
+from quantdrift.metrics import MetricError
+from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
+from quantdrift.statistics.power import inputs_for_limit, inputs_to_show_worse, smallest_margin
+from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, shrunken_spread
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What one rule needs. Numbers of inputs count those too that have no value or are set aside.
+
+    Attributes:
+        rule: what will be asked.
+        margin: of the rule; of a limit, how far from it the true value is.
+        pilot: the value in the pilot, with its 95 % interval.
+        n_pilot: inputs of the pilot that count.
+        usable: share of the pilot's inputs that count: with a value, and not set aside as noise.
+        differs: share of these that differ from the baseline; of a limit None.
+        difference: of the pilot from the baseline, where there is one.
+        to_pass: inputs to show what the rule asks for; of a limit, to be on the right side of it.
+        to_pass_low: the same if the inputs differ as little as the interval of the pilot allows.
+        to_pass_high: the same if they differ as much.
+        to_fail: inputs to show "worse", if it is by the margin; of a limit None.
+        there: inputs that the data have.
+        smallest: the smallest margin that these can show.
+        reason: why something is None.
+    """
+
+    rule: Rule
+    margin: float
+    pilot: Estimate
+    n_pilot: int
+    usable: float
+    differs: float | None = None
+    difference: Estimate | None = None
+    to_pass: int | None = None
+    to_pass_low: int | None = None
+    to_pass_high: int | None = None
+    to_fail: int | None = None
+    there: int
+    smallest: float | None = None
+    reason: str = ""
+
+    @property
+    def enough(self) -> bool:
+        """Whether the data have the inputs to pass."""
+        return self.to_pass is not None and self.to_pass <= self.there
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; the rule is its string."""
+        told = {**asdict(self), "rule": str(self.rule), "metric": str(self.rule.metric), "enough": self.enough}
+        told["pilot"] = self.pilot.to_json()
+        told["difference"] = None if self.difference is None else self.difference.to_json()
+        return told
+
+
+def needed_by(
+    rules: Sequence[Rule],
+    pilot: Target,
+    baseline: Target | None = None,
+    *,
+    there: int,
+    margin: float,
+    alpha: float,
+    power: float,
+) -> list[Needed]:
+    """What each rule needs, by the inputs of a pilot.
+
+    A rule that compares is asked twice: how many inputs show "no worse by the margin" if neither is better, at alpha;
+    and how many show "worse" if that is by the margin, at alpha over the number of such rules, as Holm's adjustment
+    asks of the first. Both with the power, which is that of one rule.
+
+    How much the run and its baseline differ is measured where there is a baseline. Otherwise it is taken as if both
+    changed as much as the pilot, each on other inputs than the other but for chance; two candidates that are alike
+    differ on fewer.
+
+    Args:
+        rules: what will be asked.
+        pilot: a run on some inputs.
+        baseline: a run that has these inputs too.
+        there: how many inputs the data have.
+        margin: how far from a limit the true value is.
+        alpha: level of the tests.
+        power: probability to show what is true.
+
+    Raises:
+        RunError: pilot and baseline are not of the same, or share no inputs.
+    """
+    metrics = [*dict.fromkeys(rule.metric for rule in rules), NOISE]
+    now = pilot.snapshot(metrics)
+    before = now if baseline is None else _same_inputs(now, baseline.snapshot(metrics))
+    matched = match(now, before)
+    if matched.differs:
+        raise RunError(f"the pilot and the run to compare with are not of the same: {'; '.join(matched.differs)}")
+    n_tests = sum(rule.compares for rule in rules)
+    found = []
+    for rule in rules:
+        if rule.compares:
+            found.append(
+                _of_comparison(rule, pilot, matched, baseline, there=there, alpha=alpha, power=power, n_tests=n_tests)
+            )
+        else:
+            found.append(_of_limit(rule, pilot, margin=margin, there=there, power=power))
+    return found
+
+
+def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
+    """The rows of a baseline that a pilot has."""
+    place = {name: row for row, name in enumerate(before.input_ids)}
+    rows = [place[name] for name in now.input_ids if name in place]
+    if len(rows) < len(now.input_ids):
+        missing = len(now.input_ids) - len(rows)
+        raise RunError(f"the run to compare with lacks {missing:,} of the pilot's {len(now.input_ids):,} inputs")
+    return before.part(rows)
+
+
+# --- a comparison with a baseline -----------------------------------------------------------------
+
+
+def _of_comparison(
+    rule: Rule,
+    pilot: Target,
+    matched: Matched,
+    baseline: Target | None,
+    *,
+    there: int,
+    alpha: float,
+    power: float,
+    n_tests: int,
+) -> Needed:
+    assert rule.number is not None  # whoever asks gives a margin
+    after = matched.now.values[str(rule.metric)]
+    kept = ~np.isnan(after) & ~noisy_inputs(rule, matched)
+    if baseline is not None:
+        kept &= ~np.isnan(matched.before.values[str(rule.metric)])
+    n, usable = int(kept.sum()), float(kept.mean())
+    known = Needed(
+        rule=rule,
+        margin=rule.number,
+        pilot=rule.metric.estimate(after[~np.isnan(after)]) if (~np.isnan(after)).any() else Estimate(value=None),
+        n_pilot=n,
+        usable=usable,
+        there=there,
+    )
+    if not n:
+        return replace(known, reason=rule.metric.family.undefined_when)
+    difference = None
+    if baseline is not None:
+        step = (after - matched.before.values[str(rule.metric)])[kept]
+        difference, independent = mean_estimate(step), False
+    else:
+        step, independent = _changes(rule, pilot, after)[kept], True
+    spreads = _spreads(step, span=rule.span, independent=independent, rate=rule.kind == "rate")
+    if spreads is None:
+        return replace(
+            known, difference=difference, reason="no input of the pilot differs, and nothing bounds by how much"
+        )
+
+    def whole(n: int) -> int:
+        return math.ceil(n / usable)
+
+    def to_pass(spread: Spread, margin: float) -> int:
+        if rule.kind == "rate":
+            return whole(inputs_for_rate(spread.share, margin=margin, alpha=alpha, power=power))
+        return whole(inputs_for_mean(spread, margin=margin, span=rule.span, alpha=alpha, power=power))
+
+    typical = spreads[0]
+    ends = [to_pass(each, rule.number) for each in spreads]
+    return replace(
+        known,
+        differs=typical.share,
+        difference=difference,
+        to_pass=ends[0],
+        to_pass_low=min(ends),
+        to_pass_high=max(ends),
+        to_fail=whole(
+            inputs_to_show_worse(
+                typical, difference=rule.number, alpha=alpha / n_tests, power=power, rate=rule.kind == "rate"
+            )
+        ),
+        smallest=smallest_margin(lambda margin: to_pass(typical, margin), there, span=rule.span),
+    )
+
+
+def _changes(rule: Rule, pilot: Target, after: Values) -> Values:
+    """By how much each input's value is another than at full precision; of metrics without such, than the mean."""
+    if rule.kind == "rate" and not rule.metric.family.arms:
+        return after  # a change itself, which the reference has none of
+    if rule.metric.family.arms:
+        return after - pilot.values(replace(rule.metric, arm="reference"))
+    return cast(Values, after - np.nanmean(after))
+
+
+def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tuple[Spread, Spread, Spread] | None:
+    """The spread of differences, and with shares and squares at either end of their intervals.
+
+    Of independent changes the difference of two of them: it is there if either is, and its square is twice that of one.
+    """
+    typical = shrunken_spread(step, span=span)
+    if typical is None:
+        return None
+    shares = rate_estimate((step != 0).astype(np.float64))
+    squares = mean_estimate(np.square(step))
+    ends = [
+        Spread(share=cast(float, share), mean_square=cast(float, share if rate else square))
+        for share, square in ((shares.low, squares.low), (shares.high, squares.high))
+    ]
+
+    def doubled(spread: Spread) -> Spread:
+        share = 1 - (1 - spread.share) ** 2
+        if rate:  # both have the event, or neither: no difference
+            share = 2 * spread.share * (1 - spread.share)
+        return Spread(share=share, mean_square=share if rate else 2 * spread.mean_square)
+
+    found = [doubled(each) if independent else each for each in (typical, *ends)]
+    # of the ends the typical one may lie outside, where few inputs differ
+    least = Spread(share=min(e.share for e in found), mean_square=min(e.mean_square for e in found))
+    most = Spread(share=max(e.share for e in found), mean_square=max(e.mean_square for e in found))
+    return found[0], least, most
+
+
+# --- a limit --------------------------------------------------------------------------------------
+
+
+def _of_limit(rule: Rule, pilot: Target, *, margin: float, there: int, power: float) -> Needed:
+    assert rule.number is not None  # a limit has a number
+    known = Needed(rule=rule, margin=margin, pilot=Estimate(value=None), n_pilot=0, usable=0.0, there=there)
+    try:
+        values = pilot.values(rule.metric)
+    except MetricError as error:
+        return replace(known, reason=str(error))
+    kept = values[~np.isnan(values)]
+    if not len(kept) or rule.kind == "quantile" or not np.isfinite(kept).all():
+        quantile = "a median or quantile has no formula for it" if rule.kind == "quantile" else ""
+        return replace(known, reason=quantile or rule.metric.family.undefined_when)
+    usable, limit, rate = len(kept) / len(values), rule.number, rule.kind == "rate"
+    sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.span
+
+    def inputs(margin: float) -> int:
+        return math.ceil(inputs_for_limit(limit, sd, margin=margin, power=power, rate=rate) / usable)
+
+    estimates: Callable[[Values], Estimate] = rule.metric.estimate
+    return replace(
+        known,
+        pilot=estimates(kept),
+        n_pilot=len(kept),
+        usable=usable,
+        to_pass=inputs(margin),
+        smallest=smallest_margin(inputs, there, span=rule.span),
+    )

@@ -1,0 +1,5 @@
+"""Estimate flips at every width, quantizing nothing."""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Trust and repair", help="Estimate flips at every width, quantizing nothing.")

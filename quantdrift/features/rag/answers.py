@@ -1,0 +1,292 @@
+"""What a generator answers behind a search: right or wrong, and what changes when the search is quantized.
+
+An answer is compared as SQuAD does: in lower case, without ASCII punctuation and without the words a, an, the. The
+record holds questions, gold answers and what was said in each condition; every figure is computed from it.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, model_validator
+
+from quantdrift.base.records import Record
+from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
+from quantdrift.statistics.paired import mcnemar_exact, paired_mean_difference, paired_rate_difference
+from quantdrift.statistics.verdicts import holm
+
+RECORD = "rag.json"
+Outcomes = NDArray[np.float64]
+Kind = Literal["generator", "extractive reader", "FlashRAG"]
+_UNSIGNED = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+# --- one answer -----------------------------------------------------------------------------------
+
+
+def normalized(text: str) -> str:
+    """An answer as it is compared.
+
+    >>> normalized("The  U.S. Army!")
+    'us army'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_UNSIGNED)).split())
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    """Whether an answer is one of the gold answers, both normalized."""
+    return normalized(answer) in {normalized(gold) for gold in golds}
+
+
+def token_f1(answer: str, golds: Sequence[str]) -> float:
+    """The harmonic mean of precision and recall of words, of the gold answer that fits best; 0 to 1.
+
+    Of two texts of which one has no words it is 1 if neither has, as in SQuAD 2.0.
+    """
+    return max((_f1(normalized(answer).split(), normalized(gold).split()) for gold in golds), default=0.0)
+
+
+def _f1(said: Sequence[str], gold: Sequence[str]) -> float:
+    if not said or not gold:
+        return float(said == gold)
+    common = sum((Counter(said) & Counter(gold)).values())
+    return 2 * common / (len(said) + len(gold))  # 2pr / (p + r) with p = common / said, r = common / gold
+
+
+def holds_answer(passages: Sequence[str], golds: Sequence[str]) -> bool:
+    """Whether a passage has one of the gold answers in it, as whole words, both normalized."""
+    wanted = [f" {found} " for gold in golds if (found := normalized(gold))]
+    return any(gold in f" {normalized(passage)} " for passage in passages for gold in wanted)
+
+
+# --- the record -----------------------------------------------------------------------------------
+
+
+class Condition(BaseModel, frozen=True, strict=True, extra="forbid"):
+    """What was answered with one set of passages.
+
+    Attributes:
+        name: "no passages", "full precision", or the scheme.
+        spec: of the run whose candidate found the passages; None of the others.
+        answers: one a question.
+        passages: ids of what was read, best first; None without passages, or where ids are not known.
+        gold_in_context: whether a gold passage was among them; None without passages.
+    """
+
+    name: str
+    spec: str | None = None
+    answers: list[str]
+    passages: list[list[str]] | None = None
+    gold_in_context: list[bool] | None = None
+
+
+class RagRecord(Record):
+    """rag.json: questions, gold answers, and what was said in each condition.
+
+    Attributes:
+        generator: its name.
+        kind: what answered.
+        data: what the questions are of.
+        n_passages: read for each question, at most.
+        gold_by: what says that a passage is gold: relevance labels, or the text of a gold answer in it.
+        ids: of the questions.
+        questions: their texts.
+        golds: gold answers of each.
+        control: without passages; None where nothing was asked so.
+        reference: with the passages of the reference.
+        candidates: with those of each candidate.
+        notes: what to know; one sentence each, without a full stop.
+    """
+
+    FORMAT: ClassVar[str] = "quantdrift-rag"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "the record of answers behind a search"
+    MAKE: ClassVar[str] = "quantdrift rag RUN... --model hf --model-args pretrained=NAME"
+
+    generator: str
+    kind: Kind
+    data: str
+    n_passages: Annotated[int, Field(ge=0)]
+    gold_by: Literal["labels", "answer text"]
+    ids: list[str]
+    questions: list[str]
+    golds: list[list[str]]
+    control: Condition | None
+    reference: Condition
+    candidates: list[Condition]
+    notes: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _whole(self) -> RagRecord:
+        n = len(self.ids)
+        parts: list[Sequence[object]] = [self.ids, self.questions, self.golds]
+        for each in (self.control, self.reference, *self.candidates):
+            if each is not None:
+                parts += [part for part in (each.answers, each.passages, each.gold_in_context) if part is not None]
+        if not n or any(len(part) != n for part in parts):
+            raise ValueError(f"expected {n:,} of everything, one a question; got {sorted({*map(len, parts)})}")
+        names = [each.name for each in (self.control, self.reference, *self.candidates) if each is not None]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected conditions of different names; got {names}")
+        if not self.candidates or not all(self.golds):
+            raise ValueError("expected a candidate, and a gold answer for every question")
+        return self
+
+
+# --- what changed ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A question that is answered otherwise with the candidate's passages."""
+
+    id: str
+    question: str
+    golds: Sequence[str]
+    before: str
+    after: str
+    kind: Literal["right to wrong", "wrong to right", "still wrong", "still right"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """One condition, scored question by question.
+
+    Attributes:
+        condition: what was said.
+        golds: gold answers of each question.
+    """
+
+    condition: Condition
+    golds: Sequence[Sequence[str]]
+
+    @cached_property
+    def right(self) -> Outcomes:
+        """Exact match, float64 of 0 and 1 [n_questions]."""
+        return np.array([exact_match(*one) for one in zip(self.condition.answers, self.golds, strict=True)], float)
+
+    @cached_property
+    def f1(self) -> Outcomes:
+        """Token F1, float64 [n_questions]."""
+        return np.array([token_f1(*one) for one in zip(self.condition.answers, self.golds, strict=True)], float)
+
+    @cached_property
+    def gold(self) -> Outcomes | None:
+        """Whether gold was in the context, float64 [n_questions]; None without passages."""
+        found = self.condition.gold_in_context
+        return None if found is None else np.array(found, float)
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
+        found = {"exact_match": rate_estimate(self.right), "token_f1": mean_estimate(self.f1)}
+        return found if self.gold is None else found | {"gold_in_context": rate_estimate(self.gold)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Effect:
+    """What a candidate's passages change.
+
+    Attributes:
+        name: of the candidate.
+        other_passages: questions that got other passages, or the same in another order; None where not known.
+        changed: share of the questions whose normalized answer differs, with a Wilson interval.
+        changed_to_the_letter: questions whose answer differs before it is normalized, too.
+        right_to_wrong: questions whose answer was an exact match and is none now.
+        wrong_to_right: the other way.
+        p_value: exact McNemar test that neither way is the more frequent.
+        p_holm: adjusted for the number of candidates.
+        differences: candidate minus reference: exact match and gold in context with Tango's interval, token F1 with a
+            paired bootstrap.
+        changes: the questions whose normalized answer differs, right to wrong first.
+    """
+
+    name: str
+    other_passages: int | None
+    changed: Estimate
+    changed_to_the_letter: int
+    right_to_wrong: int
+    wrong_to_right: int
+    p_value: float
+    p_holm: float
+    differences: dict[str, Estimate]
+    changes: Sequence[Changed]
+
+    @property
+    def n_changed(self) -> int:
+        """Questions whose normalized answer differs."""
+        return len(self.changes)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rag:
+    """All figures of a record."""
+
+    record: RagRecord
+
+    @cached_property
+    def scored(self) -> dict[str, Scored]:
+        """Every condition by its name, in the order of the table."""
+        every = (self.record.control, self.record.reference, *self.record.candidates)
+        return {one.name: Scored(condition=one, golds=self.record.golds) for one in every if one is not None}
+
+    @cached_property
+    def effects(self) -> dict[str, Effect]:
+        """What each candidate changes, by its name."""
+        before = self.scored[self.record.reference.name]
+        tests = {
+            each.name: mcnemar_exact(before.right, self.scored[each.name].right) for each in self.record.candidates
+        }
+        adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
+        found = {}
+        for name, test in tests.items():
+            after = self.scored[name]
+            said = list(zip(before.condition.answers, after.condition.answers, strict=True))
+            differs = np.array([normalized(one) != normalized(other) for one, other in said])
+            differences = {
+                "exact_match": paired_rate_difference(before.right, after.right),
+                "token_f1": paired_mean_difference(before.f1, after.f1),
+            }
+            if before.gold is not None and after.gold is not None:
+                differences["gold_in_context"] = paired_rate_difference(before.gold, after.gold)
+            read = before.condition.passages, after.condition.passages
+            found[name] = Effect(
+                name=name,
+                other_passages=None
+                if read[0] is None or read[1] is None
+                else sum(one != other for one, other in zip(read[0], read[1], strict=True)),
+                changed=rate_estimate(differs.astype(float)),
+                changed_to_the_letter=sum(one != other for one, other in said),
+                right_to_wrong=test.only_a,
+                wrong_to_right=test.only_b,
+                p_value=test.p_value,
+                p_holm=adjusted[name] or 0.0,
+                differences=differences,
+                changes=self._changes(before, after, np.flatnonzero(differs)),
+            )
+        return found
+
+    def _changes(self, before: Scored, after: Scored, rows: NDArray[np.int64]) -> list[Changed]:
+        record, kinds = self.record, ("still wrong", "wrong to right", "right to wrong", "still right")
+        found = [
+            Changed(
+                id=record.ids[row],
+                question=record.questions[row],
+                golds=record.golds[row],
+                before=before.condition.answers[row],
+                after=after.condition.answers[row],
+                kind=kinds[int(2 * before.right[row] + after.right[row])],  # type: ignore[arg-type]
+            )
+            for row in rows.tolist()
+        ]
+        order = ("right to wrong", "wrong to right", "still wrong", "still right")
+        return sorted(found, key=lambda one: order.index(one.kind))

@@ -1,0 +1,5 @@
+"""Which deployment changes fewest answers?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Trust and repair", help="Which deployment changes fewest answers?")

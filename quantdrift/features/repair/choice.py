@@ -1,0 +1,340 @@
+"""What can be done about the answers that a quantized model changes: ways to deploy it, and which of them pay.
+
+A way is a scheme that spends the same bits otherwise. A deployment is a way as it was measured, alone or with a second
+look at full precision for the inputs that it is least sure of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.evidence import perturbation
+from quantdrift.evidence.record import Evidence
+from quantdrift.spec.grammar import MAX_BITS, Scheme
+from quantdrift.statistics.conformal import confidence_in
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
+from quantdrift.statistics.paired import paired_rate_difference
+from quantdrift.trust.rescoring import K, within
+from quantdrift.trust.router import percentile_threshold
+
+QUANTIZERS = ("rtn", "hqq", "awq", "gptq", "gptq_ao")
+"""Tried where nothing else is said; adaround takes longer than all of these together."""
+GROUPS = (64, 32)
+"""Finer groups, where the bits of their scales are within the budget."""
+MORE = 0.125
+"""Bits a linear weight beyond those of the plain scheme, where no budget is given."""
+_VECTOR_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
+WIDTHS = (2, 3, 4, 5, 6, 8)
+"""To choose from by gap."""
+SHARES = (0.1, 0.25, 0.5)
+"""Of the inputs that a second look is given to where no latency is given; more costs about what full precision does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goals:
+    """What a deployment may cost, and what it is to reach.
+
+    Attributes:
+        bits: a linear weight may take, scales counted; an eighth more than the plain scheme takes if None.
+        latency: time that a query may take, relative to the plain scheme; no limit if None.
+        target: share of first answers that may change; the least that can be had if None.
+        speed_up: how many times faster the quantized model is than full precision.
+        quantizers: that are tried.
+    """
+
+    bits: float | None = None
+    latency: float | None = None
+    target: float | None = None
+    speed_up: float
+    quantizers: Sequence[str] = QUANTIZERS
+
+
+def check_plain(scheme: Scheme) -> None:
+    """Refuse a scheme that is no starting point."""
+    if scheme.full_precision:
+        problem = "it quantizes no weights"
+    elif scheme.weight_bits > MAX_BITS:
+        problem = "it leaves the weights alone"
+    elif scheme.criterion is not None or scheme.option("allocation") is not None:
+        problem = "its bits are chosen by layer already"
+    elif scheme.query_only:
+        problem = "+query is one of the ways that repair tries"
+    else:
+        return
+    raise UnsupportedError(
+        f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
+    )
+
+
+def uniform_ways(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
+    """The plain scheme first, then other quantizers at the same width."""
+    options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid", "guided"})
+    others = [name for name in quantizers if name != scheme.quantizer]
+    return [scheme, *(replace(scheme, quantizer=name, options=options) for name in others)]
+
+
+def finer_ways(scheme: Scheme) -> list[Scheme]:
+    """The same in smaller groups, whose scales take more bits."""
+    size = scheme.group_size or 2 * max(GROUPS)
+    return [replace(scheme, group_size=group) for group in GROUPS if group < size]
+
+
+def guided_way(scheme: Scheme) -> Scheme | None:
+    """The same with rounding guided by the gap; None where the quantizer weighs no errors, or is guided already."""
+    if scheme.quantizer not in {"gptq", "gptq_ao", "adaround"} or scheme.option("guided") is not None:
+        return None
+    return replace(scheme, options=(*scheme.options, ("guided", "gap")))
+
+
+def allocated_way(scheme: Scheme, budget: float) -> Scheme | None:
+    """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted.
+
+    None where no width is below or above the budget.
+    """
+    if not WIDTHS[0] <= budget < WIDTHS[-1]:
+        return None
+    options = (*scheme.options, ("widths", ",".join(map(str, WIDTHS))))
+    return replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options)
+
+
+# --- what was measured ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A way in a trial on a part of the queries.
+
+    Attributes:
+        scheme: how the candidate was made.
+        bits: a linear weight, scales counted.
+        shift: root mean square of what it moves the gap to the runner-up by, in units of the score.
+        likely: share of these inputs whose gap closes.
+        n: inputs of the trial.
+        reason: why there is no shift.
+    """
+
+    scheme: Scheme
+    bits: float | None = None
+    shift: float | None = None
+    likely: float | None = None
+    n: int = 0
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {**as_json(self), "scheme": str(self.scheme)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A way on the held-out inputs, with or without a second look.
+
+    Attributes:
+        scheme: how the candidate is made.
+        run: folder of the run that it was measured by.
+        bits: a linear weight, scales counted.
+        all_bits: a parameter of the whole model, likewise.
+        vector_bits: a dimension of the stored embeddings; 0 where none are stored.
+        looked: share of the inputs that full precision is asked about again; 0 without.
+        cost: time that an input takes, relative to the plain scheme.
+        flips: share of the inputs with another first answer.
+        difference: the same less that of the plain scheme, paired; None for the plain scheme itself.
+        changed: bool [n_inputs], which.
+    """
+
+    scheme: Scheme
+    run: str
+    bits: float
+    all_bits: float
+    vector_bits: int = 0
+    looked: float = 0.0
+    cost: float = 1.0
+    flips: Estimate
+    difference: Estimate | None = None
+    changed: NDArray[np.bool_] = field(repr=False, compare=False)
+
+    @property
+    def rate(self) -> float:
+        """The share that changed, as a number."""
+        return self.flips.value or 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        told = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits", "looked", "cost")}
+        difference = self.difference and self.difference.to_json()
+        return {"scheme": str(self.scheme), **told, "flip@1": self.flips.to_json(), "difference": difference}
+
+
+def deployments(
+    scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str, goals: Goals
+) -> Iterator[Deployment]:
+    """What a run was of, alone and with a second look at the inputs whose gap is smallest.
+
+    Full precision answers such an input again; of a search it only scores the first 10 documents again. With the query
+    side alone quantized nothing is left to rescore: to ask full precision is to search with it.
+    """
+    changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
+    stored = 0 if evidence.confidence is not None else _VECTOR_BITS[scheme.option("emb") or "fp32"]
+    known: Any = {
+        "scheme": scheme,
+        "run": run,
+        "bits": bits["linear_with_scales"],
+        "all_bits": bits["all_parameters"],
+        "vector_bits": stored,
+    }
+    yield Deployment(**known, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
+    if scheme.query_only:
+        return
+    back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
+    confidence = confidence_in(evidence, "gap")
+    shares = SHARES if goals.latency is None else [min(1.0, (goals.latency - 1) / goals.speed_up)]
+    for share in shares:
+        if share > 0:
+            threshold = percentile_threshold(confidence, 100 * share) if share < 1 else np.inf
+            rows = np.nan_to_num(confidence, nan=np.inf) < threshold
+            left, looked = changed & ~(rows & back), float(rows.mean())
+            yield Deployment(
+                **known,
+                looked=looked,
+                cost=1 + looked * goals.speed_up,
+                changed=left,
+                flips=rate_estimate(left.astype(np.float64)),
+            )
+
+
+def against_plain(found: Sequence[Deployment]) -> list[Deployment]:
+    """With the paired difference to the first of them, which is the plain scheme."""
+    plain = found[0]
+    return [
+        plain,
+        *(replace(each, difference=paired_rate_difference(plain.changed, each.changed)) for each in found[1:]),
+    ]
+
+
+def chosen_apart(found: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
+    """Choose on one half of the held-out inputs, and measure what was chosen on the other.
+
+    The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
+
+    Args:
+        found: deployments on the same inputs, the plain scheme first.
+        goals: what a deployment may cost.
+        bits: the budget, a linear weight with scales.
+        seed: of the halves.
+    """
+    n = len(found[0].changed)
+    apart = np.zeros(n, dtype=np.bool_)
+    apart[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
+    seen = against_plain([_on(each, ~apart) for each in found])
+    chosen = best(seen, goals, bits)
+    plain, confirmed = against_plain([_on(found[0], apart), _on(found[seen.index(chosen)], apart)])
+    return Choice(found=seen, chosen=chosen, plain=plain, confirmed=confirmed)
+
+
+def _on(each: Deployment, rows: NDArray[np.bool_]) -> Deployment:
+    changed = each.changed[rows]
+    return replace(each, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
+
+
+def front(found: Sequence[Deployment]) -> list[bool]:
+    """Of each deployment whether no other is as good in bits, cost and changed answers, and better in one."""
+    points = [(each.all_bits, float(each.vector_bits), each.cost, each.rate) for each in found]
+
+    def beaten(point: tuple[float, ...]) -> bool:
+        return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
+
+    return [not beaten(point) for point in points]
+
+
+def best(found: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
+    """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
+
+    A target is reached where the upper end of the interval does. Where none reaches it, that which comes nearest.
+    Without a latency nothing may cost a query more, but to reach a target.
+    """
+    latency = goals.latency or (1.0 if goals.target is None else np.inf)
+    fits = [each for each in found if each.bits <= bits + 1e-9 and each.cost <= latency + 1e-9]
+    fits = fits or [found[0]]
+    if goals.target is not None:
+        target = goals.target
+        if reaching := [each for each in fits if (each.flips.high or each.rate) <= target]:
+            return min(reaching, key=lambda each: (each.cost, each.all_bits, each.rate))
+    return min(fits, key=lambda each: (each.rate, each.cost, each.all_bits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A deployment that was chosen, and what it does to inputs that it was not chosen by.
+
+    Attributes:
+        found: deployments on the inputs of the choice, the plain scheme first.
+        chosen: that which is recommended, one of them.
+        plain: the plain scheme on the other inputs.
+        confirmed: what was chosen, on the other inputs; its difference is from the plain scheme there.
+    """
+
+    found: Sequence[Deployment]
+    chosen: Deployment
+    plain: Deployment
+    confirmed: Deployment
+
+    def shows(self, target: float) -> bool:
+        """Whether the interval of the changed answers ends at a target or below."""
+        high = self.confirmed.flips.high
+        return high is not None and high <= target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What repair found.
+
+    Attributes:
+        bits: the budget, a linear weight with scales.
+        target: share of first answers that was to be reached; None for none.
+        tried: ways in trials, in the order in which they were made.
+        choice: deployments on held-out inputs, and that which is recommended on others.
+        n_tuned: inputs that ways were compared on.
+    """
+
+    bits: float
+    target: float | None = None
+    tried: Sequence[Tried]
+    choice: Choice
+    n_tuned: int
+
+    @property
+    def found(self) -> Sequence[Deployment]:
+        """Deployments on the inputs of the choice."""
+        return self.choice.found
+
+    @property
+    def chosen(self) -> Deployment:
+        """That which is recommended."""
+        return self.choice.chosen
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        on_front = front(self.found)
+        return {
+            "bits": self.bits,
+            "n_tuned": self.n_tuned,
+            "tried": [each.to_json() for each in self.tried],
+            "deployments": [
+                {**each.to_json(), "front": there} for each, there in zip(self.found, on_front, strict=True)
+            ],
+            "chosen": self.found.index(self.chosen),
+            "confirmed": {
+                "n": self.choice.confirmed.flips.n,
+                "inputs": "a third part, of which neither trials nor the choice saw any",
+                "plain": self.choice.plain.to_json(),
+                "chosen": self.choice.confirmed.to_json(),
+                "target": self.target,
+                "target_shown": None if self.target is None else self.choice.shows(self.target),
+            },
+        }

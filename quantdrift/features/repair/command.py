@@ -1,0 +1,248 @@
+"""`quantdrift repair`: which deployment of a model changes fewest answers."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.text import percent, with_interval
+from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
+from quantdrift.show.output import Shown
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import QUANTIZERS, Scheme, Spec, parse
+
+if TYPE_CHECKING:
+    from quantdrift.features.repair.choice import Deployment, Goals, Repair
+
+_FLIPS = "flip@1="
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairOptions(OnModel):
+    """The options of `quantdrift repair`."""
+
+    spec: str = argument("SPEC: The model and the plain scheme that is to be repaired: minilm@W4")
+    data: Path | None = option(ANY_DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    bits: float | None = option(
+        "B: Bits a linear weight may take, scales counted; by default an eighth of a bit more than SPEC takes.", min=2
+    )
+    latency: float | None = option(
+        "X: How many times the plain scheme's time a query may take: 1.3 lets some be asked again at full precision. "
+        "By default none is, unless --target needs it.",
+        min=1,
+    )
+    target: str | None = option("flip@1=RATE: Find the cheapest deployment that changes at most so many answers.")
+    speed_up: float = option(
+        "X: How many times faster the quantized model is than full precision: your own figure, not measured here.",
+        default=4.5,
+        min=1,
+    )
+    quantizers: str | None = option(
+        f"NAME,NAME,...: Quantizers to try, of {', '.join(QUANTIZERS)}; by default all that are installed but adaround."
+    )
+    out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
+    plan: bool = flag("--plan: Say what would be tried, and stop.")
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    seed: int = option("Random seed for which queries are held out.", default=0)
+
+
+@prints("json")
+def command(options: RepairOptions) -> Shown:
+    """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
+
+    Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the
+    embedding table, the query side alone, coded embeddings, and a second look at full precision for unsure inputs.
+    Ways are compared on half of the queries (of labelled data: on the training part), by how far they move the gap;
+    what comes through is run on the whole corpus, and all rates are over the other queries. Labels are not used.
+
+    quantdrift repair minilm@W4 --data FOLDER --latency 1.3
+
+    quantdrift repair minilm@W4 --data FOLDER --target flip@1=0.05
+
+    The same command goes on where it was stopped.
+    """
+    spec = parse(options.spec)
+    from quantdrift.features.repair.choice import check_plain
+
+    check_plain(spec.scheme)
+    goals = _goals(options)
+    if options.plan:
+        return _planned(spec, goals)
+    from quantdrift.base.records import check_writable
+    from quantdrift.engine.refusals import check_spec
+
+    dataset = any_data(options.data, options.task, options.split)
+    check_spec(spec)
+    check_writable(options.out.absolute() / "runs", what="a run")
+    from dataclasses import replace
+
+    from quantdrift.features.repair.search import repair_model
+
+    how = options.how
+    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
+    with options.stoppable(f"{options.out} is not finished"):
+        repair = repair_model(spec, dataset, goals=goals, out=options.out, **how)
+    return Shown(
+        data=repair.to_json(),
+        title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
+        grids=[_tried(repair), _found(repair)],
+        lines=_verdict(repair, goals),
+        next=_next(spec, repair, options),
+    )
+
+
+def _goals(options: RepairOptions) -> Goals:
+    from quantdrift.features.repair.choice import QUANTIZERS as TRIED
+    from quantdrift.features.repair.choice import Goals
+
+    target = None
+    if options.target is not None:
+        number = options.target.removeprefix(_FLIPS)
+        try:
+            target = float(number)
+        except ValueError:
+            target = -1.0
+        if not options.target.startswith(_FLIPS) or not 0 <= target < 1:
+            raise QuantDriftError(f"--target {options.target}: expected {_FLIPS}RATE with a rate below 1: {_FLIPS}0.05")
+    names = tuple(TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
+    if unknown := [name for name in names if name not in QUANTIZERS]:
+        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(QUANTIZERS)}")
+    return Goals(bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names)
+
+
+def _planned(spec: Spec, goals: Goals) -> Shown:
+    from quantdrift.features.repair.choice import uniform_ways
+
+    ways = uniform_ways(spec.scheme, goals.quantizers)
+    return Shown(
+        data={"ways": [str(way) for way in ways]},
+        title=f"{spec}: what repair tries",
+        lines=[
+            f"1. {len(ways)} quantizers, in trials on 32 inputs: {', '.join(str(way) for way in ways)}",
+            "   (what takes too many bits, or whose library is missing, is left out)",
+            "2. the better half of them on 160 inputs, in finer groups too",
+            "   the best guided by the gap, and with widths chosen by gap",
+            "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
+            "4. whole runs of these and of the plain scheme; unsure inputs asked again at full precision",
+        ],
+    )
+
+
+def _tried(repair: Repair) -> Grid:
+    last = {str(each.scheme): each for each in repair.tried}
+    made = [each for each in last.values() if each.shift is not None]
+    rows = [
+        [str(each.scheme), f"{each.bits:.3f}", f"{each.shift:.5f}", percent(each.likely), f"{each.n}"]
+        for each in sorted(made, key=lambda each: (-each.n, each.shift or 0.0))
+    ]
+    missing = [f"{each.scheme} is left out: {each.reason}" for each in last.values() if each.shift is None]
+    return Grid(
+        title="Trials, on inputs that no rate below is over",
+        head=["scheme", "bits", "shift of the gap", "gaps closed", "inputs"],
+        rows=rows,
+        lines=missing,
+    )
+
+
+def _found(repair: Repair) -> Grid:
+    """A line for every scheme; what asking again makes of it stands beside it."""
+    from quantdrift.features.repair.choice import front
+
+    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
+    lines: dict[str, list[Deployment]] = {}
+    for each in repair.found:
+        lines.setdefault(_short(each.scheme), []).append(each)
+    most = max(lines.values(), key=len)[1:]
+    stored = repair.found[0].vector_bits
+    rows = []
+    for number, (alone, *again) in enumerate(lines.values(), 1):
+        looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
+        rows.append(
+            [
+                f"{number}{'*' if stars[id(alone)] else ''}",
+                f"{alone.bits:.2f}",
+                f"{alone.all_bits:.2f}",
+                *([f"{alone.vector_bits}"] if stored else []),
+                with_interval(alone.flips),
+                "" if alone.difference is None else with_interval(alone.difference, sign="+"),
+                *looks,
+                *([""] * (len(most) - len(looks))),
+            ]
+        )
+    head = ["", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
+    head += [f"{100 * each.looked:.0f} % again, x{each.cost:.2f}" for each in most]
+    lines_below = [
+        *(f"{number} {name}{', the plain scheme' if number == 1 else ''}" for number, name in enumerate(lines, 1)),
+        "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
+        + ("; stored: of a dimension of a document's embedding." if stored else "."),
+        *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
+        "* nothing else is as good in size, cost and changed answers.",
+    ]
+    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
+    return Grid(title=title, head=head, rows=rows, lines=lines_below)
+
+
+def _short(scheme: Scheme) -> str:
+    """The scheme, or the file with its widths and what stands beside that."""
+    file = scheme.option("allocation")
+    return str(scheme) if file is None else _of_file(Path(file).name, scheme)
+
+
+def _of_file(file: str, scheme: Scheme) -> str:
+    """What a spec says behind the @ where a file holds the widths."""
+    options = [f"+{key}={value}" for key, value in scheme.options if key not in {"allocation", "widths"}]
+    query = ["+query"] if scheme.query_only else []
+    return f"{file}-{scheme.quantizer}{''.join([*query, *options])}"
+
+
+def _name(each: Deployment) -> str:
+    again = f", {100 * each.looked:.0f} % asked again" if each.looked else ""
+    return f"{_short(each.scheme)}{again}"
+
+
+def _verdict(repair: Repair, goals: Goals) -> list[str]:
+    choice = repair.choice
+    chosen, apart, n = choice.chosen, choice.confirmed, choice.confirmed.flips.n
+    if chosen is repair.found[0]:
+        lines = ["Nothing that fits changes fewer answers than the plain scheme."]
+    else:
+        lines = [
+            f"Recommended: {_name(chosen)}. On {n:,} other inputs, which no choice saw, it changes "
+            f"{with_interval(apart.flips)} of the answers, the plain scheme {with_interval(choice.plain.flips)}."
+        ]
+    if goals.target is not None:
+        told = f"that at most {percent(goals.target)} change there"
+        high = f"the interval ends at {percent(apart.flips.high)}"
+        lines.append(f"Shown: {told}: {high}." if choice.shows(goals.target) else f"Not shown: {told}: {high}.")
+    if chosen is not repair.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
+        lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
+    return lines
+
+
+def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
+    chosen, data = repair.chosen, data_words(options.data, options.task)
+    named = _spec_of(spec, chosen)
+    lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
+    if chosen.scheme.query_only:
+        from dataclasses import replace
+
+        lines.append("embed the documents at full precision, and queries with the quantized model:")
+        named = _spec_of(spec, replace(chosen, scheme=replace(chosen.scheme, query_only=False)))
+    lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
+    if chosen.looked:
+        lines.append(
+            f"ask again at full precision: quantdrift route {shlex.quote(chosen.run)} "
+            f"--percentile {100 * chosen.looked:.0f} --save router.json"
+        )
+    return lines
+
+
+def _spec_of(spec: Spec, chosen: Deployment) -> str:
+    """What other commands call it; widths that a file holds are named by the file."""
+    file = chosen.scheme.option("allocation")
+    return f"{spec.model}@{chosen.scheme if file is None else _of_file(file, chosen.scheme)}"

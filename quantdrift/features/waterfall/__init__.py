@@ -1,0 +1,5 @@
+"""Weights, embeddings, index: which changes answers?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Measure", help="Weights, embeddings, index: which changes answers?", page=True)

@@ -1,0 +1,86 @@
+"""`quantdrift waterfall`: which part of a deployment changes the answers?"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
+from quantdrift.show.output import Shown
+from quantdrift.spec.grammar import dtype_named, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterfallOptions:
+    """The options of `quantdrift waterfall`."""
+
+    spec: str = argument("SPEC: The deployment, MODEL@SCHEME of two stages or more: minilm@W4+emb=int8+index=HNSW32")
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA_waterfall.")
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    batch_size: int = option("Inputs per forward pass.", default=32, min=1)
+    noise_floor: bool = option("Run the reference a second time, once for all combinations.", default=True)
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    dtype: str = option(DTYPE, default="float32")
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+
+    @property
+    def cache(self) -> bool:
+        """Always: combinations share embeddings through it."""
+        return True
+
+
+@prints("json", "markdown")
+def command(options: WaterfallOptions) -> Shown:
+    """Tell apart what weights, activations, runtime, stored embeddings and index change.
+
+    Every combination of the stages of SPEC is measured. Those of the same weights, activations and runtime share their
+    embeddings, so four stages are 15 runs and four passes over the data. The share of a stage is its Shapley value:
+    shares add up to what the whole deployment changes. The same command goes on where it was stopped.
+
+    For example: quantdrift waterfall minilm@W4+emb=int8+index=IVF64,PQ16 --data ./cranfield
+    """
+    from quantdrift.cli.run import default_place
+    from quantdrift.cli.study import measured
+    from quantdrift.engine.refusals import check_pair
+    from quantdrift.features.waterfall.page import grid_of
+    from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfalls_of
+    from quantdrift.study.folder import open_study
+    from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
+
+    spec = parse(options.spec)
+    schemes = combinations_of(spec.scheme)
+    dataset = corpus(options.data, options.task, options.split)
+    check_pair(spec, dataset)
+    out = options.out or default_place(spec, dataset, "_waterfall")
+    folder = None if options.data is None else str(options.data.absolute())
+    study = Study(
+        models=[ModelEntry(model=spec.model)],
+        schemes=list(map(str, schemes)),
+        seeds=[0],
+        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
+        settings=CellSettings(
+            k=options.k,
+            batch_size=options.batch_size,
+            noise_floor=options.noise_floor,
+            dtype=dtype_named(options.dtype),
+        ),
+    )
+    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="waterfall")
+    if options.plan or ended.code:
+        return ended
+    found = waterfalls_of(open_study(out))
+    return Shown(
+        data={"spec": str(spec), "path": str(out), "waterfalls": [each.to_json() for each in found]},
+        title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
+        grids=[grid_of(each) for each in found],
+        lines=[*in_words(found, named=str(spec.scheme)), "In brackets 95 % intervals, by resampling inputs."],
+        next=[
+            f"\nruns of all combinations: {out}",
+            f"as a page for a browser: quantdrift report {shlex.quote(str(out))}",
+        ],
+    )

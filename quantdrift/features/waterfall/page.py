@@ -1,0 +1,104 @@
+"""A waterfall as people look at it: a table and a chart for each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from quantdrift.features.waterfall.shares import Waterfall, in_words, waterfalls_of
+from quantdrift.report.figures import WIDE, Figure, short, spec_of, tooltip
+from quantdrift.report.page import Page, Section
+from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import parse
+from quantdrift.statistics.estimates import Estimate
+from quantdrift.study.folder import StudyFolder
+
+_PARTS = {"alone": "by itself", "so_far": "with all before it", "share": "share of the whole"}
+
+
+def on_study(page: Page, folder: StudyFolder) -> Page:
+    """The page of a waterfall's study, with what its combinations say first, if none is missing."""
+    if any(folder.run(cell) is None for cell in folder.cells):
+        return page
+    found = waterfalls_of(folder)
+    scheme = parse(folder.cells[-1].spec).scheme
+    verdict, *words = in_words(found, named=short(scheme))
+    largest = max(found[0].stages, key=lambda stage: stage.share.value or 0.0).name
+    section = Section(
+        name="waterfall",
+        title="Which part changes the answers",
+        figures=[chart(each) for each in found],
+        grids=[grid_of(each) for each in found],
+    )
+    left_out = {"rates", "bits"}  # its schemes are parts of one, so there is nothing to choose from
+    kept = [each for each in page.sections if each.name not in left_out]
+    return replace(
+        page,
+        word=f"mostly the {largest}" if found[0].total.value else "nothing changes",
+        verdict=verdict,
+        words=words,
+        sections=[section, *kept],
+    )
+
+
+def grid_of(found: Waterfall) -> Grid:
+    """One metric's parts as a table."""
+    rate = found.metric.unit == "rate"
+
+    def told(estimate: Estimate) -> str:
+        if estimate.value is None:
+            return "-"
+        factor, digits = (100, 1) if rate else (1, 4)
+        value, low, high = (factor * (end or 0.0) for end in (estimate.value, estimate.low, estimate.high))
+        return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+    rows: list[Sequence[str]] = [
+        [stage.name, told(stage.alone), told(stage.so_far), told(stage.share)] for stage in found.stages
+    ]
+    rows.append(["interaction", "", "", told(found.interaction)])
+    unit = ", in points" if rate else ""
+    return Grid(
+        title=f"{found.metric}{unit}, {found.n:,} inputs",
+        head=["stage", "alone", "with all before it", "share"],
+        rows=rows,
+        words={"stage"},
+    )
+
+
+def chart(found: Waterfall) -> Figure:
+    """What each stage changes by itself, with those before it, and its share, as bars with intervals."""
+    rate = found.metric.unit == "rate"
+    values: list[dict[str, Any]] = []
+    for stage in found.stages:
+        for part, told in _PARTS.items():
+            estimate = getattr(stage, part)
+            ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+            values.append({"stage": stage.name, "part": told, **ends})
+    stages, parts = [stage.name for stage in found.stages], list(_PARTS.values())
+    axis = {"format": "+%"} if rate else {"format": "+.3f"}
+    form = "+.1%" if rate else "+.4f"
+    shared = {
+        "x": {"field": "stage", "type": "nominal", "sort": stages, "title": None, "axis": {"labelAngle": 0}},
+        "xOffset": {"field": "part", "sort": parts},
+        "tooltip": tooltip(stage="stage", part="what", value=f"change:{form}", low=f"from:{form}", high=f"to:{form}"),
+    }
+    y = {"field": "value", "type": "quantitative", "title": str(found.metric), "axis": axis}
+    colour = {"field": "part", "type": "nominal", "sort": parts, "title": None}
+    return Figure(
+        name=f"waterfall-{str(found.metric).replace('.', '-').replace('@', '-').replace('_', '-')}",
+        title=f"{found.metric} by stage of the deployment",
+        caption="Shares add up to the change by the whole deployment; lines are 95 % intervals.",
+        spec=spec_of(
+            values,
+            width=WIDE,
+            height=280,
+            layer=[
+                {"mark": {"type": "bar", "opacity": 0.85}, "encoding": {**shared, "y": y, "color": colour}},
+                {
+                    "mark": {"type": "rule", "strokeWidth": 1.5},
+                    "encoding": {**shared, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+                },
+            ],
+        ),
+    )

@@ -1,0 +1,210 @@
+"""Which part of a deployment changes the answers: weights, activations, runtime, stored embeddings, index.
+
+A study has a cell for every combination of the stages of one scheme. With v(S) the change of an input's value by the
+stages S alone, a stage's share is its Shapley value: the mean of v(S + stage) - v(S) over all orders in which stages
+can come. Shares add up to the change by the whole deployment, exactly and for every input.
+
+Source: Shapley (1953), A value for n-person games.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain, combinations
+from math import factorial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import StudyError
+from quantdrift.evidence.record import Evidence
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.spec.grammar import Scheme, parse
+from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
+from quantdrift.study.folder import StudyFolder
+
+METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10")
+Values = NDArray[np.float64]
+Stages = frozenset[str]
+
+
+def combinations_of(scheme: Scheme) -> list[Scheme]:
+    """The scheme with every combination of its stages, the fewest first.
+
+    Raises:
+        StudyError: it has one stage, so that there is nothing to tell apart.
+    """
+    stages = scheme.stages
+    if len(stages) < 2:  # noqa: PLR2004 -- two can be told apart
+        raise StudyError(
+            f"{scheme} changes {stages[0]} alone; a waterfall tells stages apart, so expected two or more, such as "
+            "W4+emb=int8+index=HNSW32"
+        )
+    found = [scheme.only(each) for each in _subsets(stages)]
+    return [each for each in found if each is not None]
+
+
+def _subsets(stages: Sequence[str]) -> Iterable[tuple[str, ...]]:
+    return chain.from_iterable(combinations(stages, size) for size in range(len(stages) + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one stage changes, in the metric's unit.
+
+    Attributes:
+        name: of the stage.
+        alone: with it and no other.
+        added: what it adds to the stages before it, in the order of a deployment.
+        so_far: with it and all before it.
+        share: its Shapley value; those of all stages add up to the whole change.
+    """
+
+    name: str
+    alone: Estimate
+    added: Estimate
+    so_far: Estimate
+    share: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """The parts of one metric's change.
+
+    Attributes:
+        metric: what changes.
+        stages: in the order of a deployment.
+        total: the change by all of them.
+        interaction: `total` minus the sum of what each changes alone; below 0 where several change the same inputs.
+        n: inputs for which the metric is defined.
+    """
+
+    metric: Metric
+    stages: tuple[Stage, ...]
+    total: Estimate
+    interaction: Estimate
+    n: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "metric": str(self.metric),
+            "n": self.n,
+            "stages": [
+                {
+                    "name": stage.name,
+                    **{part: getattr(stage, part).to_json() for part in ("alone", "added", "so_far", "share")},
+                }
+                for stage in self.stages
+            ],
+            "total": self.total.to_json(),
+            "interaction": self.interaction.to_json(),
+        }
+
+
+def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Metric) -> Waterfall:
+    """The parts of a change.
+
+    Args:
+        values: of every combination of stages but none: the change of every input, float64 [n_inputs], NaN where it is
+            undefined, for the same inputs in all of them.
+        order: the stages, as a deployment has them.
+        metric: what changes.
+    """
+    defined = reduce(np.logical_and, [~np.isnan(each) for each in values.values()])
+    n, size = int(defined.sum()), len(order)
+    if not n:
+        nothing = undefined(metric.family.undefined_when)
+        stages = tuple(Stage(name=name, alone=nothing, added=nothing, so_far=nothing, share=nothing) for name in order)
+        return Waterfall(metric=metric, stages=stages, total=nothing, interaction=nothing, n=0)
+    known: dict[Stages, Values] = {frozenset(): np.zeros(n)}
+    known |= {stages: each[defined] for stages, each in values.items()}
+    found = []
+    for number, name in enumerate(order):
+        before = frozenset(order[:number])
+        share = np.zeros(n)
+        for others in map(frozenset, _subsets([other for other in order if other != name])):
+            weight = factorial(len(others)) * factorial(size - len(others) - 1) / factorial(size)
+            share += weight * (known[others | {name}] - known[others])
+        parts = {
+            "alone": known[frozenset({name})],
+            "added": known[before | {name}] - known[before],
+            "so_far": known[before | {name}],
+            "share": share,
+        }
+        found.append(Stage(name=name, **{part: mean_estimate(each) for part, each in parts.items()}))
+    whole = known[frozenset(order)]
+    return Waterfall(
+        metric=metric,
+        stages=tuple(found),
+        total=mean_estimate(whole),
+        interaction=mean_estimate(whole - sum(known[frozenset({name})] for name in order)),
+        n=n,
+    )
+
+
+def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
+    """What the finished cells of a waterfall say, a metric each.
+
+    Raises:
+        StudyError: it is another kind of study, or a cell is missing.
+    """
+    if folder.kind != "waterfall":
+        raise StudyError(f"{folder.path} is no waterfall; expected a folder that quantdrift waterfall wrote")
+    evidence: dict[Stages, Evidence] = {}
+    for cell in folder.cells:
+        if (run := folder.run(cell)) is None:
+            raise StudyError(
+                f"{folder.path}: {cell.spec} is {folder.state(cell)}, and shares are over all combinations; the same "
+                "command goes on"
+            )
+        evidence[frozenset(parse(cell.spec).scheme.stages)] = run.evidence()
+    order = parse(folder.cells[-1].spec).scheme.stages
+    if len(evidence) != 2 ** len(order) - 1:
+        raise StudyError(f"{folder.path} lacks combinations of {', '.join(order)}; make it again")
+    shared = set.intersection(*({*each.input_ids.tolist()} for each in evidence.values()))
+    parts = {stages: _part(each, shared) for stages, each in evidence.items()}
+    found = []
+    for metric in map(parse_metric, METRICS):
+        if metric.family.needs_labels and next(iter(parts.values())).judgements is None:
+            continue
+        found.append(waterfall({stages: metric.per_input(each) for stages, each in parts.items()}, order, metric))
+    return found
+
+
+def _part(evidence: Evidence, shared: set[str]) -> Evidence:
+    """The inputs that all cells have, in one order."""
+    row_of = {name: row for row, name in enumerate(evidence.input_ids.tolist())}
+    return evidence.part(np.array([row_of[name] for name in sorted(shared)], dtype=np.int64))
+
+
+def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
+    """The finding in plain sentences, of the flips."""
+    first = found[0]
+    if first.total.value is None:
+        return [f"Nothing can be told: {first.total.reason}."]
+    ranked = sorted(first.stages, key=lambda stage: -(stage.share.value or 0.0))
+    total = first.total.value
+    if not total:
+        return [f"No answer of {first.n:,} differs between full precision and {named}."]
+    shares = [f"{stage.name} {100 * (stage.share.value or 0):+.1f}" for stage in ranked]
+    given_back = "; a stage below 0 gives answers back" if any((stage.share.value or 0) < 0 for stage in ranked) else ""
+    told = [
+        f"{100 * total:.1f} % of the first answers change from full precision to {named}. By stage, in points that add "
+        f"up to it: {', '.join(shares)}{given_back}."
+    ]
+    value, low, high = (
+        100 * (end or 0) for end in (first.interaction.value, first.interaction.low, first.interaction.high)
+    )
+    meant = "none is shown"
+    if low > 0 or high < 0:
+        meant = "they change the same inputs" if high < 0 else "together they change more"
+    alone = " + ".join(f"{100 * (stage.alone.value or 0):.1f}" for stage in first.stages)
+    told.append(
+        f"Each by itself: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} to "
+        f"{high:+.1f}): {meant}."
+    )
+    return told

@@ -1,0 +1,1 @@
+"""Run folders: what was measured, of whom, and which inputs changed."""

@@ -1,0 +1,416 @@
+"""A run folder: `evidence.parquet` and `run.json`, both there or neither, and a probe if one read.
+
+A run is written into a folder beside its final place and moved there in one step when it is complete. What was
+interrupted never looks finished. run.json is sealed and holds the digests of the other files: what was changed, or
+comes from another run, is refused when it is read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field, model_validator
+
+from quantdrift.base.errors import RunError
+from quantdrift.base.records import Record, check_writable, file_digest, read_json, sealed, whole_folder
+from quantdrift.evidence.file import read_evidence, write_evidence
+from quantdrift.evidence.probe import LinearProbe
+from quantdrift.evidence.record import Evidence
+from quantdrift.runs.identity import Identity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from quantdrift.runs.changes import Changed
+    from quantdrift.runs.words import Verdict
+    from quantdrift.statistics.estimates import Estimate
+
+RECORD = "run.json"
+EVIDENCE = "evidence.parquet"
+PROBE = "probe.npz"
+
+
+class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
+    """What commands read of a part of run.json; null stands for what is not known, and more may stand there."""
+
+
+_Text = str | None
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Object = dict[str, Any] | None
+
+
+class _CorpusSize(_Part):
+    corpus_fingerprint: _Text = None
+
+
+class _Data(_Part):
+    name: str
+    fingerprint: _Text = None
+    split: _Text = None
+    subset: _Text = None
+    kind: _Text = None
+    inputs: _Text = None
+    harness: _Text = None
+    path: _Text = None
+    n_queries: _Count | None = None
+    n_documents: _Count | None = None
+    n_inputs: _Count | None = None
+    n_classes: _Count | None = None
+    n_train: _Count | None = None
+    inputs_left_out: _Count | None = None
+    warnings: list[str] = []
+    corpus_size: _CorpusSize | None = None
+    shortlist: _Object = None
+
+
+class _Model(_Part):
+    name: _Text = None
+    fingerprint: _Text = None
+    candidate_fingerprint: _Text = None
+    layers_never_reached: list[str] | None = None
+    candidate: _Object = None
+
+
+class _Probe(_Part):
+    digest: _Text = None
+
+
+class _Settings(_Part):
+    similarity: _Text = None
+    reading: _Text = None
+    dtype: _Text = None
+    device: _Text = None
+    probe: _Probe | None = None
+    shortlist: _Object = None
+
+
+class _Allocation(_Part):
+    widths: dict[str, _Count | None] | None = None
+
+
+class _Quantization(_Part):
+    nominal_bits: float | None = None
+    allocation: _Allocation | None = None
+
+
+class _Metric(_Part):
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: _Count | None = None
+
+
+class _Floor(_Part):
+    sampled: _Count
+    within_reach: _Count
+    largest: float
+
+
+class _Times(_Part):
+    finished: _Text = None
+
+
+class _Side(_Part):
+    path: _Text = None
+
+
+class _Compared(_Part):
+    reference: _Side | None = None
+    candidate: _Side | None = None
+
+
+class RunRecord(Record, extra="allow"):
+    """run.json."""
+
+    FORMAT: ClassVar[str] = "quantdrift-run"
+    VERSION: ClassVar[int] = 2
+    WHAT: ClassVar[str] = "the record of a run"
+    MAKE: ClassVar[str] = "quantdrift run SPEC --data FOLDER"
+
+    spec: str
+    files: dict[str, str]
+    data: _Data
+    model: _Model = _Model()
+    settings: _Settings = _Settings()
+    quantization: _Quantization | None = None
+    bits_per_weight: dict[str, float | None] | None = None
+    metrics: dict[str, _Metric] = Field(default_factory=dict)
+    times: _Times | None = None
+    noise_floor: _Floor | None = None
+    diff: _Compared | None = None
+
+    @model_validator(mode="after")
+    def _has_evidence(self) -> RunRecord:
+        if EVIDENCE not in self.files:
+            raise ValueError(f"files.{EVIDENCE} is missing")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run:
+    """A finished run.
+
+    `run["gold_lost@3"]` is the estimate of a metric.
+
+    Attributes:
+        path: its folder.
+        record: the content of run.json.
+        keeper: what keeps a temporary folder, as long as it lives.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+    keeper: object = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.record['spec']} on {self.record['data']['name']}, in {self.path}>"
+
+    def __getitem__(self, metric: str) -> Estimate:
+        """The estimate of a metric: value, 95 % interval, number of inputs."""
+        from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
+
+        return parse_metric(metric)(self.evidence())
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the run comes to: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
+        tell"), `sentence`, and what to do `next`.
+        """
+        from quantdrift.runs.words import verdict  # noqa: PLC0415 -- it is above this
+
+        return verdict(self.record)
+
+    def changed(self, k: int = 1) -> list[Changed]:
+        """The inputs whose first answer changed: relevant ones lost first, then the largest gaps.
+
+        Args:
+            k: how many of the first ranks are looked at, as a set.
+
+        Raises:
+            RunError: fewer ranks are stored.
+        """
+        from quantdrift.runs.changes import changed_inputs  # noqa: PLC0415 -- it is above this
+
+        return changed_inputs(self.evidence(), k)
+
+    def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
+        """One row per input, as a data frame of pandas.
+
+        The index is the input's id. `flip` says whether the first answer changed; `gap`, `candidate_gap`, `epsilon`
+        and `S` are in score units, `separation` = gap / (2 epsilon); `reference` and `candidate` are the first
+        answers, `reference_score` and `candidate_score` what each arm gave to its own, `reference_relevant` and
+        `candidate_relevant` are missing where an input has no labels. Every metric gets a column of its name.
+
+        Args:
+            metrics: e.g. ["ndcg@10", "change.ndcg@10"].
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+            UnknownNameError: there is no such metric.
+            MetricError: it has no value per input, or looks deeper than the stored ranks.
+        """
+        from quantdrift.runs.changes import frame_of  # noqa: PLC0415 -- it is above this
+
+        return frame_of(self.evidence(), metrics)
+
+    def save(self, folder: str | Path) -> Run:
+        """Write the run to a folder, replacing an earlier run at that place.
+
+        Args:
+            folder: may hold an earlier run, nothing else.
+
+        Raises:
+            RunError: the place holds something that is not a run, or it cannot be written.
+        """
+        place = Path(folder).expanduser().absolute()
+        check_place(place)
+        with whole_folder(place, what="the run") as inside:
+            shutil.copytree(self.path, inside, dirs_exist_ok=True)
+        return Run(path=place, record=self.record)
+
+    def evidence(self) -> Evidence:
+        """The evidence, read from the folder.
+
+        Raises:
+            RunError: it is missing or damaged, or of another run.
+        """
+        return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
+
+    def probe(self) -> LinearProbe | None:
+        """The linear probe that read the classes, read from the folder; None if none did.
+
+        Raises:
+            RunError: it is missing or damaged, or of another run.
+        """
+        digest = self.record["files"].get(PROBE)
+        return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
+
+    def exact_evidence(self, purpose: str) -> Evidence:
+        """The evidence, if it knows both arms' scores of all items.
+
+        Args:
+            purpose: what that is needed for, for the message.
+
+        Raises:
+            RunError: it is missing or damaged, or was made of lists that were cut short or of answers without scores.
+        """
+        evidence = self.evidence()
+        if not evidence.exact:
+            raise RunError(
+                f"{purpose} needs the scores of all items in both arms; {self.path} was made of lists that were cut "
+                "short, or of answers without scores"
+            )
+        return evidence
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def classifies(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of inputs that were put into classes, not of searches."""
+    return bool((record.get("data") or {}).get("kind") == "classification")
+
+
+def is_part(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of a part of a corpus, which is no further corpus."""
+    size = (record.get("data") or {}).get("corpus_size")
+    return bool(size and size["n"] < size["of"])
+
+
+def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], probe: LinearProbe | None = None) -> Run:
+    """Write a run folder, replacing an earlier run at that place.
+
+    Args:
+        path: folder to write; may hold an earlier run, nothing else.
+        evidence: per-input record.
+        record: everything else, as JSON values; `format`, `format_version`, `files` and `digest` are added.
+        probe: what read the classes, where a probe did; a deployment needs it.
+
+    Returns:
+        The run as it now lies on disk.
+
+    Raises:
+        RunError: the place holds something that is not a run, or it cannot be written (no space, no permission).
+            Nothing is left behind.
+    """
+    path = path.absolute()
+    check_place(path)
+    with whole_folder(path, what="the run") as folder:
+        write_evidence(evidence, folder / EVIDENCE)
+        if probe is not None:
+            probe.save(folder / PROBE)
+        files = {part.name: file_digest(part) for part in sorted(folder.iterdir())}
+        full = sealed({**RunRecord.head(), **record, "files": files})
+        RunRecord.checked(full, path / RECORD)
+        text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
+        (folder / RECORD).write_text(text, encoding="utf-8")
+    return Run(path=path, record=full)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place that holds something other than a run, before hours go into one.
+
+    Raises:
+        RunError: it is a file, or a folder with other content, or cannot be written to.
+    """
+    check_writable(path, what="the run")
+    if others := _others(path):
+        raise RunError(
+            f"{path} holds something that is not a run: {', '.join(others[:4])}; expected a new "
+            "folder or an earlier run to replace. Choose another with --out."
+        )
+
+
+def _others(path: Path) -> list[str]:
+    """What is not of a run, at a place for one."""
+    try:
+        found = sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError:  # a file; or a link that leads to itself
+        return [path.name]
+    # of a run whose record is damaged the evidence is there
+    if RECORD in found and (_is_ours(path / RECORD) or EVIDENCE in found):
+        return [name for name in found if name not in {RECORD, EVIDENCE, PROBE}]
+    return found
+
+
+def read_run(path: str | Path) -> Run:
+    """The run that lies in a folder.
+
+    Args:
+        path: the folder, or the run.json in it.
+
+    Raises:
+        RunError: it is not a run folder, or one that this version cannot read.
+    """
+    path = Path(path)
+    folder = path.parent if path.name == RECORD else path
+    record_path = folder / RECORD
+    if not record_path.is_file():
+        what = "has no run.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
+        raise RunError(
+            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. Runs are written by: "
+            f"{RunRecord.MAKE}"
+        )
+    record = RunRecord.read_content(record_path)
+    RunRecord.checked(record, record_path)
+    return Run(path=folder, record=record)
+
+
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """All runs at or below some folders, each once, in the order of the paths and then of names.
+
+    Args:
+        paths: run folders, or folders that hold some at any depth.
+
+    Raises:
+        RunError: below one of the paths there is no run, or one cannot be read.
+    """
+    found: dict[Path, Run] = {}
+    for path in paths:
+        # what goes while it is walked, or may not be read, holds no run
+        walked = os.walk(path)  # a name too long is no folder
+        below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in walked if RECORD in names)
+        # not what is being written, nor what other tools write of that name; what is damaged has its evidence
+        ours = [path / each for each in below if not any(part.startswith(".") for part in each.parts)]
+        folders = [each.parent for each in ours if _is_ours(each) or each.with_name(EVIDENCE).is_file()]
+        for folder in folders or [path]:  # without any, reading it says what was expected
+            run = read_run(folder)
+            found.setdefault(run.path.resolve(), run)
+    return list(found.values())
+
+
+def refuse_copies(runs: Iterable[Run]) -> None:
+    """Refuse two folders that hold one run: it would count twice, and be seen when held out.
+
+    Two runs are one if spec, model, data and settings are the same.
+
+    Raises:
+        RunError: names both folders.
+    """
+    seen: dict[str, Path] = {}
+    for run in runs:
+        # corpus sizes of one run share all else
+        n_documents = run.record["data"].get("n_documents")
+        identity = json.dumps([asdict(Identity.of(run.record)), n_documents], sort_keys=True)
+        if identity in seen:
+            raise RunError(f"the same run lies in two folders and would count twice: {seen[identity]} and {run.path}")
+        seen[identity] = run.path
+
+
+def _is_ours(record: Path) -> bool:
+    try:
+        content = read_json(record)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == RunRecord.FORMAT

@@ -1,0 +1,278 @@
+"""What a run comes to, in words: its verdict, its findings, and the lines that say what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from quantdrift.base.text import counted, percent, some
+from quantdrift.spec.grammar import DTYPES, FULL_BITS
+
+if TYPE_CHECKING:
+    from quantdrift.statistics.estimates import Estimate
+
+Record = Mapping[str, Any]
+"""The content of run.json."""
+Tone = Literal["good", "warn", "bad", "plain"]
+"""What a verdict is to whoever reads it."""
+_OF_CLASSES = {"flip@1", "noise_floor", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy"}
+_OF_CLASSES |= {"gold_lost@1", "coverage", "candidate.coverage"}
+"""What is shown of a classification run; whatever lies deeper than the first class says little."""
+
+
+def estimates_of(record: Record) -> dict[str, Estimate]:
+    """The metrics that stand in a run.json."""
+    from quantdrift.statistics.estimates import Estimate  # noqa: PLC0415 -- scipy
+
+    fields = {"value", "low", "high", "n", "reason", "bound"}
+    return {
+        name: Estimate(**{key: entry[key] for key in fields & entry.keys()})
+        for name, entry in (record.get("metrics") or {}).items()
+    }
+
+
+def headlines(record: Record) -> dict[str, Estimate]:
+    """The metrics of a run that people look at first."""
+    from quantdrift.metrics import headline_metrics  # noqa: PLC0415 -- scipy
+    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
+
+    wanted = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}
+    return {
+        name: estimate
+        for name, estimate in estimates_of(record).items()
+        if name in wanted or (classifies(record) and name.split("@")[0] in wanted)
+    }
+
+
+def weights_line(record: Record) -> str:
+    """How many bits a weight takes."""
+    if "bits_per_weight" not in record:  # of another program's outputs
+        return ""
+    bits = record["bits_per_weight"]
+    if bits is None:
+        return "bits per weight: not known, a server has the weights"
+    return (
+        f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), "
+        f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
+    )
+
+
+def _dtypes(record: Record) -> str:
+    """The number types that both models compute with, where they are known."""
+    made = record.get("quantization") or {}
+    reference = str(record.get("settings", {}).get("dtype") or "").removeprefix("torch.")
+    runtime = str((made.get("runtime") or {}).get("dtype"))
+    candidate = DTYPES[runtime] if runtime in DTYPES else str(made.get("dtype") or reference).removeprefix("torch.")
+    if not reference:
+        return ""
+    both = f"both computed in {reference}" if reference == candidate else ""
+    return f"; {both or f'reference computed in {reference}, candidate in {candidate}'}"
+
+
+def data_line(record: Record) -> str:
+    """How much data there was, and how it was read."""
+    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
+
+    data = record["data"]
+    if shortlist := data.get("shortlist"):
+        found = f" (found by {shortlist['retriever']} at full precision)" if shortlist["from"] == "run" else ""
+        top = record["settings"]["shortlist"]["top"]
+        return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{found}"
+    if not classifies(record):
+        documents = data.get("n_documents")
+        return f"{data.get('n_queries') or 0:,} queries" + (f", {documents:,} documents" if documents else "")
+    reading = "the model's own logits"
+    if record["settings"]["reading"] == "linear probe":
+        reading = f"linear probe fitted on {data['n_train']:,} training {data['inputs']}"
+    before = record["metrics"]["reference.accuracy"]["value"]
+    accuracy = "" if before is None else f" (accuracy {percent(before)} at full precision)"
+    return f"{data['n_inputs']:,} inputs, {data['n_classes']:,} classes, {reading}{accuracy}"
+
+
+def candidate_lines(record: Record) -> Iterator[str]:
+    """Library, widths, calibration, quantized activations, and what the scheme could not do."""
+    made, data = record.get("quantization", {}), record.get("data", {})
+    if "version" in made:
+        grid = f", grid: {made['grid']}" if "grid" in made else ""
+        yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
+    if graph := made.get("graph"):
+        method = graph["method"]
+        how = "no layer quantized" if method == "none" else ", ".join(f"{n} layers {one}" for one, n in method.items())
+        version, provider = made["libraries"]["onnxruntime"], made["provider"]
+        yield f"ONNX by onnxruntime {version}, {provider}: {how}, other numbers {made['dtype']}"
+    if allocation := made.get("allocation"):
+        yield _widths(allocation)
+    if left_out := data.get("inputs_left_out"):
+        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
+    if calibration := made.get("calibration"):
+        yield _calibration(calibration, made, str(data.get("inputs", "texts")))
+    if activations := made.get("activations"):
+        covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
+        missing = activations["not_covered"]
+        scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
+        why = "which nothing calls (torch's own attention and experts read the weights alone)"
+        only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
+        yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
+    fallbacks = made.get("fallbacks", {})
+    for reason in dict.fromkeys(fallbacks.values()):
+        yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
+    if table := made.get("embedding_table"):
+        tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
+        yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
+    if left_out := made.get("layers_left_out"):
+        yield f"left at full precision: {some(left_out)}"
+    if floor := record.get("noise_floor"):
+        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
+        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "none is within reach of that"
+        yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
+    if unreached := (record.get("model") or {}).get("layers_never_reached"):
+        yield f"unused layer (does not affect embeddings): {some(unreached)}"
+
+
+def _widths(allocation: Record) -> str:
+    counts = sorted(Counter(allocation["widths"].values()).items())
+    shown = ", ".join(f"{n} at {width} bits" if width != FULL_BITS else f"{n} not quantized" for width, n in counts)
+    bits, n = allocation["bits_per_weight"], allocation["calibration_inputs"]
+    average = "" if bits is None else f"{bits:.2f} bits per weight: "
+    how = "changed by hand after" if allocation["edited"] else "by"
+    source = f" on {n:,} inputs of {allocation['dataset'] or 'the data'}" if n else ""
+    return f"{average}layers {shown}, {how} {allocation['criterion']}{source}"
+
+
+def _calibration(calibration: Record, made: Record, called: str) -> str:
+    source = calibration["source"]
+    things = "documents" if source == "corpus" else f"{called} of {source}"
+    queries = f" and {n:,} queries" if (n := calibration.get("n_queries")) else ""
+    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} {things}{queries} (seed {calibration['seed']})"
+    if made["layers_kept_from_before"] == len(made["layers"]):
+        return f"calibrated on {what}, kept from an earlier run"
+    return f"calibrated on {what} in {made['seconds']:.0f} s, of which the method took {made['seconds_in_method']:.0f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run comes to: in a word or two, in a sentence, and what to do about it."""
+
+    word: str
+    sentence: str
+    tone: Tone
+    next: str = ""
+
+
+_TONE_OF: Mapping[str, Tone] = {
+    "safe to deploy": "good",
+    "changed, no harm shown": "warn",
+    "too few inputs to tell": "plain",
+    "harm shown": "bad",
+}
+
+
+_NEXT = {
+    "changed, no harm shown": "Look at what changed (quantdrift show), or change less: quantdrift repair.",
+    "too few inputs to tell": "Measure more inputs: quantdrift plan says how many.",
+    "harm shown": "Do not deploy it as it is: quantdrift repair, or more bits.",
+}
+
+
+def verdict(record: Record) -> Verdict:
+    """What quantization did, by the rule of `standing` and the intervals of the run."""
+    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
+    from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
+
+    found = estimates_of(record)
+    flip, noise = found.get("flip@1"), found.get("noise_floor")
+    if flip is None or flip.value is None:
+        return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
+    classes = classifies(record)
+    name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
+    step = found.get(change)
+    word = standing(flip, noise=noise, change=step)
+    told = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'first answer'}"
+    if flip.low is not None and flip.high is not None:
+        told += f" ({percent(flip.low)} to {percent(flip.high)}"
+        told += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
+    if step is None or step.value is None or step.low is None or step.high is None:
+        told += f", and no labels tell what that does to {name}"
+    else:
+        moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
+        told += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
+    rule = f"{100 * MARGIN:g} % of changed answers and {MARGIN:g} of {name} are let pass"
+    return Verdict(word=word, sentence=f"{told}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
+
+
+def findings(record: Record) -> Iterator[str]:
+    """The finding in plain sentences."""
+    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
+
+    def value(name: str, part: str = "value") -> float | None:
+        found: float | None = metrics.get(name, {}).get(part)
+        return found
+
+    metrics, classes = record.get("metrics") or {}, classifies(record)
+    deployed = record.get("deployment") or {}
+    misses = deployed.get("index") is not None or deployed.get("rescored") is not None
+    served = record.get("bits_per_weight", {}) is None  # what runs on a server can be any two models
+    flip, noise, lost, risk = map(value, ("flip@1", "noise_floor", "gold_lost@1", "at_risk"))
+    if flip is not None:
+        n = metrics["flip@1"]["n"]
+        yield (
+            f"{round(flip * n):,} of {n:,} inputs ({percent(flip)}) have another "
+            f"{'class' if classes else 'first answer'} than {'of the reference' if served else 'at full precision'}"
+            + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
+        )
+    yield from _on_ties(metrics, flip)
+    codes, index, recall = map(value, ("codes.flip@1", "index.flip@1", "index.overlap@10"))
+    if codes is not None and index is not None:
+        yield (
+            f"Exhaustive search of the same codes changes {percent(codes)}; the index answers {percent(index)} "
+            f"otherwise than that{'' if recall is None else f' (recall@10 of {recall:.3f})'}."
+        )
+    if classes and (change := value("change.accuracy")) is not None:
+        low, high = value("change.accuracy", "low"), value("change.accuracy", "high")
+        ends = f" (95 % interval {_points(low)} to {_points(high)})" if low is not None and high is not None else ""
+        wrong = "" if lost is None else f"; {percent(lost)} of those that were right are wrong now"
+        yield f"Accuracy moves by {_points(change)} points{ends}, while {percent(flip)} got another class{wrong}."
+    before, after = value("reference.ndcg@10"), value("ndcg@10")
+    if not classes and before and after is not None:
+        gone = "" if lost is None else f", while {percent(lost)} of the inputs whose first answer was relevant lost it"
+        share = f"{100 * (after / before - 1):+.1f} % of {before:.4f}"
+        yield f"The mean nDCG@10 moves by {after - before:+.4f} ({share}){gone}."
+    shortlist = record["data"].get("shortlist") or {}
+    relevant, found = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
+    if relevant and found != relevant:
+        yield (
+            f"{relevant - found:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
+            "and they count in nDCG."
+        )
+    if risk is not None:
+        yield (
+            f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
+            f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)"
+            f"{', unless the search misses it' if misses else ''}."
+        )
+
+
+def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
+    """How far the flips rest on exact ties, and on differences that noise makes too; nothing where none do."""
+    least, expected, most = (
+        metrics.get(name, {}).get("value") for name in ("flip_least", "flip_expected", "flip_most")
+    )
+    if None not in {flip, least, expected, most} and least < most:
+        resting = round((flip - least) * metrics["flip@1"]["n"])
+        yield (
+            f"Exact ties: over all ways to break them {percent(least)} to {percent(most)} of the inputs flip, "
+            f"{percent(expected)} expected"
+            + (f"; {resting:,} of the flips {'rests' if resting == 1 else 'rest'} on a tie." if resting else ".")
+        )
+    near = metrics.get("interchangeable", {})
+    if near.get("value"):
+        yield (
+            f"{round(near['value'] * near['n']):,} of {counted(near['n'], 'flip')} are interchangeable: the reference "
+            "scores both answers alike, as far as its own noise lets one tell."
+        )
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}" if round(100 * value, 1) else "0.0"

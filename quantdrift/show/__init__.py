@@ -1,0 +1,1 @@
+"""Tables, lines and JSON: what a command shows, in a terminal, in Markdown or as data."""

@@ -1,0 +1,635 @@
+"""The string that names a pair: what model, and how its candidate is made.
+
+SPEC    := MODEL "@" SCHEME                  the last "@" splits
+SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
+         | "fp" OPTION { OPTION }            weights as they are; +table= and options of DEPLOYMENT_KEYS
+
+In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
+it is short for the scheme that is written there, with +allocation=FILE.json.
+
+`MODEL vs MODEL` names a reference and a candidate that is quantized already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+from urllib.parse import urlsplit
+
+from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, nearest
+
+MIN_BITS, MAX_BITS = 2, 8
+"""Of quantized weights."""
+FULL_BITS = 16
+"""Stands for a weight that is left alone, whatever its dtype."""
+POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
+
+_CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
+QUANTIZERS = ("rtn", "gptq", "gptq_ao", "awq", "hqq", "adaround")
+_ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
+CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
+ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
+"""Options that say how a criterion chooses widths."""
+STAGES: dict[str, tuple[str, ...]] = {
+    "runtime": ("attention", "batch", "dtype", "padding", "threads"),
+    "embeddings": ("dim", "emb"),
+    "index": ("index", "search"),
+}
+"""What a deployment changes beside weights and activations, in the order in which it does, and the options of each."""
+CODED = ("int8", "uint8", "binary", "ubinary")
+"""Precisions of stored embeddings whose numbers are codes; an index codes as well, and `+rescore=` mends either."""
+SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
+"""What only a search over embeddings has."""
+DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
+OPTION_KEYS = tuple(
+    sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "guided", "head", "seed", "table"))
+)
+DEFAULT_GROUP_SIZE = 128
+DEFAULT_QUANTIZER = "rtn"
+
+# --- the grammar ----------------------------------------------------------------------------------
+
+_WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
+_BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
+_FULL = "fp"
+_USUAL = re.compile(r"int([2-8])|([2-8])-?bits?", re.IGNORECASE)
+_NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""The number type of a model at full precision."""
+DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Short name, as in +dtype=, to that of torch."""
+_VALUES = {
+    "act": ("tensor|token", "tensor (one scale, from calibration) or token (a scale for each token, as it runs)"),
+    "attention": ("eager|sdpa", "eager or sdpa"),
+    "backend": ("gptqmodel|auto-gptq|optimum", "gptqmodel, auto-gptq or optimum"),
+    "batch": ("[1-9][0-9]{0,4}", "a whole number, 1 or more"),
+    "calib": (
+        r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
+        'a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
+    ),
+    "dim": ("[1-9][0-9]{0,4}", "the number of dimensions that are kept, 1 or more"),
+    "dtype": ("bf16|fp16", "bf16 or fp16"),
+    "emb": ("int8|uint8|binary|ubinary|fp16|bf16", "int8, uint8, binary, ubinary, fp16 or bf16"),
+    "grid": ("paper|library", "paper or library"),
+    "guided": ("gap", "gap"),
+    "index": (
+        r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
+        "a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or usearch with its "
+        "connectivity (usearch32)",
+    ),
+    "padding": ("left|right", "left or right"),
+    "queries": ("[1-9][0-9]{0,8}", "a whole number, 1 or more"),
+    "rescore": ("[1-9][0-9]{0,3}", "how many times more documents are looked at than are wanted, 1 or more"),
+    "search": (f"{_NAMED_NUMBER}(?:,{_NAMED_NUMBER})*", "what the search is set to, such as nprobe=8 or efSearch=64"),
+    "seed": ("[0-9]{1,18}", "a whole number, 0 or more"),
+    "solver": ("knapsack|greedy", "knapsack or greedy"),
+    "table": ("8|4", "8 or 4, the bits of the token embedding table"),
+    "threads": ("[1-9][0-9]{0,2}", "a whole number, 1 or more"),
+    "units": ("layer|fused", "layer or fused"),
+    "widths": ("[2-8](,[2-8])+", "whole numbers from 2 to 8, such as 2,3,4,8"),
+}
+"""Values of options, where the grammar knows them: how they are spelled, and in words."""
+PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
+    "quantizer": ("-", "|".join(QUANTIZERS), str),
+    "query": ("+", "query", bool),
+    "criterion": ("+", "|".join(CRITERIA), str),
+    **{
+        key: ("+", f"{key}=({_VALUES.get(key, ['.+'])[0]})", lambda word: word.partition("=")[2]) for key in OPTION_KEYS
+    },
+    "guided": ("+", "guided(=gap)?", lambda word: "gap"),
+}
+"""What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
+
+_EXPECTED = {
+    "-": f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})",
+    "+": f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(OPTION_KEYS)}; parts "
+    "with '-' come before the first '+'",
+}
+_KNOWN = {"-": ("channel", *QUANTIZERS), "+": ("query", *CRITERIA, *OPTION_KEYS)}
+_BITS_LIKE = re.compile(
+    rf"W?((?:{_WEIGHT})(?:A[4-8])?)(?:_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)}))?", re.IGNORECASE
+)
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
+_VERSUS = re.compile(r"(?:^|\s+)vs(?:\s+|$)")
+_NOT_IN_MODEL = re.compile(rf"{_VERSUS.pattern}|[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
+_NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
+_SPEC_LIKE = "MODEL@SCHEME, e.g. minilm@W4-rtn"
+_VERSUS_LIKE = "MODEL vs MODEL, e.g. minilm vs ./minilm-gptq"
+_STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
+
+
+def error_at(text: str, start: int, end: int, problem: str, expected: str, *, meant: str = "") -> SpecError:
+    """The error about text[start:end]; where that is empty, something is missing there."""
+    found = text[start:end]
+    problem = f"{problem} {found!r}" if found else f"missing {problem.partition(' ')[2]}"
+    shown = text if text.strip() and text.isprintable() else repr(text)  # a message has one line
+    hint = f"; did you mean {meant}?" if meant else ""
+    message = f"{shown}: {problem} at character {start + 1}: expected {expected}{hint}"
+    return SpecError(message, text=text, start=start, end=end)
+
+
+def _stripped(text: str) -> tuple[int, int]:
+    """Where the text begins and ends without the whitespace around it."""
+    end = len(text.rstrip())
+    return min(len(text) - len(text.lstrip()), end), end
+
+
+def _check_model(text: str, start: int, end: int, what: str, like: str) -> None:
+    if start >= end:
+        raise error_at(text, start, start, f"unknown {what}", like)
+    if bad := _NOT_IN_MODEL.search(text[start:end]):
+        expected = f"one {what} on one line, without spaces at its ends; run alone takes two: {_VERSUS_LIKE}"
+        raise error_at(text, start + bad.start(), start + bad.end(), "unexpected", expected)
+
+
+def _split(text: str, start: int, end: int) -> int:
+    """Where the "@" of a spec is; the model before it is checked."""
+    at = text.rfind("@", start, end)
+    if is_endpoint(text[start:end]):
+        name = text[start : end if at < 0 else at]
+        expected = f'no scheme and two models, as a server quantizes its own: quantdrift run "REFERENCE vs {name}"'
+        raise error_at(text, start, end, "unexpected", expected)
+    if at < 0:
+        raise error_at(text, end, end, "unknown '@'", _SPEC_LIKE)
+    _check_model(text, start, at, "model", _SPEC_LIKE)
+    return at
+
+
+def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
+    """The fields of the Scheme that text[start:end] spells."""
+    if bad := _NOT_IN_SCHEME.search(text, start, end):
+        raise error_at(text, *bad.span(), "unexpected", "a scheme without spaces, control characters and '@'")
+    head, *options = text[start:end].split("+")  # first, as a value may hold "-"
+    written, *parts = head.split("-")
+    bits = _BITS.fullmatch("W16A8" if written == _FULL else written)
+    if bits is None:
+        like = _BITS_LIKE.fullmatch(written)
+        meant = "" if like is None else f"W{like[1].upper()}" + (f"-{like[2].lower()}" if like[2] else "")
+        meant = _FULL if written.lower() in {_FULL, "fp16", "fp32"} else meant
+        expected = (
+            "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8; or fp, "
+            "which leaves both alone: fp+emb=int8"
+        )
+        if usual := _USUAL.fullmatch(written):  # the words of other tools
+            n = next(part for part in usual.groups() if part)
+            meant = f"W{n} (weights)" + (" or fp+emb=int8 (stored embeddings)" if n == "8" else "")
+        raise error_at(text, start, start + len(written), "unknown bits", expected, meant=meant)
+    values: dict[str, Any] = {}
+    at = start + len(written)
+    for sign, word in [*(("-", part) for part in parts), *(("+", option) for option in options)]:
+        what, value = _read_word(text, at + 1, sign, word)
+        if what in values:
+            raise error_at(text, at + 1, at + 1 + len(word), f"second {what}", f"at most one {what}")
+        values[what] = value
+        at += 1 + len(word)
+    if written == _FULL:
+        _check_full(text, start, end, values)
+        return {"weight_bits": float(FULL_BITS), "activation_bits": None, "options": _options_of(values)}
+    if "act" in values and bits[2] is None:
+        option = start + text[start:end].index("+act=") + 1
+        expected = f"activation bits, 4 to 8, before it: W{bits[1]}A8+act={values['act']}; or leave it out"
+        raise error_at(text, option, option + len(f"act={values['act']}"), "no activations for", expected)
+    if not float(bits[1]).is_integer() and "criterion" not in values:
+        low, width = int(float(bits[1])), f"W{bits[1]}"
+        expected = f"a criterion that says which layers get {low} and which {low + 1} bits, e.g. {width}+gap"
+        raise error_at(text, start, start + len(width), "no criterion for the width", expected)
+    return {
+        "weight_bits": float(bits[1]),
+        "activation_bits": int(bits[2]) if bits[2] else None,
+        "group_size": values.get("granularity", DEFAULT_GROUP_SIZE),
+        "quantizer": values.get("quantizer", DEFAULT_QUANTIZER),
+        "query_only": values.get("query", False),
+        "criterion": values.get("criterion"),
+        "options": _options_of(values),
+    }
+
+
+def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    default = ("act", "tensor")
+    return tuple((key, values[key]) for key in OPTION_KEYS if key in values and (key, values[key]) != default)
+
+
+def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
+    """Refuse what quantizes layers beside `fp`, and `fp` alone."""
+    beside = (*DEPLOYMENT_KEYS, "table")
+    if wrong := next((name for name in values if name not in {*beside, "seed"}), None):
+        expected = f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in beside)} and +seed="
+        raise error_at(text, start, end, f"{wrong} in", expected)
+    if not {*values} & {*beside}:
+        expected = "what changes beside the layers' weights, e.g. fp+emb=int8, fp+index=HNSW32 or fp+table=8"
+        raise error_at(text, end, end, "unknown option", expected)
+
+
+def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
+    """What the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
+    for what, (own, pattern, value_of) in PARTS.items():
+        if own == sign and re.fullmatch(pattern, word):
+            return what, value_of(word)
+    end, key = at + len(word), word.partition("=")[0]
+    if sign == "+" and key in OPTION_KEYS:
+        expected = f"{key}= and {_VALUES.get(key, ('', 'its value'))[1]}"
+        raise error_at(text, min(at + len(key) + 1, end), end, f"unusable value of {key}", expected)
+    meant = next(iter(nearest(key, _KNOWN[sign])), "")
+    raise error_at(text, at, end, f"unknown {'part' if sign == '-' else 'option'}", _EXPECTED[sign], meant=meant)
+
+
+# --- a model and its scheme -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """How a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
+
+    Every scheme that exists is valid: `parse_scheme(str(scheme)) == scheme`.
+
+    >>> str(Scheme(weight_bits=3.5, quantizer="gptq", criterion="gap"))
+    'W3.5-g128-gptq+gap'
+
+    Attributes:
+        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits, +table= or options of DEPLOYMENT_KEYS; a
+            fraction is the average over the layers, and needs a criterion.
+        activation_bits: 4 to 8; None leaves activations alone.
+        group_size: input weights that share a scale; None for a whole output channel.
+        quantizer: one of QUANTIZERS.
+        query_only: whether only the query side is quantized and the index stays at the reference.
+        criterion: one of CRITERIA, which chooses the layers that get more bits, or None.
+        options: (key, value) sorted by key, act=tensor left out; a mapping, or pairs in another order, become this.
+
+    Raises:
+        SpecError: the values make no scheme; `text` is what they would be written as.
+    """
+
+    weight_bits: float
+    activation_bits: int | None = None
+    group_size: int | None = DEFAULT_GROUP_SIZE
+    quantizer: str = DEFAULT_QUANTIZER
+    query_only: bool = False
+    criterion: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        # Reading back what is written applies every rule of the parser, and the round trip holds.
+        pairs = self.options.items() if isinstance(self.options, Mapping) else self.options
+        object.__setattr__(self, "options", tuple(sorted(pairs)))
+        text = str(self)
+        read = _read_scheme(text, 0, len(text))
+        object.__setattr__(self, "options", _options_of(dict(self.options)))
+        for name, value in read.items():
+            if (given := getattr(self, name)) != value:
+                problem, expected = f"{name} given as {given!r} in", f"{value!r}, as this reads"
+                raise error_at(text, 0, len(text), problem, expected)
+            object.__setattr__(self, name, value)  # bits given as an int become a float
+
+    def __str__(self) -> str:
+        bits = "W" + str(self.weight_bits).removesuffix(".0")
+        activation = "" if self.activation_bits is None else f"A{self.activation_bits}"
+        query = ["query"] if self.query_only else []
+        criterion = [] if self.criterion is None else [str(self.criterion)]
+        options = [f"{key}={value}" for key, value in self.options]
+        parts = f"{bits}{activation}-{self.granularity}-{self.quantizer}"
+        plain = (self.group_size, self.quantizer) == (DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER)
+        if self.full_precision and plain:
+            parts = _FULL
+        return "+".join([parts, *query, *criterion, *options])
+
+    @property
+    def full_precision(self) -> bool:
+        """Whether the layers' weights and activations are left alone."""
+        return self.weight_bits == FULL_BITS and self.activation_bits is None
+
+    @property
+    def per_token(self) -> bool:
+        """Whether every token's activations get a scale of their own, as the model runs."""
+        return self.option("act") == "token"
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """What changes answers, in the order of a deployment: weights, activations, and of STAGES those it names.
+
+        >>> parse_scheme("W4A8+index=HNSW32").stages
+        ('weights', 'activations', 'index')
+        """
+        named = {key for key, _ in self.options}
+        found = ["weights"] if self.weight_bits != FULL_BITS or "table" in named else []
+        found += ["activations"] if self.activation_bits is not None else []
+        return (*found, *(stage for stage, keys in STAGES.items() if named & {*keys}))
+
+    def only(self, stages: Collection[str]) -> Scheme | None:
+        """The scheme with some of its stages alone; None for none of them.
+
+        >>> str(parse_scheme("W4A8+emb=int8+index=HNSW32").only({"activations", "index"}))
+        'W16A8-g128-rtn+index=HNSW32'
+        """
+        kept = [stage for stage in self.stages if stage in stages]
+        if not kept:
+            return None
+        left_out = {key for stage, keys in STAGES.items() if stage not in kept for key in keys}
+        if "index" not in kept and not ("embeddings" in kept and self.option("emb") in CODED):
+            left_out.add("rescore")
+        weights, activations = "weights" in kept, "activations" in kept
+        if not weights:
+            left_out |= {*ALLOCATION_KEYS, "backend", "grid", "table"}
+        if not activations:
+            left_out.add("act")
+        if not weights and not activations:
+            left_out.add("head")
+        found = replace(
+            self,
+            weight_bits=self.weight_bits if weights else float(FULL_BITS),
+            activation_bits=self.activation_bits if activations else None,
+            group_size=self.group_size if weights else DEFAULT_GROUP_SIZE,
+            quantizer=self.quantizer if weights else DEFAULT_QUANTIZER,
+            query_only=self.query_only and (weights or activations),
+            criterion=self.criterion if weights else None,
+            options=tuple(option for option in self.options if option[0] not in {*left_out, "calib", "seed"}),
+        )
+        drawn = {"calib"} if calibrates(found) else set()
+        if drawn or "index" in kept or found.criterion is not None:
+            drawn.add("seed")
+        samples = [option for option in self.options if option[0] in drawn]
+        return replace(found, options=(*found.options, *samples))
+
+    @property
+    def granularity(self) -> str:
+        """Which weights share a scale, as the string spells it: `channel`, or `g` and a size."""
+        return "channel" if self.group_size is None else f"g{self.group_size}"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Whole bits per weight that a layer may have, ascending; one unless a criterion chooses.
+
+        >>> parse_scheme("W3.5+gap").widths, parse_scheme("W4").widths
+        ((3, 4), (4,))
+
+        Raises:
+            SpecError: the widths that the scheme names cannot average to its bits.
+        """
+        if self.criterion is None:
+            return (int(self.weight_bits),)
+        given, text = self.option("widths"), str(self)
+        if given is None and not self.weight_bits.is_integer():
+            return int(self.weight_bits), int(self.weight_bits) + 1
+        if given is None:
+            expected = "a fraction (W3.5), or the widths to choose from, e.g. +widths=2,3,4,8"
+            raise error_at(text, 0, len(text), "nothing to choose between in", expected)
+        found = tuple(sorted({int(width) for width in given.split(",")}))
+        if len(found) == 1 or not found[0] <= self.weight_bits <= found[-1]:
+            start = text.find("+widths=") + len("+widths=")
+            expected = f"whole numbers below and above the average of {self.weight_bits:g}: 2,3,4,8"
+            raise error_at(text, start, start + len(given), "unsuitable widths", expected)
+        return found
+
+    def at(self, bits: int) -> Scheme:
+        """The same with one width for all layers, and nothing that chooses between widths."""
+        options = [(key, value) for key, value in self.options if key not in ALLOCATION_KEYS]
+        return replace(self, weight_bits=float(bits), criterion=None, options=tuple(options))
+
+    @overload
+    def option(self, key: str) -> str | None: ...
+    @overload
+    def option(self, key: str, default: str) -> str: ...
+    def option(self, key: str, default: str | None = None) -> str | None:
+        """The value of an option, else `default`."""
+        return dict(self.options).get(key, default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A model and the scheme of its candidate; its string is canonical, `MODEL@SCHEME`.
+
+    Every spec that exists is valid: `parse(str(spec)) == spec`.
+
+    >>> str(Spec(model="BAAI/bge-m3", scheme=Scheme(weight_bits=8)))
+    'BAAI/bge-m3@W8-g128-rtn'
+
+    Attributes:
+        model: short name, hub id or folder: one line, not empty, no whitespace at its ends.
+        scheme: how the candidate is made.
+
+    Raises:
+        SpecError: the values make no spec; `text` is what they would be written as.
+    """
+
+    model: str
+    scheme: Scheme
+
+    def __post_init__(self) -> None:
+        _split(str(self), 0, len(str(self)))
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.scheme}"
+
+
+def dtype_named(text: str) -> Dtype:
+    """The number type that an option names: float32, bfloat16 or float16, or fp32, bf16 or fp16.
+
+    Raises:
+        UnknownNameError: it names none of them.
+    """
+    for short, name in DTYPES.items():
+        if text.strip().lower() in {short, name}:
+            return name
+    raise UnknownNameError("number type", text, DTYPES.values(), hint="(--dtype)")
+
+
+def parse(text: str) -> Spec:
+    """Read `MODEL@SCHEME`; whitespace around it does not count.
+
+    >>> str(parse("minilm@W4"))
+    'minilm@W4-g128-rtn'
+
+    Raises:
+        SpecError: it is none; its start and end are positions in `text`.
+    """
+    start, end = _stripped(text)
+    at = _split(text, start, end)
+    return Spec(model=text[start:at], scheme=_scheme_at(text, at + 1, end))
+
+
+def parse_scheme(text: str) -> Scheme:
+    """Read `BITS{-PART}{+OPTION}`, with errors as in `parse`.
+
+    >>> str(parse_scheme("W3.5-gptq-channel+seed=3+gap+query"))
+    'W3.5-channel-gptq+query+gap+seed=3'
+    """
+    return _scheme_at(text, *_stripped(text))
+
+
+def _scheme_at(text: str, start: int, end: int) -> Scheme:
+    """The scheme that text[start:end] spells, or that an allocation there was made with."""
+    stored = _STORED.fullmatch(text[start:end])
+    if stored is None:
+        return Scheme(**_read_scheme(text, start, end))
+    from quantdrift.spec.allocation import scheme_of  # noqa: PLC0415 -- it imports this
+
+    try:
+        written = scheme_of(stored["file"], stored["rest"])
+        return Scheme(**_read_scheme(written, 0, len(written)))
+    except (QuantDriftError, RuntimeError) as error:  # pathlib's, of a home that is not known
+        expected = f"a file of quantdrift allocate, and behind it what fits: {' '.join(str(error).split())}"
+        raise error_at(text, start, end, "unusable allocation", expected) from error
+
+
+# --- a model on a server --------------------------------------------------------------------------
+
+_PREFIX, _PATH = "openai:", "/embeddings"
+_ON_SERVER = re.compile(f"{_PREFIX}|https?://", re.IGNORECASE)
+_SECRET = re.compile(r"https?://[^/#?]*@", re.IGNORECASE)
+_ENDPOINT = re.compile(rf"{_PREFIX}(https?://[^\s?#]+)#(\S+)", re.IGNORECASE)
+_ENDPOINT_LIKE = "openai:URL#MODEL without spaces and parameters, e.g. openai:http://localhost:8000/v1#my-model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A model on a server that answers OpenAI's requests for embeddings.
+
+    >>> str(read_endpoint("openai:HTTP://LocalHost:80/v1/#org/model"))
+    'openai:http://localhost/v1#org/model'
+
+    Attributes:
+        url: base address, canonical.
+        model: what the server calls the model.
+    """
+
+    url: str
+    model: str
+
+    @property
+    def embeddings(self) -> str:
+        """The address that embeds."""
+        return self.url if self.url.endswith(_PATH) else self.url + _PATH
+
+    @property
+    def models(self) -> str:
+        """The address that lists models, where a server has it."""
+        return self.url.removesuffix(_PATH) + "/models"
+
+    @property
+    def host(self) -> str:
+        """The host without its port."""
+        return urlsplit(self.url).hostname or ""
+
+    def __str__(self) -> str:
+        return f"{_PREFIX}{self.url}#{self.model}"
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether a name means a model on a server."""
+    return name[: len(_PREFIX)].lower() == _PREFIX
+
+
+def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endpoint:
+    """Read `openai:URL#MODEL`, which may stand at `start` in a longer text that errors point into."""
+    from pydantic import AnyUrl  # noqa: PLC0415 -- a tenth of a second that only servers cost
+
+    if _SECRET.search(name):
+        message = (
+            "the URL of a server holds a user or a password, which would end up in results: expected a URL without; "
+            "the key of a server is taken from QUANTDRIFT_OPENAI_KEY"
+        )
+        raise SpecError(message, text="", start=0, end=0)  # the text is not shown again
+    try:
+        found = _ENDPOINT.fullmatch(name)
+        url = None if found is None else AnyUrl(found[1])
+    except ValueError:
+        url = None
+    if found is None or url is None or not url.host:
+        raise error_at(text or name, start, start + len(name), "unusable server", _ENDPOINT_LIKE)
+    given = url.path or ""
+    path = given.rstrip("/")
+    path = path.removesuffix(_PATH).rstrip("/") or path or "/v1"
+    return Endpoint(url=str(url).removesuffix(given) + path, model=found[2])
+
+
+# --- two models: a reference, and a candidate that is quantized already ---------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versus:
+    """Two models; its string is canonical, `REFERENCE vs CANDIDATE`.
+
+    Every one that exists is valid: `parse_pair(str(versus)) == versus`.
+
+    >>> str(Versus(reference="minilm", candidate="./minilm-gptq"))
+    'minilm vs ./minilm-gptq'
+
+    Attributes:
+        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server, which
+            becomes canonical.
+        candidate: likewise, or a GGUF file.
+
+    Raises:
+        SpecError: the values make no such pair; `text` is what they would be written as.
+    """
+
+    reference: str
+    candidate: str
+
+    def __post_init__(self) -> None:
+        text, n = str(self), len(self.reference)
+        object.__setattr__(self, "reference", _side(text, 0, n, "reference"))
+        object.__setattr__(self, "candidate", _side(text, n + len(" vs "), len(text), "candidate"))
+
+    @property
+    def model(self) -> str:
+        """The reference: what a run is of."""
+        return self.reference
+
+    @property
+    def on_server(self) -> bool:
+        """Whether one of the two is a model on a server."""
+        return is_endpoint(self.reference) or is_endpoint(self.candidate)
+
+    def __str__(self) -> str:
+        return f"{self.reference} vs {self.candidate}"
+
+
+def parse_pair(text: str) -> Spec | Versus:
+    """Read `MODEL@SCHEME` or `REFERENCE vs CANDIDATE`; whitespace around it does not count.
+
+    >>> parse_pair("minilm vs ./minilm-gptq")
+    Versus(reference='minilm', candidate='./minilm-gptq')
+    """
+    start, end = _stripped(text)
+    word = _VERSUS.search(text[start:end])
+    if word is None:
+        return parse(text)
+    reference = _side(text, start, start + word.start(), "reference")
+    return Versus(reference=reference, candidate=_side(text, start + word.end(), end, "candidate"))
+
+
+def _side(text: str, start: int, end: int, what: str) -> str:
+    """One of two models, as it is written down: that of a server in its one form, others as they are."""
+    name = text[start:end]
+    _check_model(text, start, end, what, _VERSUS_LIKE)
+    if scheme := re.search(r"@W[0-9][^@]*\Z", name):
+        expected = f"a {what} as it is stored, without a scheme"
+        raise error_at(text, start + scheme.start(), end, "unexpected", expected)
+    return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else name
+
+
+# --- widths that a criterion chooses --------------------------------------------------------------
+
+
+def chooses(scheme: Scheme) -> bool:
+    """Whether widths are to be chosen anew, rather than one for all or those of a file."""
+    return scheme.criterion is not None and scheme.option("allocation") is None
+
+
+def needs_inputs(criterion: str | None) -> bool:
+    """Whether a criterion looks at calibration inputs: queries of a search, train inputs of classes."""
+    return criterion is not None and criterion.startswith(("gap", "activation"))
+
+
+def calibrates(scheme: Scheme) -> bool:
+    """Whether the candidate is made on calibration documents."""
+    by_quantizer = scheme.quantizer in _CALIBRATED and scheme.weight_bits != FULL_BITS
+    return by_quantizer or (scheme.activation_bits is not None and not scheme.per_token)
+
+
+def draws(scheme: Scheme) -> bool:
+    """Whether `+seed=` changes the candidate: documents, queries or an order of layers are drawn for it."""
+    return calibrates(scheme) or (chooses(scheme) and (needs_inputs(scheme.criterion) or scheme.criterion == "random"))

@@ -1,0 +1,441 @@
+"""What the allocations of a capture study keep of a wider width's benefit, and which criterion keeps more.
+
+A point is a model, data, a quantizer, a budget, a seed and a number of calibration queries. There every criterion has
+its own widths, between two uniform ones. With the mean m of a metric over the held-out queries,
+
+    gain = m(low width) - m(allocation),  headroom = m(low width) - m(high width),
+    capture = sum of gains / sum of headrooms over points (paper, appendix "Allocation criteria"),
+
+so that a point with nothing to gain does not decide. Intervals resample the queries of each corpus, the same ones for
+all of its cells: they say what other queries could have given with these corpora and models. Two criteria are compared
+on the points that both have.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import StudyError
+from quantdrift.metrics import Metric, MetricError
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import needs_inputs, parse
+from quantdrift.statistics.estimates import CONFIDENCE, Estimate, percentile_interval, resampled, undefined
+from quantdrift.statistics.paired import randomization_test
+from quantdrift.statistics.verdicts import holm
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.grid import CaptureGrid
+
+METRICS = ("flip@1", "accuracy", "gold_lost@1")
+"""What is captured unless metrics are named: the paper's change of the top-1, recall@1 and gold lost."""
+_NOTHING = 1e-9
+"""Headroom up to here is what sums of rates leave by rounding."""
+BY = ("quantizer", "budget", "activations")
+"""By which a capture is told unless something else is asked for."""
+_LOW, _HIGH = "low", "high"
+"""Beside criteria, the uniform cells of a point."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where criteria are compared.
+
+    `size` is the number of calibration queries that was asked for, `activations` the bits of activations, 16 where they
+    are left alone.
+    """
+
+    model: str
+    data: str
+    quantizer: str
+    budget: float
+    activations: int
+    seed: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """The capture of one criterion.
+
+    Attributes:
+        metric: what is captured of.
+        criterion: that chose the widths.
+        of: the axes that it is split by, with their values.
+        ratio: pooled over the points, with the interval over queries; n is the number of points.
+        low: mean over the points of the metric, all layers at the low width.
+        value: the same of the allocation.
+        high: the same, all layers at the high width.
+        best_in: points at which no other criterion does better.
+    """
+
+    metric: str
+    criterion: str
+    of: Mapping[str, Any]
+    ratio: Estimate
+    low: float
+    value: float
+    high: float
+    best_in: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Two criteria on the points that both have.
+
+    Attributes:
+        metric: what is captured of.
+        criterion: one.
+        against: the other.
+        of: the axes that it is split by, with their values.
+        difference: capture of the one less that of the other, with the interval over queries; n is the number of
+            points.
+        ahead: points at which the one does better.
+        behind: points at which the other does.
+        p: two-sided, of Fisher's randomization test: the difference that a query makes, summed over its cells, could
+            as well have the other sign.
+        p_holm: adjusted by Holm for the pairs of criteria with the same metric and `of`.
+    """
+
+    metric: str
+    criterion: str
+    against: str
+    of: Mapping[str, Any]
+    difference: Estimate
+    ahead: int
+    behind: int
+    p: float
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far two draws of calibration queries give the same widths.
+
+    Attributes:
+        criterion: that chose them.
+        model: whose layers.
+        size: calibration queries of one draw.
+        against: of the other: as many, with another seed; or the most that the study has, with the same seed.
+        share: of the layers that have one width, mean over pairs of draws.
+        n_pairs: of draws that are not the same queries.
+    """
+
+    criterion: str
+    model: str
+    size: int
+    against: int
+    share: float
+    n_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Corpus:
+    """What every cell of one corpus did with each held-out query; nan where a metric has no value.
+
+    Attributes:
+        runs: the finished ones.
+        values: of each metric, float64 [n_runs, n_queries].
+        means: of each metric, float64 [1 + resamples, n_runs]: as measured, then of resampled queries.
+    """
+
+    runs: Sequence[Run]
+    values: Mapping[str, Floats]
+    means: Mapping[str, Floats]
+
+    @property
+    def n_queries(self) -> int:
+        """That all cells were judged on."""
+        return next(iter(self.values.values())).shape[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Capture:
+    """The finished cells of a capture study, ready to be asked.
+
+    Attributes:
+        grid: what it compares.
+        metrics: that were read.
+        points: where that can be done, with the number of the run of both uniform widths and of each criterion.
+        missing: allocations that are left out, as they or their uniform widths are not done.
+        corpora: by name.
+    """
+
+    grid: CaptureGrid
+    metrics: Sequence[Metric]
+    points: Mapping[Point, Mapping[str, int]]
+    missing: int
+    corpora: Mapping[str, _Corpus]
+
+    def captures(self, metric: Metric, *, by: Sequence[str] = BY) -> list[Captured]:
+        """Capture of every criterion for each value of the axes `by`, fields of `Point`; pooled over all with ().
+
+        Not defined where the high width does no better than the low one.
+        """
+        found = []
+        for of, points in self._groups(metric, by):
+            for criterion in self.grid.criteria:
+                own = [point for point in points if criterion in self.points[point]]
+                if not own:
+                    continue
+                low, value, high = (self._sum(metric, own, name) for name in (_LOW, criterion, _HIGH))
+                found.append(
+                    Captured(
+                        metric=str(metric),
+                        criterion=criterion,
+                        of=of,
+                        ratio=_ratio(low - value, low - high, len(own), _sign(metric)),
+                        low=float(low[0]) / len(own),
+                        value=float(value[0]) / len(own),
+                        high=float(high[0]) / len(own),
+                        best_in=sum(self._is_best(metric, point, criterion) for point in own),
+                    )
+                )
+        return found
+
+    def contests(self, metric: Metric, *, by: Sequence[str] = (), against: str | None = None) -> list[Contest]:
+        """Every two criteria, or each and the one named, for each value of the axes `by`.
+
+        p-values are adjusted over the pairs with the same values.
+        """
+        pairs = list(combinations(self.grid.criteria, 2))
+        if against is not None:
+            pairs = [(name, against) for name in self.grid.criteria if name != against]
+        found = []
+        for of, points in self._groups(metric, by):
+            held = []
+            for one, other in pairs:
+                both = [point for point in points if {one, other} <= self.points[point].keys()]
+                if both:
+                    held.append(self._contest(metric, of, both, one, other))
+            adjusted = holm([contest.p for contest in held])
+            found += [replace(contest, p_holm=p) for contest, p in zip(held, adjusted, strict=True)]
+        return found
+
+    def agreements(self) -> list[Agreement]:
+        """How far widths depend on the draw of calibration queries, for criteria that look at some."""
+        found, most = [], max(self.grid.sizes)
+        models = dict.fromkeys(point.model for point in self.points)
+        for criterion, model, size in product(filter(needs_inputs, self.grid.criteria), models, self.grid.sizes):
+            draws = self._draws(model, criterion)
+            own = [key for key in draws if key[3] == size]
+            with_other_seeds = [(draws[a], draws[b]) for a, b in combinations(own, 2) if a[:2] == b[:2]]
+            largest = [(draws[key], draws[*key[:3], most]) for key in own if size < most and (*key[:3], most) in draws]
+            for against, pairs in ((size, with_other_seeds), (most, largest)):
+                shares = [_same_widths(*pair) for pair in pairs if pair[0]["data_digest"] != pair[1]["data_digest"]]
+                if shares:
+                    found.append(
+                        Agreement(
+                            criterion=criterion,
+                            model=model,
+                            size=size,
+                            against=against,
+                            share=float(np.mean(shares)),
+                            n_pairs=len(shares),
+                        )
+                    )
+        return found
+
+    def _groups(self, metric: Metric, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Point]]]:
+        """The points at which a metric has a value, by axes."""
+        groups: dict[tuple[Any, ...], list[Point]] = {}
+        for point in self.points:
+            if not np.isnan(self.corpora[point.data].values[str(metric)]).all():
+                groups.setdefault(tuple(getattr(point, axis) for axis in by), []).append(point)
+        yield from ((dict(zip(by, values, strict=True)), points) for values, points in groups.items())
+
+    def _mean(self, metric: Metric, point: Point, name: str) -> Floats:
+        means: Floats = self.corpora[point.data].means[str(metric)][:, self.points[point][name]]
+        return means
+
+    def _sum(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
+        return reduce(np.add, (self._mean(metric, point, name) for point in points))
+
+    def _lead(self, metric: Metric, point: Point, one: str, other: str) -> float:
+        """By how much the one does better than the other."""
+        step = float(self._mean(metric, point, other)[0] - self._mean(metric, point, one)[0])
+        return _sign(metric) * step
+
+    def _is_best(self, metric: Metric, point: Point, criterion: str) -> bool:
+        others = self.points[point].keys() - {_LOW, _HIGH}
+        return all(self._lead(metric, point, criterion, other) > -_NOTHING for other in others)
+
+    def _contest(self, metric: Metric, of: Mapping[str, Any], points: Sequence[Point], one: str, other: str) -> Contest:
+        low, high, mine, theirs = (self._sum(metric, points, name) for name in (_LOW, _HIGH, one, other))
+        leads = [self._lead(metric, point, one, other) for point in points]
+        return Contest(
+            metric=str(metric),
+            criterion=one,
+            against=other,
+            of=of,
+            difference=_ratio(theirs - mine, low - high, len(points), _sign(metric)),
+            ahead=sum(lead > _NOTHING for lead in leads),
+            behind=sum(lead < -_NOTHING for lead in leads),
+            p=randomization_test(*(self._of_queries(metric, points, name) for name in (one, other))),
+        )
+
+    def _of_queries(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
+        """What each query of all corpora adds to the sum of means, float64 [n_queries]."""
+        parts = []
+        for data, corpus in self.corpora.items():
+            values = corpus.values[str(metric)][[self.points[point][name] for point in points if point.data == data]]
+            known = np.maximum((~np.isnan(values)).sum(axis=1, keepdims=True), 1)
+            parts.append((np.nan_to_num(values) / known).sum(axis=0))
+        return np.concatenate(parts)
+
+    def _draws(self, model: str, criterion: str) -> dict[tuple[str, float, int, int], Mapping[str, Any]]:
+        """What run.json says of the allocations, by data, budget, seed and size; quantizers share them."""
+        return {
+            (point.data, point.budget, point.seed, point.size): self.corpora[point.data]
+            .runs[runs[criterion]]
+            .record["quantization"]["allocation"]
+            for point, runs in self.points.items()
+            if point.model == model and criterion in runs
+        }
+
+
+def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
+    """All that a capture study says, one row each: captures, and differences of two criteria where `against` is one.
+
+    An axis that is null is pooled over. Each split is by one axis that has several values, by quantizer and budget, or
+    by none.
+    """
+    axes = [field.name for field in fields(Point)]
+    several = [axis for axis in axes if len({getattr(point, axis) for point in capture.points}) > 1]
+    splits = list(dict.fromkeys([(), BY, *((axis,) for axis in several)]))
+    found: list[dict[str, Any]] = []
+    for metric, by in product(metrics, splits):
+        for one in capture.captures(metric, by=by):
+            found.append(
+                _row(axes, one, one.ratio)
+                | {"low": one.low, "value": one.value, "high": one.high, "best_in": one.best_in}
+            )
+        for two in capture.contests(metric, by=by):
+            found.append(
+                _row(axes, two, two.difference)
+                | {"against": two.against, "ahead": two.ahead, "behind": two.behind, "p": two.p, "p_holm": two.p_holm}
+            )
+    columns = dict.fromkeys(name for row in found for name in row)
+    return [{name: row.get(name) for name in columns} for row in found]
+
+
+def _row(axes: Sequence[str], found: Captured | Contest, capture: Estimate) -> dict[str, Any]:
+    return {
+        "metric": found.metric,
+        **{axis: found.of.get(axis) for axis in axes},
+        "criterion": found.criterion,
+        "against": None,
+        "capture": capture.value,
+        "capture low": capture.low,
+        "capture high": capture.high,
+        "points": capture.n,
+    }
+
+
+def can_be_captured(metric: Metric) -> bool:
+    """Whether it is a mean over inputs, of which one way is better."""
+    return metric.direction != "none" and metric.arm != "relative" and metric.uncertainty != "order statistics"
+
+
+def _sign(metric: Metric) -> int:
+    """1 where less is better, else -1."""
+    return -1 if metric.direction == "higher" else 1
+
+
+def _same_widths(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    return float(np.mean([one["widths"].get(name) == width for name, width in other["widths"].items()]))
+
+
+def _ratio(gain: Floats, headroom: Floats, n: int, sign: int) -> Estimate:
+    """Of sums as measured and resampled; no interval where one resample in twenty has no headroom."""
+    if sign * headroom[0] <= _NOTHING:
+        return undefined("the high width does no better than the low one")
+    value, usable = float(gain[0] / headroom[0]), sign * headroom[1:] > _NOTHING
+    if usable.mean() <= CONFIDENCE:
+        return Estimate(value=value, n=n)
+    low, high = percentile_interval(gain[1:][usable] / headroom[1:][usable])
+    return Estimate(value=value, low=low, high=high, n=n)
+
+
+# --- from the folder of a study -------------------------------------------------------------------
+
+
+def read_capture(folder: StudyFolder, metrics: Sequence[Metric]) -> Capture:
+    """The finished cells of a capture study, with metrics computed from their evidence.
+
+    Raises:
+        StudyError: it is no capture study, or its cells have no query in common.
+        MetricError: a metric is no mean that can be better or worse, or looks deeper than the stored ranks.
+    """
+    grid = folder.capture
+    if grid is None:
+        raise StudyError(f"{folder.path} is no capture study: its study.yaml has no block `capture`")
+    for metric in metrics:
+        if not can_be_captured(metric):
+            raise MetricError(f"capture is of a mean that is better or worse, such as flip@1 or ndcg@10; not {metric}")
+    done: dict[str, dict[tuple[str, str], Run]] = {}
+    for cell in folder.cells:
+        if (run := folder.run(cell)) is not None:
+            done.setdefault(cell.data.called, {})[cell.model, str(parse(cell.spec).scheme)] = run
+    points: dict[Point, dict[str, int]] = {}
+    missing = 0
+    models = dict.fromkeys(cell.model for cell in folder.cells)
+    corpora = dict.fromkeys(cell.data.called for cell in folder.cells)
+    axes = (models, corpora, grid.quantizers, grid.budgets, grid.activations, grid.seeds or [0], grid.sizes)
+    for model, data, quantizer, budget, bits, seed, size in product(*axes):
+        point = Point(
+            model=model, data=data, quantizer=quantizer, budget=budget, activations=bits, seed=seed, size=size
+        )
+        numbers = {key: number for number, key in enumerate(done.get(data, ()))}
+        wanted = {
+            _LOW: grid.scheme(grid.around(budget)[0], quantizer, activations=bits, seed=seed),
+            _HIGH: grid.scheme(grid.around(budget)[1], quantizer, activations=bits, seed=seed),
+            **{
+                c: grid.scheme(budget, quantizer, activations=bits, seed=seed, criterion=c, size=size)
+                for c in grid.criteria
+            },
+        }
+        there = {name: numbers[model, str(s)] for name, s in wanted.items() if (model, str(s)) in numbers}
+        if {_LOW, _HIGH} < there.keys():
+            points[point] = there
+        missing += len(wanted) - len(points.get(point, (_LOW, _HIGH)))
+    read = {name: _corpus(name, list(runs.values()), metrics) for name, runs in done.items()}
+    return Capture(grid=grid, metrics=tuple(metrics), points=points, missing=missing, corpora=read)
+
+
+def _corpus(name: str, runs: Sequence[Run], metrics: Sequence[Metric]) -> _Corpus:
+    evidence = [run.evidence() for run in runs]
+    places = [{name: row for row, name in enumerate(one.input_ids.tolist())} for one in evidence]
+    ids = [input_id for input_id in places[0] if all(input_id in each for each in places)]
+    if not ids:
+        raise StudyError(f"the cells of {name} have no input in common; expected one held_out for all of them")
+    rows = [np.array([each[input_id] for input_id in ids], dtype=np.int64) for each in places]
+    values = {
+        str(metric): np.stack([metric.per_input(one)[row] for one, row in zip(evidence, rows, strict=True)])
+        for metric in metrics
+    }
+    seed = zlib.crc32(name.encode())  # so that a corpus has the same resamples whatever is beside it
+    return _Corpus(runs=runs, values=values, means={metric: _means(each, seed) for metric, each in values.items()})
+
+
+def _means(values: Floats, seed: int) -> Floats:
+    """Means of [n_runs, n_queries] over the queries with a value: as measured, then of resampled queries."""
+    known, n = ~np.isnan(values), values.shape[1]
+    filled = np.where(known, values, 0.0)
+
+    def mean(times: Floats) -> Floats:
+        return np.asarray((times @ filled.T) / np.maximum(times @ known.T, 1.0))
+
+    def drawn(places: NDArray[np.int64]) -> Floats:
+        flat = (places + n * np.arange(len(places))[:, None]).ravel()
+        return mean(np.bincount(flat, minlength=places.size).reshape(places.shape).astype(np.float64))
+
+    return np.concatenate([mean(np.ones((1, n))), resampled(drawn, n, seed=seed)])

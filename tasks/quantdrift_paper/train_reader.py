@@ -1,0 +1,179 @@
+"""Trains an extractive reader on some of the questions of a corpus, in minutes on one core, to try `quantdrift rag`.
+
+    python -m quantdrift_paper.train_reader --data ./xquad --answers xquad.en.json --out ./reader
+    quantdrift rag RUN... --reader ./reader --answers xquad.en.json
+
+It starts from all-MiniLM-L6-v2. A reader marks where in a passage the answer stands; it is no generator. What it was
+trained on is listed in its folder, and `quantdrift rag` does not ask it that.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from quantdrift.base.errors import DataError
+from quantdrift.base.progress import Terminal
+from quantdrift.checkpoints.named import resolve
+from quantdrift.data.labelled import read_search_folder
+from quantdrift.engine.encoders.loading import loading, quiet_loading
+from quantdrift.features.rag.questions import read_answers
+from quantdrift.features.rag.reader import TRAINED_ON, TrainedOn
+from quantdrift_paper.training import make, options_of
+
+EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
+"""Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question with a passage, and where in it the answer stands; (0, 0) where it does not."""
+
+    question: str
+    passage: str
+    start: int = 0
+    end: int = 0
+
+
+def examples_of(
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    qrels: Mapping[str, Mapping[str, int]],
+    golds: Mapping[str, Sequence[str]],
+    *,
+    share: float,
+    seed: int,
+) -> tuple[list[Example], list[str]]:
+    """What is learned from: of some passages every question, with a piece of the passage; of every second one with
+    another passage, too, which has no answer.
+
+    Whole passages are taken, so that no question that is asked later has its passage among them.
+
+    Returns:
+        The examples, and the ids of their questions.
+
+    Raises:
+        DataError: no answer stands in the relevant passage of its question.
+    """
+    rng = random.Random(seed)
+    names = list(documents)
+    learned = set(rng.sample(names, round(share * len(names))))
+    examples: list[Example] = []
+    ids: list[str] = []
+    for query, text in queries.items():
+        own = [one for one, grade in qrels.get(query, {}).items() if grade > 0]
+        places = [(one, documents.get(one, "").find(gold), gold) for one in own for gold in golds.get(query, ())]
+        found = next((each for each in places if each[1] >= 0), None)
+        if found is None or not learned.issuperset(own):
+            continue
+        passage, at, gold = found
+        other = rng.choice([one for one in names if one in learned and one not in own] or [passage])
+        examples.append(_piece(text, documents[passage], at, at + len(gold), rng))
+        if other != passage and len(ids) % 2:
+            examples.append(Example(text, documents[other][:LENGTH]))
+        ids.append(query)
+    if not ids:
+        raise DataError("no gold answer stands, letter by letter, in the relevant passage of its question")
+    return examples, ids
+
+
+def _piece(question: str, passage: str, start: int, end: int, rng: random.Random) -> Example:
+    """A piece of a passage that holds the answer, somewhere in it."""
+    first = max(0, min(rng.randint(end - LENGTH, start), len(passage) - LENGTH)) if end - start < LENGTH else start
+    return Example(question, passage[first : max(end, first + LENGTH)], start - first, end - first)
+
+
+def started(name: str, *, seed: int) -> tuple[Any, Any]:
+    """A BERT with a new head that marks answers, and its tokenizer; raises UnsupportedError as `quantdrift run`."""
+    quiet_loading()
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # a new head is what is wanted
+    from transformers import AutoTokenizer, BertForQuestionAnswering  # noqa: PLC0415 -- they warn
+
+    source = resolve(name)
+    with loading(source), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: Any = BertForQuestionAnswering.from_pretrained(source.location)
+        model.bert.embeddings.requires_grad_(False)  # what few questions teach of words would not be words of others
+        return model, AutoTokenizer.from_pretrained(source.location)
+
+
+def trained(model: Any, tokenizer: Any, examples: Sequence[Example], *, epochs: int, seed: int) -> Any:
+    """The model fitted to examples, by AdamW with warm-up; pairs of about one length go together."""
+    rng = random.Random(seed)
+    steps = epochs * -(-len(examples) // BATCH)
+    with torch.random.fork_rng(), Terminal().stage("training", steps) as tell:
+        torch.manual_seed(seed)
+        optimizer = torch.optim.AdamW(
+            [each for each in model.train().parameters() if each.requires_grad], lr=RATE, weight_decay=0.01
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
+        for _ in range(epochs):
+            order = sorted(examples, key=lambda one: len(one.passage) + rng.randint(0, 100))
+            batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+            rng.shuffle(batches)
+            for batch in batches:
+                model(**_tokens(tokenizer, batch)).loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                tell(1)
+    return model.eval()
+
+
+def _tokens(tokenizer: Any, batch: Sequence[Example]) -> dict[str, Any]:
+    """Token ids and the first and last token of each answer; the first token of all where there is none."""
+    tokens = tokenizer(
+        [one.question for one in batch],
+        [one.passage for one in batch],
+        truncation="only_second",
+        max_length=WINDOW,
+        padding=True,
+        return_tensors="pt",
+    )
+    places = []
+    for row, one in enumerate(batch):
+        ends = [tokens.char_to_token(row, at, 1) for at in (one.start, one.end - 1)] if one.end else [None]
+        places.append((0, 0) if None in ends else tuple(ends))  # what was cut off is not here
+    starts, ends = torch.tensor(places).T
+    return {**tokens, "start_positions": starts, "end_positions": ends}
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, keep the reader, say what it learned from."""
+    more = [
+        ("--answers", None, "gold answers, as of quantdrift rag"),
+        ("--model", "minilm", "the BERT to start from, minilm by default"),
+        ("--share", SHARE, f"of the passages to learn from, {SHARE} by default"),
+    ]
+    about = "folder in BEIR layout, with labels"
+    options = options_of(arguments, name="train_reader", about=str(__doc__), data=about, epochs=EPOCHS, more=more)
+
+    def work() -> str:
+        if not 0 < options.share < 1:
+            raise DataError(f"--share: expected more than 0 and less than 1, got {options.share}")
+        data = read_search_folder(options.data, "test")
+        queries = dict(zip(data.query_ids, data.queries, strict=True))
+        documents = dict(zip(data.document_ids, data.documents, strict=True))
+        golds = read_answers(options.answers, queries)
+        examples, ids = examples_of(queries, documents, data.qrels, golds, share=options.share, seed=options.seed)
+        model, tokenizer = started(options.model, seed=options.seed)
+        trained(model, tokenizer, examples, epochs=options.epochs, seed=options.seed)
+        tokenizer.save_pretrained(options.out)
+        model.save_pretrained(options.out)
+        TrainedOn(data=data.name, ids=ids).write(options.out / TRAINED_ON)
+        return f": an extractive reader, trained on {len(ids):,} of {len(queries):,} questions"
+
+    make(options, work)
+
+
+if __name__ == "__main__":
+    main()

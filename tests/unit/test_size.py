@@ -1,0 +1,63 @@
+"""The budget of lines: what is counted, and what is said when a package outgrows it."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support.places import ROOT
+
+
+@pytest.fixture(scope="module")
+def size() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("size", ROOT / "tests" / "size" / "size.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SOURCE = '''"""A module.
+
+Two lines more.
+"""
+
+import os  # a comment behind code is code
+
+# a comment
+
+
+def name() -> str:
+    """One line."""
+    return """text
+    that is no docstring"""
+'''
+
+
+def test_lines_are_of_four_kinds(size: ModuleType) -> None:
+    found = size.lines_of(SOURCE)
+    assert found == {"files": 1, "docstring": 5, "blank": 4, "comment": 1, "code": 4}
+
+
+def test_a_feature_is_a_package_of_its_own(size: ModuleType, tmp_path: Path) -> None:
+    for name, lines in (
+        ("quantdrift/features/toy/command.py", 3),
+        ("quantdrift/cli/run.py", 2),
+        ("tests/unit/x.py", 7),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n" * lines)
+    found = size.sums(size.measured(tmp_path))
+    assert found == {
+        "quantdrift/features/toy": 3, "quantdrift/cli": 2, "tests/unit": 7, "core": 2, "product": 5, "tests": 7,
+    }  # fmt: skip
+    budget = {"feature": 3, "quantdrift/cli": 1, "product": 5, "core": 2}
+    (told,) = size.over(found, budget)
+    assert told.startswith("quantdrift/cli: 2 lines of code, 1 more than its budget of 1.")
+    assert "docs/adr" in told
+    assert size.over({**found, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
+        "quantdrift/new has no budget: give it one in tests/size/budget.toml (1 lines now)"
+    ]
+    assert size.over(found, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")
