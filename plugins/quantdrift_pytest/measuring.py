@@ -25,8 +25,8 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 import quantdrift
+from quantdrift.ask import Ask
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError
-from quantdrift.base.extras import version_of
 from quantdrift.base.records import problem_of, write_text
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
@@ -60,13 +60,6 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
 
 # --- what decides a measurement, as far as it can be told without loading the model -----------
 
-_LIBRARIES = (
-    *("torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy"),
-    *("scikit-learn", "accelerate", "gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"),
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnxruntime", "pillow", "timm"),
-)
-"""That load models, quantize or compute."""
-
 
 def digest_of_json(value: Any) -> str:
     """A digest of a JSON value, 32 hex digits."""
@@ -96,26 +89,22 @@ def _of_file(file: Path, *seen: int) -> str:
         return hashlib.file_digest(content, "blake2b").hexdigest()
 
 
-def decided_by(pair: Spec | Versus, *, revision: str | None) -> dict[str, Any]:
-    """What a measurement depends on beside data and settings; a model is None where it is not seen from here."""
-    files = {}
+def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
+    """What is asked: models by the content of their files, None for one that is not seen from here."""
     if isinstance(pair, Versus):
-        models = [_model(pair.reference, revision), _model(pair.candidate, None)]
+        models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:
-        models = [_model(pair.model, revision)]
-        # widths that were stored, texts to calibrate on
-        options = [(key, Path(value)) for key, value in pair.scheme.options]
-        files = {key: content_digest(file) for key, file in options if file.is_file()}
+        models = [_model(pair.model, how.revision)]
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    return {
-        "pair": str(pair),
-        "models": models,
-        "files": files,
-        "code": [quantdrift.__version__, content_digest(Path(quantdrift.__file__).parent, "*.py")],
-        "libraries": {library: version_of(library) for library in _LIBRARIES},
-        # which decides on which device a model runs by itself
-        "machine": [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")],
-    }
+    # what decides on which device a model runs by itself
+    machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
+    return Ask(
+        pair=pair,
+        data=[dataset.name, dataset.split, dataset.fingerprint],
+        settings=how.model_dump(),
+        part=["code", content_digest(Path(quantdrift.__file__).parent, "*.py"), "machine", *machine],
+        models=models,
+    )
 
 
 def _model(name: str, revision: str | None) -> str | None:
@@ -172,16 +161,16 @@ def measured(
     pair, how = parse_pair(spec), read_settings(settings)
     dataset = read_data(session, data=data, task=task, split=split)
     try:
-        known = decided_by(pair, revision=how.revision)
+        ask = asked(pair, dataset, how)
+        name = ask.fingerprint
     except OSError as error:
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
-    name = digest_of_json([known, dataset.name, dataset.split, dataset.fingerprint, how.model_dump()])
     if name in session.measured:
         return session.measured[name]
     path, note = session.folder("runs") / name, session.folder("runs") / f"{name}.session"
     # models that are not seen from here may be others in the next session
     anew = bool(session.config.getoption("quantdrift_no_cache"))
-    lasts = not anew and None not in known["models"]
+    lasts = not anew and None not in (ask.models or ())
     with _one_at_a_time(path.with_name(f"{name}.lock")):
         drift = None
         with suppress(RunError, OSError, ValueError):  # there is none, or one that cannot be read

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ from quantdrift.cli.options import (
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import metric_grid
-from quantdrift.spec.grammar import Spec, Versus, is_endpoint, parse_pair
+from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
@@ -35,18 +33,6 @@ if TYPE_CHECKING:
     from quantdrift.runs.folder import Run
 
 RUNS = Path("quantdrift-runs")
-_DECIDE = (
-    "quantdrift",
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "numpy",
-    "gptqmodel",
-    "autoawq",
-    "hqq",
-    "faiss-cpu",
-)
-"""Packages whose version decides a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,51 +178,25 @@ def measured(
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
-    from quantdrift.study.folder import finished
+    from quantdrift.ask import Ask, ensure
 
-    asked = _asked(pair, dataset, options, () if shortlist is None else (shortlist.digest, shortlist.top))
-    if asked is not None and (kept := finished(out.absolute(), asked)[1]) is not None:
-        note(f"{out} holds this run already; --no-cache measures it again")
-        return kept
-    from quantdrift.engine.run import run
+    def measure(fingerprint: str | None = None) -> Run:
+        from quantdrift.engine.run import run
 
-    with options.stoppable("no run was written"):
-        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=asked)
+        with options.stoppable("no run was written"):
+            return run(
+                pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=fingerprint
+            )
 
-
-def _asked(
-    pair: Spec | Versus, dataset: Dataset, options: MeasuringAnything, shortlist: Sequence[object]
-) -> str | None:
-    """A digest of all that decides a run; None where files here do not tell it: on a hub, on a server, uncached."""
-    from quantdrift.base.extras import version_of
-    from quantdrift.base.records import bytes_digest, file_digest
-    from quantdrift.checkpoints.named import resolve
-    from quantdrift.engine.calibration.sample import calibration_file
-    from quantdrift.study.sources import stamp_of
-
-    names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
-    if not options.cache or any(is_endpoint(name) or Path(name).is_file() for name in names):
-        return None
-    try:
-        stamps = [stamp_of(name) for name in names if resolve(name).kind != "hub"]
-    except QuantDriftError:  # a candidate that transformers cannot load by itself, such as a folder of a GGUF file
-        return None
-    if len(stamps) < len(names):
-        return None
-    files = []
-    if isinstance(pair, Spec):
-        stored = pair.scheme.option("allocation")
-        named = (None if stored is None else Path(stored).expanduser(), calibration_file(pair.scheme))
-        files = [file_digest(file) for file in named if file is not None]
-    parts = {
-        "pair": str(pair),
-        "models": stamps,
-        "files": files,
-        "data": [dataset.name, dataset.split, dataset.fingerprint, *shortlist],
-        "how": [asdict(options.settings), options.device, options.revision],
-        "versions": {name: version_of(name) for name in _DECIDE},
-    }
-    return bytes_digest(json.dumps(parts, sort_keys=True).encode())
+    ask = Ask(
+        pair=pair,
+        data=[dataset.name, dataset.split, dataset.fingerprint],
+        settings={**asdict(options.settings), "device": options.device, "revision": options.revision},
+        part=() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top),
+    )
+    if not (options.cache and ask.certain):
+        return measure()
+    return ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
 
 
 # --- where runs are written -----------------------------------------------------------------------

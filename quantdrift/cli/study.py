@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from quantdrift.ask import State
 from quantdrift.base.display import clean, duration, note
 from quantdrift.base.errors import DiskError, StudyError
 from quantdrift.base.progress import Progress, Silent, Terminal
@@ -24,7 +25,6 @@ from quantdrift.study.folder import (
     STUDY,
     FailedCell,
     PlannedCell,
-    State,
     StudyFolder,
     StudyKind,
     check_folder,

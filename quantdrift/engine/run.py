@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from quantdrift.ask import libraries
 from quantdrift.base.display import note
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
-from quantdrift.base.extras import version_of
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
@@ -336,8 +336,6 @@ def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list
 
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
 
-_PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers", "numpy", "mteb", "lm_eval")
-
 
 def describe_run(
     spec: Any,
@@ -397,5 +395,4 @@ def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {package: version_of(package) for package in _PACKAGES}
-    return {"python": platform.python_version(), **{name: it for name, it in found.items() if it is not None}}
+    return {"python": platform.python_version(), **libraries()}

@@ -17,14 +17,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from quantdrift.ask import State, finished
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, RunError, StudyError
-from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, file_digest, write_text
-from quantdrift.runs.folder import Run, now, read_run
+from quantdrift.base.errors import QuantDriftError, StudyError
+from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text
+from quantdrift.runs.folder import Run, now
 from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
 
-State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 StudyKind = Literal["grid", "waterfall", "noise"]
 """What the results of a study are read as: a table, shares of the stages of one deployment, or noise of the runtime."""
 STUDY, CELLS, FAILED = "study.json", "cells", "failed"
@@ -159,20 +159,6 @@ class StudyFolder:
     def forget_failure(self, cell: PlannedCell) -> None:
         """A cell is tried again, or has been measured."""
         (self.path / FAILED / f"{cell.name}.json").unlink(missing_ok=True)
-
-
-def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
-    """How far the run of a place is, and the run if it is whole and has the fingerprint."""
-    if not place.exists():
-        return "open", None
-    try:
-        run = read_run(place)
-        if any(file_digest(place / name) != digest for name, digest in run.record["files"].items()):
-            return "damaged", None
-    except (RunError, OSError):
-        return "damaged", None
-    same = fingerprint is not None and run.record.get("cell") == fingerprint
-    return ("done", run) if same else ("outdated", None)
 
 
 def open_study(path: Path) -> StudyFolder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError, nearest
-from quantdrift.base.records import AS_LIST, MAX_DEPTH, bytes_digest, open_file
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file
 from quantdrift.data.shards import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
@@ -420,11 +419,6 @@ class Cell:
     called: str
     data: DataEntry
     settings: CellSettings
-
-    def fingerprint(self, *, data: str, model: str) -> str:
-        """A digest of all that decides the run, with those of the data and of the model's files."""
-        parts = (str(self.spec), data, model, self.data.split, self.settings.said())
-        return bytes_digest(json.dumps(parts, sort_keys=True).encode())
 
 
 def cells_of(study: Study) -> tuple[Cell, ...]:

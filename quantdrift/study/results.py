@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from quantdrift.ask import State
 from quantdrift.base.errors import StudyError
 from quantdrift.base.records import whole_file
 from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
@@ -20,7 +21,7 @@ from quantdrift.metrics import Metric, MetricError, measure, parse_metric
 from quantdrift.runs.folder import Run, classifies, is_part
 from quantdrift.spec.grammar import Scheme, parse
 from quantdrift.statistics.estimates import Estimate, undefined
-from quantdrift.study.folder import PlannedCell, State, StudyFolder
+from quantdrift.study.folder import PlannedCell, StudyFolder
 
 SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
 """Metrics of a study of searches, where none are asked for."""

@@ -9,10 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.base.records import bytes_digest
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.shards import ShardedDataset, is_sharded, read_sharded
 from quantdrift.study.plan import Cell, DataEntry
@@ -84,26 +83,14 @@ def _of_harness(name: str) -> Any:
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:
     """The fingerprint that the cell's run must have; None where model or data are not to be had."""
+    entry = cell.data
+    part: list[Any] = []
     try:
-        digest = data.known(cell.data).fingerprint
-        if cell.data.retriever is not None:
-            digest = f"{digest} {stamp_of(cell.data.retriever)} {cell.data.top}"
-        if cell.data.neighbours:
-            digest = f"{digest} neighbours"
-        if cell.data.sizes:
-            digest = f"{digest} sizes {cell.data.sizes}"
-        return cell.fingerprint(data=digest, model=stamp_of(cell.spec.model))
-    except QuantDriftError:
+        digest = data.known(entry).fingerprint
+        if entry.retriever is not None:
+            part += ["retriever", entry.retriever, stamp_of(entry.retriever), entry.top]
+        part += ["neighbours"] if entry.neighbours else []
+        part += ["sizes", *entry.sizes] if entry.sizes else []
+        return Ask(pair=cell.spec, data=[digest, entry.split], settings=cell.settings.said(), part=part).fingerprint
+    except (QuantDriftError, OSError):
         return None
-
-
-def stamp_of(model: str) -> str:
-    """What tells that a model's files are the same, without reading them: names, sizes and times."""
-    source = resolve(model)
-    place = Path(source.location)
-    if source.kind == "hub" or not place.is_dir():
-        return source.canonical
-    files = sorted(file for file in place.rglob("*") if file.is_file())
-    told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
-    times = [file.stat().st_mtime_ns for file in files] if source.kind == "local" else []
-    return bytes_digest(repr((source.canonical, told, times)).encode())

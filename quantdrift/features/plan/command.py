@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -145,30 +144,34 @@ def _with_margin(rule: Rule, margin: float | None) -> Rule:
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     """The run of the pilot: that of before, where it is of the same."""
-    from quantdrift.base.records import bytes_digest
+    from quantdrift.ask import Ask, ensure
     from quantdrift.data.labelled import sampled
     from quantdrift.engine.refusals import check_pair
     from quantdrift.runs.folder import check_place
-    from quantdrift.study.folder import finished
-    from quantdrift.study.sources import stamp_of
 
     check_pair(spec, dataset)
     seed = f"-seed{options.seed}" if options.seed else ""
     part = sampled(dataset, options.pilot, options.seed)
     out = options.out or default_place(spec, part, f"_pilot{options.pilot}{seed}")
-    parts = (str(spec), part.fingerprint, stamp_of(spec.model), options.revision, asdict(options.settings))
-    fingerprint = bytes_digest(json.dumps(parts, sort_keys=True).encode())
-    if (kept := finished(out, fingerprint)[1]) is not None:
-        return kept
-    check_place(out.absolute())
-    from quantdrift.features.plan.pilot import run_pilot
+    ask = Ask(
+        pair=spec,
+        data=[part.name, part.split, part.fingerprint],
+        settings={**asdict(options.settings), "device": options.device, "revision": options.revision},
+        part=("pilot", options.pilot, options.seed),
+    )
 
-    with options.stoppable("no pilot was written"):
-        run = run_pilot(
-            spec, dataset, n=options.pilot, seed=options.seed, fingerprint=fingerprint, out=out, **options.how
-        )
-    note(f"the pilot is kept in {out}")
-    return run
+    def measure(fingerprint: str) -> Run:
+        check_place(out.absolute())
+        from quantdrift.features.plan.pilot import run_pilot
+
+        with options.stoppable("no pilot was written"):
+            run = run_pilot(
+                spec, dataset, n=options.pilot, seed=options.seed, fingerprint=fingerprint, out=out, **options.how
+            )
+        note(f"the pilot is kept in {out}")
+        return run
+
+    return ensure(ask, out, measure)
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ these to widths by gap. What comes through is run on the whole corpus, with rate
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.ask import Ask, ensure
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
@@ -52,7 +53,6 @@ from quantdrift.features.repair.choice import (
 )
 from quantdrift.runs.folder import Run, now
 from quantdrift.spec.grammar import Scheme, Spec, parse
-from quantdrift.study.folder import finished
 
 STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""
@@ -217,21 +217,23 @@ class Workshop:
         """A whole run of a way, with rates over the held-out queries; one that is there already is not made again."""
         opened, _ = self.open(scheme)
         place = self.out / _folder_name(scheme)
-        key = key_of(
-            version=1,
-            weights=opened.quantized.fingerprint,
-            scheme=str(scheme),
-            widths=None if opened.quantized.allocation is None else list(opened.quantized.allocation.width_of.values()),
-            data=str(opened.data["fingerprint"]),
-            held=None if self.held is None else self.held.tolist(),
-            settings=[self.settings.k, self.settings.batch_size, self.settings.seed],
-            runtime=dict(opened.quantized.runtime),
-        )
-        kept = finished(place.absolute(), key)[1]
-        if kept is not None:
-            return kept
         settings = replace(self.settings, noise_floor=False)
-        return measured_run(opened, out=place, settings=settings, store=self.store, progress=self.progress, cell=key)
+        pair, allocation = opened.quantized, opened.quantized.allocation
+        widths = None if allocation is None else list(allocation.width_of.values())
+        ask = Ask(
+            pair=opened.name,
+            data=[str(opened.data["fingerprint"])],
+            settings={**asdict(settings), "runtime": dict(pair.runtime)},
+            part=["held out", None if self.held is None else self.held.tolist(), "widths", widths],
+            models=[pair.fingerprint],
+        )
+        return ensure(
+            ask,
+            place,
+            lambda key: measured_run(
+                opened, out=place, settings=settings, store=self.store, progress=self.progress, cell=key
+            ),
+        )
 
 
 def _folder_name(scheme: Scheme) -> str:

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.cli.run import RunOptions, _asked
-from quantdrift.data.labelled import read_search_folder
 from quantdrift.engine import run as engine
-from quantdrift.spec.grammar import parse_pair
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
@@ -40,14 +37,6 @@ def test_other_settings_are_measured(more: tuple[str, ...], quantdrift: Run, mea
     quantdrift(*COMMAND)
     quantdrift(*COMMAND, *more)
     assert len(measured) == 2
-
-
-def test_a_candidate_without_a_config_is_measured_each_time(place: Path) -> None:
-    """A folder of an ONNX model has no config.json of its own."""
-    (place / "graph").mkdir(exist_ok=True)
-    pair = parse_pair(f"{place / 'tiny'} vs {place / 'graph'}")
-    dataset = read_search_folder(place / "data")
-    assert _asked(pair, dataset, RunOptions(spec=str(pair)), ()) is None
 
 
 def test_another_model_other_data_and_a_damaged_run_are_measured(

@@ -1,6 +1,5 @@
 """What a kept run is known by: digests of files, the pair, and its settings."""
 
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from quantdrift.ask import Ask
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.spec.grammar import parse_pair
-from quantdrift_pytest import measuring
-from quantdrift_pytest.measuring import content_digest, decided_by, read_settings
+from quantdrift_pytest.measuring import asked, content_digest, read_settings
 
 
 @pytest.fixture
@@ -38,34 +38,31 @@ def test_a_copy_has_the_digest_and_another_content_has_not(folder: Path) -> None
     assert content_digest(copy) != first
 
 
-def parts(spec: str, revision: str | None = None) -> dict[str, Any]:
-    return decided_by(parse_pair(spec), revision=revision)
+DATA = RetrievalDataset(
+    name="docs", query_ids=("q",), queries=["one"], document_ids=("d",), documents=["two"], qrels={}, split="test"
+)
 
 
-def test_another_model_scheme_or_library_is_another_measurement(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    texts = tmp_path / "texts.txt"
-    texts.write_text("one\n")
-    spec = f"{folder}@W4-gptq+calib={texts}"
-    found = [parts(spec), parts(f"{folder}@W8-rtn")]
-    assert parts(spec) == found[0]
-    texts.write_text("one\ntwo\n")
-    found.append(parts(spec))
-    monkeypatch.setattr(measuring, "version_of", {"torch": "2.6"}.get)
-    found.append(parts(spec))
-    monkeypatch.setattr(measuring.quantdrift, "__version__", "9.9")
-    found.append(parts(spec))
+def ask(spec: str, revision: str | None = None) -> Ask:
+    return asked(parse_pair(spec), DATA, read_settings({"revision": revision} if revision else {}))
+
+
+def test_a_model_of_other_content_is_another_measurement(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = f"{folder}@W4-rtn"
+    first = ask(spec).fingerprint
+    os.utime(folder / "config.json", (3, 3))
+    assert ask(spec).fingerprint == first
     (folder / "config.json").write_text('{"model_type": "roberta"}')
-    found.append(parts(spec))
-    assert all(one != other for one, other in itertools.combinations(found, 2))
+    second = ask(spec).fingerprint
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert len({first, second, ask(spec).fingerprint}) == 3
 
 
 def test_what_cannot_be_seen_from_here_does_not_last(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lasts(spec: str, revision: str | None = None) -> bool:
-        return None not in parts(spec, revision)["models"]
+        return None not in (ask(spec, revision).models or ())
 
     assert lasts(f"{folder}@W4-rtn")
     assert not lasts(f"{folder} vs openai:http://localhost:8000/v1#model")

@@ -1,0 +1,157 @@
+"""What is asked of a measurement, as one value with one fingerprint; and whether a finished run answers it.
+
+`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin ask by
+it, so that a run is measured anew for the same reasons everywhere: another pair, other files of a model, another file
+that the spec names, other data, settings or versions of the libraries that take part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.extras import version_of
+from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.checkpoints.named import resolve
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint
+
+State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
+"""How far the run of a place is."""
+
+LIBRARIES = (
+    *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "timm", "open-clip-torch", "mteb", "beir", "lm_eval"),
+    *("gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum", "bitsandbytes", "compressed-tensors", "torchao"),
+    *("gguf", "onnx", "onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "usearch", "numba"),
+)
+"""Packages that load models, quantize, compute or search: another version of one may give other numbers."""
+
+
+@cache
+def libraries() -> dict[str, str]:
+    """The versions of those that are installed."""
+    found = {name: version_of(name) for name in LIBRARIES}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What decides a run.
+
+    Attributes:
+        pair: two models, or one and how it is quantized.
+        data: name, split and fingerprint of the data, and whatever else tells them from others.
+        settings: of the measurement, as JSON values: also the device and the revision.
+        part: which part of the data, or what else is done with them: a shortlist, held-out inputs, a pilot.
+        models: digests of the models' files, where the caller has better ones than names, sizes and times.
+    """
+
+    pair: Spec | Versus
+    data: Sequence[Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    part: Sequence[Any] = ()
+    models: Sequence[str | None] | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether the models lie here, so that a change is seen; on a hub or a server they may change in silence."""
+        return all(_lies_here(name) for name in self._names)
+
+    @property
+    def fingerprint(self) -> str:
+        """One digest of everything that decides the run.
+
+        Raises:
+            QuantDriftError: a model is not to be had.
+            OSError: a file that the spec names cannot be read.
+        """
+        parts = {
+            "pair": str(self.pair),
+            "models": list(self.models) if self.models is not None else [stamp_of(name) for name in self._names],
+            "files": {} if isinstance(self.pair, Versus) else files_of(self.pair),
+            "data": list(self.data),
+            "settings": dict(self.settings),
+            "part": list(self.part),
+            "libraries": libraries(),
+        }
+        return bytes_digest(json.dumps(parts, sort_keys=True).encode())
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        pair = self.pair
+        return (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+
+
+def files_of(spec: Spec) -> dict[str, str]:
+    """Digests of the files that the options of a spec name: texts to calibrate on, stored widths."""
+    named = {key: Path(value).expanduser() for key, value in spec.scheme.options}
+    return {key: file_digest(file) for key, file in named.items() if file.is_file()}
+
+
+def stamp_of(model: str) -> str:
+    """What tells that a model's files are the same, without reading them: names, sizes and times.
+
+    A model on the hub or on a server is known by its name alone.
+
+    Raises:
+        QuantDriftError: there is no such model.
+    """
+    if is_endpoint(model):
+        return model
+    place, canonical, timed = Path(model).expanduser(), model, True
+    if not place.exists():
+        source = resolve(model)
+        place, canonical, timed = Path(source.location), source.canonical, source.kind == "local"
+        if source.kind == "hub" or not place.exists():
+            return canonical
+    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
+    times = [file.stat().st_mtime_ns for file in files] if timed else []
+    return bytes_digest(repr((canonical, told, times)).encode())
+
+
+def _lies_here(model: str) -> bool:
+    if is_endpoint(model):
+        return False
+    try:
+        return Path(model).expanduser().exists() or resolve(model).kind != "hub"
+    except QuantDriftError:
+        return False
+
+
+def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
+    """How far the run of a place is, and the run if it is whole and has the fingerprint."""
+    if not place.exists():
+        return "open", None
+    try:
+        run = read_run(place)
+        if any(file_digest(place / name) != digest for name, digest in run.record["files"].items()):
+            return "damaged", None
+    except (RunError, OSError):
+        return "damaged", None
+    same = fingerprint is not None and run.record.get("cell") == fingerprint
+    return ("done", run) if same else ("outdated", None)
+
+
+def ensure(ask: Ask, place: Path, measure: Callable[[str], Run], *, say: Callable[[], None] | None = None) -> Run:
+    """The run of a place, if it answers what is asked; else one that is measured now.
+
+    Args:
+        ask: what is asked.
+        place: of the run folder.
+        measure: measures it and writes it to the place, with the fingerprint that it is given.
+        say: called where a finished run is taken.
+    """
+    fingerprint = ask.fingerprint
+    run = finished(place.absolute(), fingerprint)[1]
+    if run is None:
+        return measure(fingerprint)
+    if say is not None:
+        say()
+    return run

@@ -1,0 +1,129 @@
+"""One fingerprint of everything that decides a run, and the run that has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantdrift import ask as asking
+from quantdrift.ask import LIBRARIES, Ask, ensure, finished, libraries, stamp_of
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.runs.folder import Run, write_run
+from quantdrift.spec.grammar import parse_pair
+from support.small_evidence import FOUR
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    libraries.cache_clear()
+    yield
+    libraries.cache_clear()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "model.safetensors").write_bytes(b"\x00\x01")
+    return folder
+
+
+def ask(spec: str) -> Ask:
+    return Ask(pair=parse_pair(spec), data=["docs", "test", "digest"], settings={"k": 10, "dtype": "float32"})
+
+
+def test_the_same_twice_has_one_fingerprint(model: Path) -> None:
+    assert ask(f"{model}@W4-gptq").fingerprint == ask(f"{model}@W4-g128-gptq").fingerprint
+
+
+def test_whatever_decides_a_run_is_in_it(model: Path) -> None:
+    first = ask(f"{model}@W4-rtn")
+    others = [
+        ask(f"{model}@W3-rtn"),
+        ask(f"{model} vs {model}"),
+        replace(first, data=["docs", "test", "other"]),
+        replace(first, data=["docs", "dev", "digest"]),
+        replace(first, settings={**first.settings, "dtype": "bfloat16"}),
+        replace(first, settings={**first.settings, "k": 11}),
+        replace(first, part=["pilot", 100, 0]),
+        replace(first, models=["content"]),
+    ]
+    assert len({first.fingerprint, *(each.fingerprint for each in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("option", ["calib", "allocation"])
+def test_a_file_that_a_spec_names_is_read(option: str, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "named.txt"
+    file.write_text("one\n")
+    pair = parse_pair(f"{model}@W4-gptq+calib={file}")
+    scheme = replace(pair.scheme, options=((option, str(file)),))
+    spec = replace(pair, scheme=scheme)
+    first = replace(ask(f"{model}@W4-gptq"), pair=spec).fingerprint
+    at = file.stat().st_mtime
+    file.write_text("two\n")  # of the same size and time
+    os.utime(file, (at, at))
+    assert replace(ask(f"{model}@W4-gptq"), pair=spec).fingerprint != first
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_another_version_of_a_library_is_another_run(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for version in ("1", "2", None):
+        libraries.cache_clear()
+        monkeypatch.setattr(asking, "version_of", lambda package, v=version: v if package == name else "0")
+        found.append(ask(f"{model}@W4-rtn").fingerprint)
+    assert len(set(found)) == 3
+
+
+def test_the_libraries_that_the_issue_of_stale_cells_named_are_there() -> None:
+    named = {"faiss-cpu", "usearch", "gguf", "bitsandbytes", "torchao", "compressed-tensors", "onnxruntime"}
+    assert named <= {*LIBRARIES}
+
+
+def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
+    first = stamp_of(str(model))
+    os.utime(model / "config.json", (1, 1))
+    second = stamp_of(str(model))
+    (model / "more.bin").write_bytes(b"")
+    graph = tmp_path / "graph.onnx"  # which transformers cannot load by itself
+    graph.write_bytes(b"1")
+    found = {first, second, stamp_of(str(model)), stamp_of(str(graph))}
+    graph.write_bytes(b"12")
+    assert len({*found, stamp_of(str(graph))}) == 5
+    assert ask(f"{model} vs {graph}").certain
+
+
+def test_what_can_change_unseen_is_not_certain(model: Path) -> None:
+    assert ask(f"{model}@W4-rtn").certain
+    assert not ask("org/model@W4-rtn").certain
+    assert not ask(f"{model} vs openai:http://localhost:8000/v1#m").certain
+    with pytest.raises(QuantDriftError):
+        ask("./no-such-folder@W4-rtn").fingerprint  # noqa: B018 -- it is read
+
+
+def test_a_run_is_measured_once_and_anew_where_it_is_another_or_damaged(model: Path, tmp_path: Path) -> None:
+    asked, place, measured = ask(f"{model}@W4-rtn"), tmp_path / "run", []
+
+    def measure(fingerprint: str) -> Run:
+        measured.append(fingerprint)
+        record = {"spec": "s", "model": {}, "data": {"name": "docs"}, "settings": {}, "cell": fingerprint}
+        return write_run(place, evidence=FOUR, record=record)
+
+    said: list[int] = []
+    for _ in range(3):
+        ensure(asked, place, measure, say=lambda: said.append(1))
+    assert (len(measured), len(said)) == (1, 2)
+    assert finished(place, asked.fingerprint)[0] == "done"
+    other = replace(asked, part=["pilot"])
+    assert finished(place, other.fingerprint)[0] == "outdated"
+    ensure(other, place, measure)
+    assert len(measured) == 2
+    (place / "evidence.parquet").write_bytes(b"")
+    assert finished(place, other.fingerprint)[0] == "damaged"
+    ensure(other, place, measure)
+    assert len(measured) == 3
