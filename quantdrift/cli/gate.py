@@ -13,6 +13,7 @@ from quantdrift.base.display import error_line, note, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
 from quantdrift.cli import USAGE, Interrupted
+from quantdrift.cli.measuring import measured
 from quantdrift.cli.options import (
     COMMON,
     COMPLETE,
@@ -25,7 +26,6 @@ from quantdrift.cli.options import (
     option,
     prints,
 )
-from quantdrift.cli.run import measured
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.options import (
-    ENGINE,
-    KEEP,
-    SPEC,
-    WORKERS,
-    MeasuringAnything,
-    any_data,
-    argument,
-    corpus,
-    flag,
-    option,
-    prints,
-)
-from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
+from quantdrift.cli.measuring import default_place, measured, shown_run
+from quantdrift.cli.options import ENGINE, KEEP, SPEC, WORKERS, MeasuringAnything, argument, flag, option, prints
 from quantdrift.show.output import Shown
-from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
     from quantdrift.engine.encoders.server import Servers
     from quantdrift.runs.folder import Run
-
-RUNS = Path("quantdrift-runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,108 +129,7 @@ def _in_shards(pair: Spec | Versus, options: RunOptions) -> Run:
         return run_shards(pair, dataset, out=out, **options.how, workers=workers, keep=options.keep)
 
 
-def measured(
-    pair: Spec | Versus,
-    options: MeasuringAnything,
-    *,
-    data: Path | None,
-    task: str | None,
-    servers: Servers | None = None,
-) -> Run:
-    """Measure a pair on the data that are named, and write the run folder."""
-    from quantdrift.engine.refusals import check_pair
-    from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs.folder import check_place
-
-    if options.top is not None and options.shortlist is None:
-        raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
-    dataset: Dataset
-    shortlist, ending = None, ""
-    if options.shortlist is not None:
-        if isinstance(pair, Versus):
-            raise UnsupportedError(
-                f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one cross-encoder. Of two, '
-                "rerank with each and compare the two TREC run files with quantdrift diff"
-            )
-        dataset = corpus(data, task, options.split)
-        shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
-        ending = f"_top{shortlist.top}"
-    else:
-        dataset = any_data(data, task, options.split)
-    check_pair(pair, dataset, reranks=shortlist is not None)
-    out = options.out or default_place(pair, dataset, ending)
-    check_place(out.absolute())
-    from quantdrift.ask import Ask, ensure
-
-    def measure(fingerprint: str | None = None) -> Run:
-        from quantdrift.engine.run import run
-
-        with options.stoppable("no run was written"):
-            return run(
-                pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=fingerprint
-            )
-
-    ask = Ask(
-        pair=pair,
-        data=[dataset.name, dataset.split, dataset.fingerprint],
-        settings={**asdict(options.settings), "device": options.device, "revision": options.revision},
-        part=() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top),
-    )
-    if not (options.cache and ask.certain):
-        return measure()
-    return ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
-
-
 # --- where runs are written -----------------------------------------------------------------------
 
 
-def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: Path = RUNS) -> Path:
-    """The folder for runs of a pair on a dataset, under quantdrift-runs.
-
-    Other data may have the same name. Whoever comes second gets a folder of their own, which is said on standard
-    error: a run never takes the place of one on other data.
-    """
-    from quantdrift.base.records import read_json
-
-    models = (pair.reference, "vs", pair.candidate) if isinstance(pair, Versus) else (str(pair),)
-    name = "_".join(slug(part) for part in (*models, "on", dataset.name))
-    place = root / f"{name}{ending}"
-    for record in (place / "run.json", *place.glob("*/run.json")):
-        try:
-            data = read_json(record)["data"]
-            whole = (data.get("corpus_size") or {}).get("corpus_fingerprint") or data["fingerprint"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not a run; writing one there says so
-        if whole != dataset.fingerprint:
-            own = root / f"{name}-{dataset.fingerprint[:8]}{ending}"
-            note(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
-            return own
-    return place
-
-
-def slug(text: str) -> str:
-    """The text as a file name that every file system takes; ./model gives that of model."""
-    return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
-
-
 # --- what a run says ------------------------------------------------------------------------------
-
-
-def shown_run(run: Run) -> Shown:
-    """What a run found, how its candidate was made, and where it lies."""
-    record = run.record
-    said = verdict(record)
-    notes = [f"note: {each}" for each in record["data"]["warnings"]]
-    return Shown(
-        data={**record, "path": str(run.path), "verdict": asdict(said)},
-        title=f"{record['spec']} on {record['data']['name']}",
-        about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
-        grids=[metric_grid(headlines(record))],
-        lines=[f"Verdict: {said.word}. {said.sentence} {said.next}".rstrip(), *findings(record)],
-        next=[
-            f"\nrun folder: {run.path}",
-            f"which inputs changed, with their texts: quantdrift show {run.path}",
-            f"all metrics: quantdrift metrics {run.path}",
-            f"as a page for a browser: quantdrift report {run.path}",
-        ],
-    )

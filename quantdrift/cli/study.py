@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from quantdrift.ask import State
-from quantdrift.base.display import clean, duration, note
-from quantdrift.base.errors import DiskError, StudyError
-from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.display import note
+from quantdrift.base.errors import StudyError
 from quantdrift.base.text import counted, percent
-from quantdrift.cli import Interrupted
+from quantdrift.cli.measuring import RUNS
 from quantdrift.cli.options import ENGINE, KEEP, METRIC, WORKERS, argument, flag, option, prints
-from quantdrift.cli.run import RUNS
+from quantdrift.cli.studying import measured
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
-from quantdrift.study.folder import (
-    STUDY,
-    FailedCell,
-    PlannedCell,
-    StudyFolder,
-    StudyKind,
-    check_folder,
-    open_study,
-    plan_into,
-)
-from quantdrift.study.plan import Cell, Study, cells_of, read_study
-from quantdrift.study.sources import Data, fingerprint_of
+from quantdrift.study.folder import STUDY, StudyFolder, open_study
+from quantdrift.study.plan import Study, read_study
 from quantdrift.study.suites import load_suite
 
 if TYPE_CHECKING:
     from quantdrift.compare.pooled import Pooled
-    from quantdrift.engine.study import Work
     from quantdrift.metrics import Metric
     from quantdrift.study.results import Sized
 
@@ -280,230 +264,6 @@ def _asked_for(options: Running) -> tuple[Study, str]:
     return read_study(options.file), options.file.stem
 
 
-class Means(Protocol):
-    """What a command that measures a study is told of how."""
-
-    @property
-    def device(self) -> str | None: ...  # noqa: D102 -- an option, as the next two
-    @property
-    def cache(self) -> bool: ...  # noqa: D102
-    @property
-    def quiet(self) -> bool: ...  # noqa: D102
-
-
-def measured(
-    study: Study,
-    out: Path,
-    options: Means,
-    *,
-    again: bool = False,
-    plan: bool = False,
-    probe: bool = True,
-    kind: StudyKind = "grid",
-    engine: str | None = None,
-    workers: int | None = None,
-    keep: bool = False,
-) -> Shown:
-    """Measure the open cells of a study in its folder; what is done in the end.
-
-    Args:
-        study: its cells.
-        out: its folder.
-        options: device, cache and display.
-        again: whether cells that failed are tried again.
-        plan: whether to say what there is to do, and stop.
-        probe: whether each model is loaded first, to tell how long it will take.
-        kind: what its results are read as.
-        engine: who works through corpora in shards.
-        workers: how many.
-        keep: whether embeddings of their documents are kept.
-    """
-    cells = cells_of(study)
-    check_folder(out)
-    data = Data(progress=Silent() if options.quiet else Terminal())
-    folder = plan_into(
-        out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
-    )
-    pairs = list(zip(cells, folder.cells, strict=True))
-    states = {planned.name: folder.state(planned) for planned in folder.cells}
-    left = {"done"} if again else {"done", "failed"}
-    to_do = [(cell, planned) for cell, planned in pairs if states[planned.name] not in left]
-    if not to_do:
-        return _plan(folder, states, [], 0)
-    from quantdrift.engine.store import EmbeddingStore, default_store
-    from quantdrift.engine.study import run_cells, survey
-    from quantdrift.engine.workers import Workers
-
-    store = default_store() if options.cache else EmbeddingStore(None)
-    bars: Progress = Silent() if options.quiet else Terminal()
-    works = []
-    if probe:
-        timed = [run.record for _, planned in pairs if (run := folder.run(planned)) is not None]
-        works = survey(to_do, data, store=store, progress=bars, device=options.device, timed=timed)
-    told = _plan(folder, states, works, len(to_do))
-    if plan:
-        return told
-    for line in (told.title, *_told(works), *told.lines):
-        note(line)
-    if again:
-        for _, planned in to_do:
-            folder.forget_failure(planned)
-    expected = {name: seconds for work in works for name, seconds in work.of_cells.items()}
-    display = Display(len(to_do), expected, quiet=options.quiet)
-    try:
-        with display.shown():
-            run_cells(
-                to_do,
-                folder,
-                data,
-                store=store,
-                progress=display,
-                announce=display.announce,
-                failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
-                device=options.device,
-                workers=Workers(engine=engine or "local", n=workers),
-                keep=keep,
-            )
-    except KeyboardInterrupt:
-        raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None
-    except DiskError as error:
-        raise DiskError(f"{error}. Finished cells are in {out}; the same command goes on from there") from error
-    return _ended(folder)
-
-
-class Display:
-    """One display for a whole study: the cells, and the stage that the cell is at; lines where there is no terminal."""
-
-    def __init__(self, n_cells: int, expected: Mapping[str, float], *, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bars
-        from rich.table import Column
-
-        from quantdrift.base.console import console
-
-        out = console(error=True)
-        named = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-        left = TextColumn("{task.fields[left]}", markup=False)
-        columns = (named, BarColumn(bar_width=16), MofNCompleteColumn(), left)
-        self._bars = Bars(*columns, console=out, transient=True, expand=True, disable=quiet)
-        self._lines = not quiet and not out.is_terminal
-        self._n, self._at, self._start = n_cells, 0, time.monotonic()
-        self._expected, self._before, self._passed = expected, 0.0, 0.0
-        self._all = self._bars.add_task("", total=n_cells, left="")
-        self._stage = self._bars.add_task("", total=None, left="")
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Inside, the display is there."""
-        with self._bars:
-            yield
-
-    def announce(self, cell: Cell) -> None:
-        """Say which cell comes now, and how long the rest takes if it goes on like this."""
-        done, spent = self._at, time.monotonic() - self._start
-        self._at += 1
-        self._passed, self._before = self._passed + self._before, self._expected.get(cell.name, 0.0)
-        left = f"about {duration(self._left(spent, done))} left" if done else ""
-        named = f"{cell.called}@{cell.spec.scheme} on {cell.data.called}"
-        self._bars.update(self._all, completed=done, description=clean(named), left=left)
-        if self._lines:
-            note(f"cell {self._at:,} of {self._n:,}: {named}{left and f'; {left}'}")
-
-    def _left(self, spent: float, done: int) -> float:
-        """Seconds for the rest, if it goes on like this; cells weigh what was expected of them, where that is known."""
-        rest = sum(self._expected.values()) - self._passed
-        return spent * rest / self._passed if self._passed else spent / done * (self._n - done)
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage of the cell."""
-        self._bars.reset(self._stage, total=total, description=f"  {clean(name)}")
-        yield lambda steps: self._bars.advance(self._stage, steps)
-
-
-def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work], to_do: int) -> Shown:
-    told = Counter(states.values())
-    seconds, size = sum(work.seconds for work in works), sum(work.bytes for work in works)
-    rows = [
-        [
-            work.model,
-            work.data,
-            f"{work.cells:,}",
-            f"{work.inputs:,}",
-            f"{work.passes:.1f}",
-            "kept" if work.kept else "to make",
-            duration(work.seconds),
-            duration(work.calibrating),
-            _size(work.bytes),
-        ]
-        for work in works
-        if not work.problem
-    ]
-    head = ["model", "data", "cells", "inputs", "passes", "reference", "encoding", "calibrating", "on disk"]
-    lines = [f"cannot be measured: {work.model} on {work.data}: {work.problem}" for work in works if work.problem]
-    if seconds:
-        calibrating = sum(work.calibrating for work in works)
-        lines.append(
-            f"in all about {duration(seconds)} of encoding, {duration(calibrating)} of calibration and choice of "
-            f"widths, and {_size(size)} in the cache"
-        )
-    if told["failed"]:
-        lines.append(f"{counted(told['failed'], 'cell')} failed before: quantdrift study retry tries again")
-    return Shown(
-        data={
-            "path": str(folder.path),
-            "cells": len(states),
-            "states": dict(told),
-            "to_do": to_do,
-            "work": [asdict(work) for work in works],
-        },
-        title=f"{folder.path}: {counted(len(states), 'cell')}, {told['done']:,} done, {to_do:,} to do",
-        grids=[Grid(head=head, rows=rows, words={"data", "reference"})] if rows else [],
-        lines=lines,
-        code=1 if told["failed"] and not to_do else 0,
-    )
-
-
-def _told(works: Sequence[Work]) -> Iterator[str]:
-    for work in works:
-        if not work.problem:
-            reference = "the reference is kept from before" if work.kept else "the reference is to be made"
-            seconds = work.seconds + work.calibrating
-            yield (
-                f"{work.model} on {work.data}: {counted(work.cells, 'cell')}, {work.passes:.1f} passes of "
-                f"{work.inputs:,} inputs ({reference}){(seconds and f', about {duration(seconds)}') or ''}"
-            )
-
-
-def _ended(folder: StudyFolder) -> Shown:
-    told = Counter(folder.state(cell) for cell in folder.cells)
-    failed = [(cell, why) for cell in folder.cells if (why := folder.failure(cell)) is not None]
-    return Shown(
-        data={
-            "path": str(folder.path),
-            "states": dict(told),
-            "failed": [{"name": cell.name, "reason": why.reason} for cell, why in failed],
-        },
-        title=f"{folder.path}: {told['done']:,} of {counted(len(folder.cells), 'cell')} done",
-        lines=list(_reasons(failed)),
-        next=[
-            f"\nwhat they say: quantdrift study results {shlex.quote(str(folder.path))}",
-            *(["to try again what failed: the same line with retry in place of run"] if failed else []),
-        ],
-        code=1 if failed else 0,
-    )
-
-
-def _reasons(failed: Sequence[tuple[PlannedCell, FailedCell]]) -> Iterator[str]:
-    """Why cells failed, each reason once."""
-    names: dict[str, list[str]] = {}
-    for cell, why in failed:
-        names.setdefault(why.reason, []).append(cell.name)
-    for reason, cells in names.items():
-        others = f" and {len(cells) - 1:,} more" if cells[1:] else ""
-        yield f"failed: {cells[0]}{others}: {reason}"
-
-
 def _opened(study: Path, out: Path | None) -> StudyFolder:
     """The folder of a study, also where its study.yaml is named."""
     if study.suffix in {".yaml", ".yml"}:
@@ -513,10 +273,6 @@ def _opened(study: Path, out: Path | None) -> StudyFolder:
     if not (study / STUDY).is_file() and study.name != STUDY:
         raise StudyError(f"expected the folder of a study, with {STUDY}, or its study.yaml; got {study}")
     return open_study(study)
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.0f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:,.1f} GB"  # noqa: PLR2004 -- a gigabyte
 
 
 COMMANDS = {"run": run, "status": status, "results": results, "retry": retry}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.shards import ShardedDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.forecast import Forecast
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
@@ -60,8 +59,7 @@ class Work:
         passes: whole passes to make: by the reference, where it is not kept from before, and by the candidates.
         kept: whether the reference's outputs are kept from before.
         seconds: expected for these passes, at the rate of a few inputs.
-        calibrating: seconds expected for calibrations and choices of widths.
-        of_cells: seconds expected for each cell, by its name.
+        of_cells: seconds of encoding expected for each cell, by its name.
         bytes: of the outputs that will be kept.
         problem: why nothing can be done.
     """
@@ -73,26 +71,16 @@ class Work:
     passes: float = 0.0
     kept: bool = False
     seconds: float = 0.0
-    calibrating: float = 0.0
     of_cells: Mapping[str, float] = field(default_factory=dict)
     bytes: int = 0
     problem: str = ""
 
 
 def survey(
-    cells: Sequence[Open],
-    data: Data,
-    *,
-    store: EmbeddingStore,
-    progress: Progress,
-    device: str | None,
-    timed: Iterable[Mapping[str, Any]] = (),
+    cells: Sequence[Open], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
 ) -> list[Work]:
-    """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into.
-
-    A calibration takes what it took in runs of the model that are `timed`, or what a short one tells.
-    """
-    found, forecast, models = [], Forecast(timed), _Models(device)
+    """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
+    found, models = [], _Models(device)
     with progress.stage("looking at what there is to do", len(cells)) as tell:
         for group in _groups(cells):
             first = group[0][0]
@@ -104,7 +92,7 @@ def survey(
                 found.append(
                     _told_nothing(group, data)
                     if first.data.retriever is not None
-                    else _work(group, model, data, forecast=forecast, store=store, progress=progress)
+                    else _work(group, model, data, store=store, progress=progress)
                 )
             except QuantDriftError as error:
                 found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
@@ -127,15 +115,7 @@ def _told_nothing(group: Sequence[Open], data: Data) -> Work:
     return Work(model=first.called, data=first.data.called, cells=len(group), inputs=pairs, passes=len(group) + 1.0)
 
 
-def _work(
-    group: Sequence[Open],
-    model: LocalModel,
-    data: Data,
-    *,
-    forecast: Forecast,
-    store: EmbeddingStore,
-    progress: Progress,
-) -> Work:
+def _work(group: Sequence[Open], model: LocalModel, data: Data, *, store: EmbeddingStore, progress: Progress) -> Work:
     first = group[0][0]
     opened = _opened(first, model, data)
     flow = Flow(pair=opened.pair, settings=settings_of(first), store=store, progress=progress)
@@ -144,15 +124,14 @@ def _work(
     pace, dim = flow.pace(sides[-1])
     sizes = [float(side.work().sum()) for side in sides]
     missing = sum(size for size, there in zip(sizes, kept, strict=True) if not there)
-    wanted, calibrating, of_cells = missing, 0.0, dict[str, float]()
+    wanted, of_cells = missing, dict[str, float]()
     one_of_each: dict[Spec, Cell] = {}
     for cell, _ in group:  # what is encoded for one size of a corpus is kept for all
         one_of_each.setdefault(cell.spec, cell)
     for cell in one_of_each.values():
-        own, candidate = _opened(cell, model, data), sizes[0] if cell.spec.scheme.query_only else sum(sizes)
-        made = forecast.calibration(own, flow, pace) + forecast.choice(own, flow)
-        of_cells[cell.name] = made + pace * (candidate if of_cells else candidate + missing)
-        wanted, calibrating = wanted + candidate, calibrating + made
+        candidate = sizes[0] if cell.spec.scheme.query_only else sum(sizes)
+        of_cells[cell.name] = pace * (candidate if of_cells else candidate + missing)
+        wanted += candidate
     inputs = sum(len(side.ids) for side in sides)
     return Work(
         model=first.called,
@@ -162,7 +141,6 @@ def _work(
         passes=wanted / sum(sizes),
         kept=all(kept),
         seconds=wanted * pace,
-        calibrating=calibrating,
         of_cells=of_cells,
         bytes=round(4 * inputs * dim * wanted / sum(sizes)),
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import clean, say
 from quantdrift.base.errors import DataError
+from quantdrift.cli.measuring import RUNS, default_place
 from quantdrift.cli.options import SPEC, Measuring, argument, option, prints
-from quantdrift.cli.run import RUNS, default_place
 from quantdrift.runs.words import data_line
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, Measuring, argument, corpus, option, prints
-from quantdrift.cli.run import default_place
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import parse

@@ -13,8 +13,8 @@ from pathlib import Path
 from quantdrift.base.display import say
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.records import check_writable
+from quantdrift.cli.measuring import shown_run
 from quantdrift.cli.options import SPEC, option
-from quantdrift.cli.run import shown_run
 from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.show.output import emit
 from quantdrift.spec.grammar import parse

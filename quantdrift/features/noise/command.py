@@ -66,8 +66,8 @@ def command(options: NoiseOptions) -> Shown:
     against = None if options.against is None else _held(options.against, dataset.fingerprint)
     if is_endpoint(options.model):
         return _of_server(options, dataset, against)
-    from quantdrift.cli.run import RUNS, slug
-    from quantdrift.cli.study import measured
+    from quantdrift.cli.measuring import RUNS, slug
+    from quantdrift.cli.studying import measured
     from quantdrift.engine.refusals import check_pair
     from quantdrift.features.noise.study import METRICS, of_results, ways
     from quantdrift.metrics import parse_metric

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import duration, note
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.text import counted
+from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
-from quantdrift.cli.run import default_place
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Spec, chooses, parse

@@ -97,7 +97,7 @@ def command(options: RagOptions) -> Shown:
 
 def _answered(options: RagOptions) -> tuple[RagRecord, Path]:
     """What a generator or a reader answers, and the folder of the result."""
-    from quantdrift.cli.run import RUNS, slug
+    from quantdrift.cli.measuring import RUNS, slug
     from quantdrift.features.rag.answers import RECORD, RagRecord
     from quantdrift.features.rag.questions import ANSWERS, read_questions
     from quantdrift.runs.folder import find_runs

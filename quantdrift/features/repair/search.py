@@ -216,12 +216,12 @@ class Workshop:
     def run(self, scheme: Scheme) -> Run:
         """A whole run of a way, with rates over the held-out queries; one that is there already is not made again."""
         opened, _ = self.open(scheme)
-        place = self.out / _folder_name(scheme)
+        place = self.out / str(_plain(scheme))
         settings = replace(self.settings, noise_floor=False)
         pair, allocation = opened.quantized, opened.quantized.allocation
         widths = None if allocation is None else list(allocation.width_of.values())
         ask = Ask(
-            pair=opened.name,
+            pair=replace(self.spec, scheme=_plain(scheme)),
             data=[str(opened.data["fingerprint"])],
             settings={**asdict(settings), "runtime": dict(pair.runtime)},
             part=["held out", None if self.held is None else self.held.tolist(), "widths", widths],
@@ -236,10 +236,9 @@ class Workshop:
         )
 
 
-def _folder_name(scheme: Scheme) -> str:
-    """The scheme as the name of a folder; an allocation's file is not named."""
-    plain = replace(scheme, options=tuple(each for each in scheme.options if each[0] not in {"allocation", "widths"}))
-    return str(plain)
+def _plain(scheme: Scheme) -> Scheme:
+    """The scheme without the file of an allocation: the widths in it are what counts."""
+    return replace(scheme, options=tuple(each for each in scheme.options if each[0] not in {"allocation", "widths"}))
 
 
 def repair_model(

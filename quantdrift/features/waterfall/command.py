@@ -44,8 +44,8 @@ def command(options: WaterfallOptions) -> Shown:
 
     For example: quantdrift waterfall minilm@W4+emb=int8+index=IVF64,PQ16 --data ./cranfield
     """
-    from quantdrift.cli.run import default_place
-    from quantdrift.cli.study import measured
+    from quantdrift.cli.measuring import default_place
+    from quantdrift.cli.studying import measured
     from quantdrift.engine.refusals import check_pair
     from quantdrift.features.waterfall.page import grid_of
     from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfalls_of

@@ -11,6 +11,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from scipy.stats import binomtest
 
+from quantdrift import ask
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
@@ -113,19 +114,35 @@ def test_a_folder_of_something_else_is_refused(place: Path, quantdrift: Run) -> 
     assert "expected the folder of a study" in quantdrift("study", "status", "mine", code=2, quiet=False)
 
 
-def test_the_plan_tells_what_calibration_takes(place: Path, quantdrift: Run) -> None:
-    """By a short probe first, and by the cells that were timed then; data-free schemes take none."""
-    write(place, schemes=["W4-gptq", "W3-gptq", "W4", "W3.5+gap"], data=[str(place / "a")])
+def test_the_plan_tells_what_encoding_takes(place: Path, quantdrift: Run) -> None:
+    """The reference is encoded with the first cell, unless it is kept; "query" leaves the documents alone."""
+    write(place, schemes=["W4", "W3", "W3+query"], data=[str(place / "a")])
     (work,) = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--json"))["work"]
-    cells = work["of_cells"]
-    gptq, rtn = (next(cells[name] for name in cells if scheme in name) for scheme in ("W3-g128-gptq", "W4-g128-rtn"))
-    assert work["calibrating"] > 0
-    assert gptq > rtn > 0
-    assert sum(cells.values()) == pytest.approx(work["seconds"] + work["calibrating"])
-    assert "calibrating" in quantdrift("study", "run", "study.yaml", "--plan")
-    write(place, schemes=["W4-gptq"], data=[str(place / "a")])
+    first, second, queries = work["of_cells"].values()
+    assert first == pytest.approx((1 if work["kept"] else 2) * second)
+    assert 0 < queries < second
+    assert first + second + queries == pytest.approx(work["seconds"])
+
+
+def test_a_cell_is_open_again_where_a_file_of_its_scheme_or_a_library_is_another(
+    place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = Path("texts.txt").absolute()
+    texts.write_text("one text of the corpus\nanother of it\n")
+    write(place, schemes=["W8", f"W4-adaround+calib={texts}"], data=[str(place / "a")])
     quantdrift("study", "run", "study.yaml", "--no-probe")
-    write(place, schemes=["W4-gptq", "W3-gptq"], data=[str(place / "a")])
-    (work,) = json.loads(quantdrift("study", "run", "study.yaml", "--plan", "--json"))["work"]
-    made = read_run(next(FOLDER.glob("cells/*W4*"))).record["quantization"]
-    assert work["calibrating"] > made["seconds_in_method"]
+    before = stamps()
+    quantdrift("study", "run", "study.yaml", "--no-probe")
+    assert stamps() == before
+    texts.write_text("one text of the corpus\nyet another of it\n")
+    quantdrift("study", "run", "study.yaml", "--no-probe")
+    changed = [name for name, stamp in stamps().items() if before[name] != stamp]
+    assert len(changed) == 1
+    assert "adaround" in changed[0]
+    monkeypatch.setattr(ask, "version_of", lambda name: "99" if name == "torch" else None)
+    ask.libraries.cache_clear()
+    try:
+        quantdrift("study", "run", "study.yaml", "--no-probe")
+    finally:
+        ask.libraries.cache_clear()
+    assert all(before[name] != stamp for name, stamp in stamps().items())

@@ -1,5 +1,6 @@
 """One object, printed as tables, JSON or Markdown; and what `quantdrift --help` loads."""
 
+import ast
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from quantdrift.cli import app
 from quantdrift.show.output import Shown, emit, form_of
 from quantdrift.show.tables import Grid
 from support.command_line import cli
+from support.places import ROOT
 
 SHOWN = Shown(
     data={"flips": 3},
@@ -91,3 +93,18 @@ def test_a_name_that_is_not_known_gets_the_nearest(words: tuple[str, ...], said:
     code, out, err = cli(*words)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_no_command_imports_another() -> None:
+    shared = {"options", "measuring", "studying"}
+    files = [*ROOT.glob("quantdrift/cli/*.py"), *ROOT.glob("quantdrift/features/*/command.py")]
+    commands = {f"quantdrift.cli.{file.stem}" for file in files if file.parent.name == "cli"} - {
+        f"quantdrift.cli.{name}" for name in (*shared, "__init__")
+    }
+    commands |= {f"quantdrift.features.{file.parent.name}.command" for file in files if file.name == "command.py"}
+    assert {"quantdrift.cli.run", "quantdrift.features.repair.command"} <= commands
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+                assert not names & commands, file

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.records import sealed
-from quantdrift.cli.run import RUNS, default_place
+from quantdrift.cli.measuring import RUNS, default_place
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_pair
 from support.command_line import cli

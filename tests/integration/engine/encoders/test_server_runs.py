@@ -12,7 +12,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 from sentence_transformers import SentenceTransformer
 
 from quantdrift.base.progress import Silent
-from quantdrift.cli.run import shown_run
+from quantdrift.cli.measuring import shown_run
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run as run_pair
