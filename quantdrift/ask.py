@@ -18,6 +18,7 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
 from quantdrift.checkpoints.named import resolve
+from quantdrift.quantizers import PACKAGES
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint
 
@@ -27,8 +28,9 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
     *("scikit-learn", "accelerate", "peft", "pillow", "timm", "open-clip-torch", "mteb", "beir", "lm_eval"),
-    *("gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum", "bitsandbytes", "compressed-tensors", "torchao"),
-    *("gguf", "onnx", "onnxruntime", "onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "usearch", "numba"),
+    *PACKAGES,
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnxruntime", "onnxruntime-gpu"),
+    *("faiss-cpu", "faiss-gpu", "usearch", "numba"),
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
 

@@ -6,6 +6,7 @@ such objects from elsewhere. Nothing else lists them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
@@ -16,27 +17,37 @@ from typing import Any, Generic, TypeVar
 from quantdrift.base.errors import QuantDriftError
 
 Entry = TypeVar("Entry")
+_NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
+REGISTRIES: dict[str, Registry[Any]] = {}
+"""All that there are so far, by group."""
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
     """Objects by name: those of a package of ours, and those of the entry points of a group.
 
-    A module's name is the object's, with "-" for "_"; a module that begins with "_" or has no such object is none.
+    A module's name is the object's, with the joint for "_". A module without such an object is none. What another
+    package gives and cannot be loaded is in `broken`, and is told when it is asked for: the rest goes on working.
 
     Attributes:
         group: of the entry points, e.g. "quantdrift.features".
         package: of our own modules.
         attribute: name of the object in each.
         kind: what an object has to be.
+        joint: what stands for "_" in names.
+        broken: names of entry points that give no such object, to the reason.
     """
 
-    def __init__(self, group: str, *, package: str, attribute: str, kind: type[Entry]) -> None:
-        self.group, self.package, self.attribute, self.kind = group, package, attribute, kind
+    def __init__(self, group: str, *, package: str, attribute: str, kind: type[Entry], joint: str = "-") -> None:
+        self.group, self.package, self.attribute, self.kind, self.joint = group, package, attribute, kind, joint
+        self.broken: dict[str, str] = {}
+        REGISTRIES[group] = self
 
     @cached_property
     def _ours(self) -> dict[str, str]:
         within = import_module(self.package).__path__
-        return {module.name.replace("_", "-"): f"{self.package}.{module.name}" for module in iter_modules(within)}
+        return {
+            module.name.replace("_", self.joint): f"{self.package}.{module.name}" for module in iter_modules(within)
+        }
 
     @cached_property
     def _others(self) -> dict[str, EntryPoint]:
@@ -44,24 +55,26 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        entries: dict[str, Any] = {
+        found: dict[str, Any] = {
             name: getattr(import_module(module), self.attribute, None) for name, module in self._ours.items()
         }
-        entries = {name: entry for name, entry in entries.items() if entry is not None}
+        entries: dict[str, Entry] = {name: entry for name, entry in found.items() if entry is not None}
         for name, point in self._others.items():
-            if name in entries:
-                raise QuantDriftError(f"{point.value} of {self.group} takes the name {name!r}, which quantdrift has")
             try:
-                entries[name] = point.load()
+                entries[name] = self._loaded(name, point, taken=name in entries)
             except Exception as error:  # somebody else's module
-                raise QuantDriftError(
-                    f"{name!r} of {self.group}, {point.value}, cannot be loaded: {type(error).__name__}: {error}. "
-                    "Mend or uninstall the package that gives it"
-                ) from error
-        for name, entry in entries.items():
-            if not isinstance(entry, self.kind):
-                raise QuantDriftError(f"{name!r} of {self.group}: expected {self.kind.__name__}, got {entry!r:.80}")
+                self.broken[name] = f"{type(error).__name__}: {error}"
         return entries
+
+    def _loaded(self, name: str, point: EntryPoint, *, taken: bool) -> Entry:
+        if taken:
+            raise ValueError(f"quantdrift has a {name!r} of its own")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"expected a name in lower case, got {name!r}")
+        entry = point.load()
+        if not isinstance(entry, self.kind):
+            raise TypeError(f"expected {self.kind.__name__}, got {entry!r:.80}")
+        return entry
 
     def module(self, name: str) -> str | None:
         """Name of the module that an object comes from; None if there is none of this name."""
@@ -70,7 +83,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return self._ours.get(name) or self._others[name].module
 
     def __getitem__(self, name: str) -> Entry:
-        return self._entries[name]
+        entries = self._entries
+        if name in self.broken and name not in entries:
+            raise QuantDriftError(
+                f"{name!r}, which {self._others[name].value} adds to {self.group}, cannot be used: "
+                f"{self.broken[name]}. Mend or uninstall the package that it comes from"
+            )
+        return entries[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -51,9 +51,7 @@ def command(
         "reference,candidate.",
         default="candidate",
     ),
-    out: Path | None = option(
-        "-o --out FOLDER: Write a run folder, which quantdrift metrics, breakdown and compare read."
-    ),
+    out: Path | None = option("-o --out FOLDER: Write a run folder, which quantdrift metrics and compare read."),
 ) -> Shown:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 

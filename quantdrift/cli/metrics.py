@@ -9,16 +9,19 @@ import numpy as np
 
 from quantdrift.base.display import one_line
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.cli.options import METRIC, RUNS, argument, option, prints
+from quantdrift.base.text import counted
+from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, prints
+from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.runs.folder import Run, classifies, find_runs
+from quantdrift.runs.folder import Run, classifies, find_runs, refuse_copies
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid, metric_grid
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.estimates import Estimate, as_json
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
+_OF_BUCKETS = ("flip@1", "harm", "benefit")
 _OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
 
 
@@ -28,19 +31,34 @@ def command(
     runs: list[Path] = argument(RUNS),
     metric: list[str] | None = option(METRIC),
     per_input: bool = option("One row per input instead of the mean or median.", default=False),
+    by: str | None = option(
+        "NAME: Sort inputs into buckets by separation, contenders, or any other metric, and compute metrics in each: "
+        "which inputs change, which are harmed."
+    ),
+    edges: str | None = option(
+        "A,B,...: With --by: where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation "
+        "and contenders, quartiles for others, if not given."
+    ),
 ) -> Shown:
     """Compute metrics again from run folders, without the model (and without torch).
 
     One run: every metric with its interval and meaning. Several: one row per run, with flip@1, separation,
     relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and coverage@0.10 in place of the last
-    two if all runs are on classification data.
+    two if all runs are on classification data. With --by, every input of every run counts once, and without -m the
+    metrics are flip@1, harm and benefit.
     """
+    if edges is not None and by is None:
+        raise QuantDriftError("--edges are of buckets: expected --by NAME too")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
     found = find_runs(runs)
     if per_input:
         if len(found) > 1:
             raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
+        if by is not None:
+            raise QuantDriftError("expected one of --per-input and --by")
         return _per_input(found[0].evidence(), chosen)
+    if by is not None:
+        return _in_buckets(found, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
     if len(found) > 1:
         classified = all(classifies(run.record) for run in found)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
@@ -60,6 +78,29 @@ def command(
 def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
     values = {name: estimate.to_json() for name, estimate in estimates.items()}
     return {"path": str(run.path), "data": run.record["data"]["name"], "spec": run.record["spec"], "metrics": values}
+
+
+def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | None) -> Shown:
+    starts = None if edges is None else decimals(edges, "--edges", "0,0.1,1")
+    refuse_copies(runs)
+    evidence = [run.evidence() for run in runs]
+    buckets = breakdown(evidence, by=parse_metric(by), metrics=metrics, edges=starts)
+    rows = [[range_words(each.where), f"{each.n:,}", *map(cell, metrics, each.estimates.values())] for each in buckets]
+    outside = sum(one.n_inputs for one in evidence) - sum(bucket.n for bucket in buckets)
+    note = f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {by}."
+    return Shown(
+        data={
+            "runs": [str(run.path) for run in runs],
+            "by": by,
+            "buckets": [
+                as_json({"low": each.where.low, "high": each.where.high, "n": each.n, "metrics": each.estimates})
+                for each in buckets
+            ],
+        },
+        title=f"{counted(len(runs), 'run')}, 95 % intervals",
+        grids=[Grid(head=[by, "inputs", *map(str, metrics)], rows=rows)],
+        lines=[note] if outside else [],
+    )
 
 
 def _per_input(evidence: Evidence, chosen: list[Metric]) -> Shown:

@@ -10,6 +10,7 @@ from quantdrift.data.images import Kind
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import (
     CODED,
     DEPLOYMENT_KEYS,
@@ -24,15 +25,6 @@ from quantdrift.spec.grammar import (
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
-_OPTIONS = {
-    "rtn": (),
-    "adaround": ("guided",),
-    "awq": (),
-    "gptq": ("backend", "grid", "guided"),
-    "gptq_ao": ("backend", "grid", "guided"),
-    "hqq": (),
-}
-"""Settings that a method itself takes; `calib` and `seed` are the calibration's."""
 _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
 _OF_FILES = ("allocation", "widths")
@@ -48,7 +40,7 @@ _DIM = 20_160
 
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS, *DEPLOYMENT_KEYS} - {"search"}
+    takes = {*QUANTIZERS[scheme.quantizer].options, *_OF_MODELS, *DEPLOYMENT_KEYS} - {"search"}
     if scheme.option("index") is not None:
         takes |= {"search", "seed"}
     elif scheme.option("rescore") is not None and scheme.option("emb") not in CODED:

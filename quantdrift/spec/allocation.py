@@ -15,7 +15,8 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, QuantDriftError, SpecError
 from quantdrift.base.records import AS_LIST, Record, sealed
-from quantdrift.spec.grammar import DEFAULT_QUANTIZER, POSSIBLE_BITS, QUANTIZERS
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.spec.grammar import DEFAULT_QUANTIZER, POSSIBLE_BITS
 
 Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]

@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 from urllib.parse import urlsplit
 
+from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, nearest
+from quantdrift.quantizers import QUANTIZERS
 
 MIN_BITS, MAX_BITS = 2, 8
 """Of quantized weights."""
@@ -26,8 +28,6 @@ FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 
-_CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
-QUANTIZERS = ("rtn", "gptq", "gptq_ao", "awq", "hqq", "adaround")
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
 ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
@@ -48,6 +48,9 @@ OPTION_KEYS = tuple(
 )
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
+_BACKENDS = tuple(
+    dict.fromkeys(each.name for one in QUANTIZERS.values() if "backend" in one.options for each in one.packages)
+)
 
 # --- the grammar ----------------------------------------------------------------------------------
 
@@ -63,7 +66,7 @@ DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "f
 _VALUES = {
     "act": ("tensor|token", "tensor (one scale, from calibration) or token (a scale for each token, as it runs)"),
     "attention": ("eager|sdpa", "eager or sdpa"),
-    "backend": ("gptqmodel|auto-gptq|optimum", "gptqmodel, auto-gptq or optimum"),
+    "backend": ("|".join(_BACKENDS), " or ".join((", ".join(_BACKENDS[:-1]), _BACKENDS[-1]))),
     "batch": ("[1-9][0-9]{0,4}", "a whole number, 1 or more"),
     "calib": (
         r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
@@ -468,8 +471,8 @@ def _scheme_at(text: str, start: int, end: int) -> Scheme:
     try:
         written = scheme_of(stored["file"], stored["rest"])
         return Scheme(**_read_scheme(written, 0, len(written)))
-    except (QuantDriftError, RuntimeError) as error:  # pathlib's, of a home that is not known
-        expected = f"a file of quantdrift allocate, and behind it what fits: {' '.join(str(error).split())}"
+    except (QuantDriftError, RuntimeError, UnicodeError) as error:  # pathlib's, of a home or letters that are not known
+        expected = f"a file of quantdrift allocate, and behind it what fits: {clean(str(error))}"
         raise error_at(text, start, end, "unusable allocation", expected) from error
 
 
@@ -626,7 +629,7 @@ def needs_inputs(criterion: str | None) -> bool:
 
 def calibrates(scheme: Scheme) -> bool:
     """Whether the candidate is made on calibration documents."""
-    by_quantizer = scheme.quantizer in _CALIBRATED and scheme.weight_bits != FULL_BITS
+    by_quantizer = QUANTIZERS[scheme.quantizer].calibrated and scheme.weight_bits != FULL_BITS
     return by_quantizer or (scheme.activation_bits is not None and not scheme.per_token)
 
 

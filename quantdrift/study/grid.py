@@ -9,16 +9,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.base.errors import SpecError, UnknownNameError
-from quantdrift.spec.grammar import (
-    CRITERIA,
-    FULL_BITS,
-    QUANTIZERS,
-    Scheme,
-    calibrates,
-    draws,
-    needs_inputs,
-    parse_scheme,
-)
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.spec.grammar import CRITERIA, FULL_BITS, Scheme, calibrates, draws, needs_inputs, parse_scheme
 
 _Seed = Annotated[int, Field(ge=0)]
 _QUERIES = 128
@@ -41,7 +33,7 @@ def _criterion(name: str) -> str:
 
 
 def _quantizer(name: str) -> str:
-    return _known("quantizer", name, QUANTIZERS)
+    return _known("quantizer", name, [*QUANTIZERS])
 
 
 def _known(kind: str, name: str, names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from quantdrift.compare.buckets import breakdown
 from quantdrift.compare.pooled import standard_error
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, classifies, is_part
 from quantdrift.spec.grammar import DEFAULT_GROUP_SIZE, Scheme
 from quantdrift.statistics.conformal import Statistic
@@ -32,14 +33,7 @@ from quantdrift_paper.law import LEAST_RUNS, law_runs
 
 Kind = Literal["classes", "search"]
 KINDS: tuple[Kind, ...] = ("classes", "search")
-NAMES = {
-    "rtn": "RTN",
-    "hqq": "HQQ",
-    "gptq": "GPTQ",
-    "gptq_ao": "GPTQ (act-order)",
-    "awq": "AWQ",
-    "adaround": "AdaRound",
-}
+NAMES = {name: QUANTIZERS[name].title for name in ("rtn", "hqq", "gptq", "gptq_ao", "awq", "adaround")}
 """Quantizers in the order of the paper's tables."""
 _BITS = (4, 3)
 _NONE = "--"

@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "metrics chosen": "metrics runs -m gold_lost@3 -m flip@1:separation=0..0.2 -m rbo@10 --json",
     "metrics per input": "metrics runs/w3 --per-input -m flip@1 -m separation --json",
     "metrics unknown": "metrics runs/w4 -m flop@1 --json",
-    "breakdown": "breakdown runs --json",
+    "breakdown": "metrics runs --by separation --json",
     "compare": "compare runs/w4 runs/w3 --margin 0.05 --json",
     "law": "law runs tinies --json",
     "contenders": "contenders runs --json",

@@ -69,7 +69,7 @@ def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[o
         ("diff", good, run, "--arms", "reference,candidate"),
         ("certify", run, "--check", check, "--json"),
         ("route", run, good, "--json"),
-        ("breakdown", run),
+        ("metrics", run, "--by", "separation"),
         ("law", good, run),
         ("contenders", run, good, "--json"),
         ("gate", run, "--baseline", baseline),

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import SpecError
-from quantdrift.spec.grammar import CRITERIA, OPTION_KEYS, QUANTIZERS, Scheme, Spec, parse, parse_scheme
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.spec.grammar import CRITERIA, OPTION_KEYS, Scheme, Spec, parse, parse_scheme
 
 Made = TypeVar("Made")
 
@@ -55,7 +56,7 @@ def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
     weight_bits = draw(whole if criterion is None else whole | st.floats(2, 8))
     number = draw(st.sampled_from([str(weight_bits), str(weight_bits).removesuffix(".0")]))
     group_size = draw(st.none() | st.just(128) | st.integers(1, 999_999_999))
-    quantizer = draw(st.sampled_from(QUANTIZERS))
+    quantizer = draw(st.sampled_from([*QUANTIZERS]))
     query_only = draw(st.booleans())
     pairs = draw(OPTIONS) | draw(st.sampled_from([{}, {"act": "token"}] if activation_bits else [{}]))
 
@@ -122,6 +123,7 @@ def assert_no_surprise(text: str) -> None:
 
 @given(st.text(max_size=40) | st.tuples(st.sampled_from(["m@W4-", "m@W3.5+gap"]), NEAR_SPECS).map("".join))
 @example("m@W" + "4" * 5000)
+@example("m@W4-\ud800.json")
 @example("m@W4-g" + "4" * 5000)
 def test_any_text_parses_or_is_a_spec_error(text: str) -> None:
     assert_no_surprise(text)
@@ -141,7 +143,7 @@ FIELDS = st.fixed_dictionaries(
     optional={
         "activation_bits": st.none() | st.integers(4, 8) | ANYTHING,
         "group_size": st.none() | st.integers(1, 256) | ANYTHING,
-        "quantizer": st.sampled_from(QUANTIZERS) | ANYTHING,
+        "quantizer": st.sampled_from([*QUANTIZERS]) | ANYTHING,
         "query_only": st.booleans() | ANYTHING,
         "criterion": st.sampled_from(CRITERIA) | ANYTHING,
         "options": OPTIONS | st.lists(st.tuples(SHARDS, SHARDS), max_size=2),

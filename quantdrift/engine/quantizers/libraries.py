@@ -21,6 +21,7 @@ import torch
 from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.engine.quantizers.base import Moments
+from quantdrift.quantizers import PACKAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,10 @@ class Library:
             ) from error
 
 
-GPTQMODEL = Library(backend="gptqmodel", module="gptqmodel", extra="gptq")
-AUTO_GPTQ = Library(backend="auto-gptq", module="auto_gptq", extra="auto-gptq")
-OPTIMUM = Library(backend="optimum", module="optimum", extra="optimum")
-AUTOAWQ = Library(backend="autoawq", module="awq", extra="awq")
-HQQ = Library(backend="hqq", module="hqq", extra="hqq")
+GPTQMODEL, AUTO_GPTQ, OPTIMUM, AUTOAWQ, HQQ = (
+    Library(backend=name, module=PACKAGES[name].module, extra=PACKAGES[name].extra)
+    for name in ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
+)
 
 
 def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:

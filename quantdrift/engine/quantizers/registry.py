@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from pathlib import Path
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.refusals import refuse_settings
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import FULL_BITS, Scheme
-
-_MODULES = {"rtn": "rtn", "adaround": "adaround", "awq": "awq", "gptq": "gptq", "gptq_ao": "gptq", "hqq": "hqq"}
-"""Quantizer to the module of this package whose `from_scheme(scheme)` makes it."""
 
 
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
@@ -33,9 +29,8 @@ def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
             f"{scheme}: optimum quantizes a whole model to one width; leave out the criterion {scheme.criterion}, "
             "or +backend="
         )
-    module = importlib.import_module(f"{__package__}.{_MODULES[scheme.quantizer]}")
-    from_scheme: Callable[[Scheme], LayerQuantizer] = module.from_scheme
-    return from_scheme(scheme.at(bits))
+    method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(scheme.at(bits))
+    return method
 
 
 def stored_allocation(scheme: Scheme) -> Allocation | None:

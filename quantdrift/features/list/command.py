@@ -10,8 +10,9 @@ from quantdrift.base.errors import UnknownNameError
 from quantdrift.checkpoints.named import ALIASES, EMBEDDED
 from quantdrift.cli.options import argument, prints
 from quantdrift.data.labelled import task_names
-from quantdrift.features.doctor.checks import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
+from quantdrift.features.doctor.checks import components
 from quantdrift.metrics import FAMILIES, members
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
 from quantdrift.study.plan import cells_of
@@ -80,15 +81,16 @@ def _models() -> list[dict[str, Any]]:
 def _quantizers() -> list[dict[str, Any]]:
     known = {each["name"]: each for each in components()}
     rows = []
-    for name, packages in QUANTIZED_BY.items():
+    for name, entry in QUANTIZERS.items():
+        packages = [package.name for package in entry.packages]
         versions = {package: known[package]["version"] for package in packages}
-        unasked = [package for package in packages if package not in ONLY_BY_NAME]
+        unasked = [package.name for package in entry.packages if not package.by_name]
         default = next((package for package in unasked if versions[package]), None)
         rows.append(
             {
                 "quantizer": name,
-                "calibrated": name in CALIBRATED,
-                "backends": list(packages),
+                "calibrated": entry.calibrated,
+                "backends": packages,
                 "default_backend": default or next(iter(unasked), None),
                 "versions": versions,
                 "available": default is not None or not packages,

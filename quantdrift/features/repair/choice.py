@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import MAX_BITS, Scheme
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
@@ -23,8 +24,10 @@ from quantdrift.statistics.paired import paired_rate_difference
 from quantdrift.trust.rescoring import K, within
 from quantdrift.trust.router import percentile_threshold
 
-QUANTIZERS = ("rtn", "hqq", "awq", "gptq", "gptq_ao")
-"""Tried where nothing else is said; adaround takes longer than all of these together."""
+TRIED = tuple(
+    sorted((name for name, entry in QUANTIZERS.items() if entry.tried), key=lambda name: QUANTIZERS[name].calibrated)
+)
+"""Quantizers that are tried where nothing else is said, those that need no data first."""
 GROUPS = (64, 32)
 """Finer groups, where the bits of their scales are within the budget."""
 MORE = 0.125
@@ -52,7 +55,7 @@ class Goals:
     latency: float | None = None
     target: float | None = None
     speed_up: float
-    quantizers: Sequence[str] = QUANTIZERS
+    quantizers: Sequence[str] = TRIED
 
 
 def check_plain(scheme: Scheme) -> None:
@@ -87,7 +90,7 @@ def finer_ways(scheme: Scheme) -> list[Scheme]:
 
 def guided_way(scheme: Scheme) -> Scheme | None:
     """The same with rounding guided by the gap; None where the quantizer weighs no errors, or is guided already."""
-    if scheme.quantizer not in {"gptq", "gptq_ao", "adaround"} or scheme.option("guided") is not None:
+    if "guided" not in QUANTIZERS[scheme.quantizer].options or scheme.option("guided") is not None:
         return None
     return replace(scheme, options=(*scheme.options, ("guided", "gap")))
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import QUANTIZERS, Scheme, Spec, parse
+from quantdrift.spec.grammar import Scheme, Spec, parse
 
 if TYPE_CHECKING:
     from quantdrift.features.repair.choice import Deployment, Goals, Repair
@@ -97,8 +98,7 @@ def command(options: RepairOptions) -> Shown:
 
 
 def _goals(options: RepairOptions) -> Goals:
-    from quantdrift.features.repair.choice import QUANTIZERS as TRIED
-    from quantdrift.features.repair.choice import Goals
+    from quantdrift.features.repair.choice import TRIED, Goals
 
     target = None
     if options.target is not None:

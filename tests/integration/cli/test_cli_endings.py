@@ -116,7 +116,7 @@ def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:
         "sys.exit(bool({'torch', 'transformers', 'mteb'} & {*sys.modules}))"
     )
     run = str(good)
-    words = ["metrics", "certify", "route", "show", "breakdown", "law", "contenders"]
+    words = ["metrics", "certify", "route", "show", "law", "contenders"]
     lines = [*(f"{word} {run}" for word in words), f"compare {run} {run}", "list metrics", "doctor"]
     lines.append(f"diff {run} {run} --arms reference,candidate")
     done = subprocess.run([sys.executable, "-c", program, *lines], capture_output=True, text=True, check=False)

@@ -93,7 +93,7 @@ def every_format(cli: Cli, *arguments: object, code: int = 0, title: bool = Fals
 def test_metrics(cli: Cli, runs: list[Path]) -> None:
     every_format(cli, "metrics", runs[0], title=True)
     every_format(cli, "metrics", *runs)
-    every_format(cli, "breakdown", *runs, "--by", "separation")
+    every_format(cli, "metrics", *runs, "--by", "separation")
     _, out, _ = cli("metrics", *runs)
     assert "[red]x[/red] :heart:" in out  # is shown, and colours nothing
     code, out, _ = cli("metrics", runs[0], "--per-input", "-m", "flip@1")

@@ -7,9 +7,9 @@ import pytest
 
 from quantdrift.base.errors import SpecError, UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import (
     CRITERIA,
-    QUANTIZERS,
     Scheme,
     Spec,
     Versus,

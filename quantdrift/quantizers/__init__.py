@@ -1,0 +1,71 @@
+"""What is known of each quantizer without running it: one entry a module, or an entry point of another package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from quantdrift.base.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package that quantizes.
+
+    Attributes:
+        name: what is installed; also its name in a scheme, `+backend=`.
+        module: what is imported.
+        extra: the extra of quantdrift that brings it.
+        note: what it does, for `quantdrift doctor`.
+        by_name: whether it quantizes only where `+backend=` names it.
+    """
+
+    name: str
+    module: str
+    extra: str
+    note: str
+    by_name: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantizer:
+    """A quantizer, as grammar, refusals, doctor, fingerprints, repair and tables need it.
+
+    Attributes:
+        title: as a paper calls it.
+        make: "module:function" that makes the method of a scheme: a `LayerQuantizer`; loaded when it is needed.
+        calibrated: whether it needs the inputs of each layer.
+        options: settings of a scheme that it takes itself, such as "guided".
+        packages: what does it, the preferred one first; none for what is built in.
+        tried: whether `repair` tries it unasked.
+        place: in lists, ascending.
+    """
+
+    title: str
+    make: str
+    calibrated: bool = False
+    options: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    tried: bool = True
+    place: int = 100
+
+    def method(self, scheme: Any) -> Any:
+        """The method of a scheme, a `LayerQuantizer`."""
+        module, _, function = self.make.partition(":")
+        return getattr(import_module(module), function)(scheme)
+
+
+_FOUND: Registry[Quantizer] = Registry(
+    "quantdrift.quantizers", package="quantdrift.quantizers", attribute="QUANTIZER", kind=Quantizer, joint="_"
+)
+QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
+    dict(sorted(_FOUND.items(), key=lambda entry: (entry[1].place, entry[0])))
+)
+"""All quantizers by name, in the order of lists."""
+PACKAGES: Mapping[str, Package] = MappingProxyType(
+    {package.name: package for entry in QUANTIZERS.values() for package in entry.packages}
+)
+"""The packages that quantize, by name."""

@@ -1,0 +1,89 @@
+"""What another package adds, one file of it, works everywhere without a line changed here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from support.installed import install, quantdrift
+from support.tiny_command_line import corpora, one_thread, place
+from support.tiny_command_line import quantdrift as inside
+
+__all__ = ["corpora", "inside", "one_thread", "place"]
+
+TOY = """
+from quantdrift.quantizers import Package, Quantizer
+
+QUANTIZER = Quantizer(
+    title="Toward zero", make="toy:of_scheme", packages=(Package(name="toy", module="toy", extra="toy", note="trunc"),)
+)
+
+
+def of_scheme(scheme):
+    import torch
+    from quantdrift.engine.quantizers.base import QuantizedWeight, spread
+    from quantdrift.engine.quantizers.rtn import absmax_scale
+
+    class Toy:
+        needs_moments = has_zero_points = False
+
+        def quantize(self, weight, moments=None):
+            bits, size = int(scheme.weight_bits), scheme.group_size
+            exact = weight.detach().float()
+            scale = absmax_scale(exact, bits=bits, group_size=size)
+            codes = torch.trunc(exact / spread(scale, exact.shape[1], size)).to(torch.int8)
+            return QuantizedWeight(codes=codes, scale=scale, bits=bits, group_size=size)
+
+        def describe(self):
+            return {"backend": "toy", "grid": "symmetric absmax"}
+
+    return Toy()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return install(folder, "toy", TOY, {"quantdrift.quantizers": {"toy": "toy:QUANTIZER"}})
+
+
+@pytest.mark.slow
+def test_a_quantizer(site: Path, place: Path, tmp_path: Path) -> None:
+    data, model = ("--data", place / "a"), place / "tiny"
+    run = json.loads(quantdrift(site, "run", f"{model}@W3-toy", *data, "--json", "--quiet", cwd=tmp_path))
+    plain = json.loads(quantdrift(site, "run", f"{model}@W3", *data, "--json", "--quiet", cwd=tmp_path))
+    assert run["quantization"]["backend"] == "toy"
+    assert run["bits_per_weight"] == plain["bits_per_weight"]
+    assert run["metrics"]["flip@1"]["value"] != plain["metrics"]["flip@1"]["value"]
+    assert run["versions"]["toy"] == "1.0"
+
+    assert "trunc" in quantdrift(site, "doctor", cwd=tmp_path)
+    assert "toy 1.0" in quantdrift(site, "list", "quantizers", cwd=tmp_path)
+    assert "did you mean toy?" in quantdrift(site, "run", f"{model}@W3-toi", *data, cwd=tmp_path, code=2)
+    told = quantdrift(site, "run", f"{model}@W3-toy+guided", *data, cwd=tmp_path, code=2)
+    assert "guided" in told
+    words = ("repair", f"{model}@W3", *data, "--quantizers", "toy,rtn", "--json", "--quiet")
+    repaired = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert any("toy" in json.dumps(one) for one in repaired["tried"])
+
+
+def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
+    points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
+    site = install(tmp_path, "bad", "X = 1\n", {"quantdrift.quantizers": points})
+    told = quantdrift(site, "doctor", cwd=tmp_path)
+    for said in (
+        "'bad' of quantdrift.quantizers cannot be used",
+        "a 'rtn' of its own",
+        "lower case",
+        "expected Quantizer",
+    ):
+        assert said in " ".join(told.split())
+    quantdrift(site, "run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet", cwd=tmp_path)
+    assert "unknown part" in quantdrift(
+        site, "run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", cwd=tmp_path, code=2
+    )
