@@ -27,8 +27,8 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def some(names: Iterable[str], most: int = 4) -> str:
+def some(names: Iterable[object], most: int = 4) -> str:
     """The first few names, and how many more there are."""
-    listed = list(names)
+    listed = [str(name) for name in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

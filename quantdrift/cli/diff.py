@@ -14,7 +14,7 @@ from quantdrift.data.retrieval import read_qrels
 from quantdrift.evidence import perturbation
 from quantdrift.finished import diff as compared
 from quantdrift.finished.contents import ARMS, Arm
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell

@@ -28,7 +28,7 @@ from quantdrift.cli.options import (
 )
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline

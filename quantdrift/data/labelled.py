@@ -20,6 +20,7 @@ import numpy as np
 
 from quantdrift.base.errors import DataError, UnknownNameError
 from quantdrift.base.records import refuse_bomb
+from quantdrift.base.text import some
 from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
 from quantdrift.data.retrieval import LAYOUT as BEIR_LAYOUT
 from quantdrift.data.retrieval import (
@@ -31,7 +32,6 @@ from quantdrift.data.retrieval import (
     named,
     read_beir_folder,
     read_records,
-    some,
 )
 
 TRAIN = "train"

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.records import LONGEST, parse_json, refuse_bomb
+from quantdrift.base.text import some
 from quantdrift.data.images import SUFFIXES, Kind, contents_of, image_files, kind_of, some_of
 
 LAYOUT = (
@@ -33,7 +34,6 @@ LAYOUT = (
 _HEADER_SCORES = frozenset({"score", "relevance", "rel", "label", "grade"})
 # At most nine digits, because mteb keeps scores as int32; "1.0" is what a data frame writes.
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?")
-_SHOWN = 5
 _EXCERPT = 60
 
 
@@ -198,12 +198,6 @@ def named(value: object, what: str) -> str:
     if not name:
         raise DataError(f"{what} is empty; expected a name, or a whole number")
     return str(name)
-
-
-def some(names: Iterable[str]) -> str:
-    """The first few names, comma-separated, with "..." where there are more."""
-    shown = list(islice(names, _SHOWN + 1))
-    return ", ".join(shown[:_SHOWN] + ["..."] * (len(shown) > _SHOWN))
 
 
 def excerpt(value: object) -> str:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import DataError, MissingExtraError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import LONGEST, refuse_bomb
+from quantdrift.base.text import some
 from quantdrift.data.retrieval import (
     counted,
     empty,
@@ -34,7 +35,6 @@ from quantdrift.data.retrieval import (
     read_queries,
     records_of,
     refuse_long,
-    some,
     text_of,
 )
 

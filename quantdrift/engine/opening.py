@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
 from quantdrift.checkpoints.classifier_config import check_kind, is_classifier
 from quantdrift.data.images import Kind
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
-from quantdrift.data.retrieval import RetrievalDataset, some
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier

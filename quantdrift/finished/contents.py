@@ -18,8 +18,6 @@ from quantdrift.runs.identity import Identity
 
 _PART = 1 << 20
 
-Format = Literal["trec", "json", "mteb", "lm-eval", "run"]
-
 Arm = Literal["candidate", "reference"]
 ARMS: tuple[str, ...] = get_args(Arm)
 
@@ -65,7 +63,7 @@ class FinishedRun:
     """
 
     path: Path
-    format: Format
+    format: str
     name: str
     digest: str
     parts: Mapping[str, Part]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, RunError, UnknownNameError
-from quantdrift.data.retrieval import some
+from quantdrift.base.text import some
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import FinishedRun, Part, digest
 from quantdrift.finished.lm_eval_evidence import pair_samples

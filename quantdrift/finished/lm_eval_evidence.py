@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import RunError
-from quantdrift.data.retrieval import some
+from quantdrift.base.text import some
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from quantdrift.base.errors import RunError
-from quantdrift.data.retrieval import excerpt, some
+from quantdrift.base.text import some
+from quantdrift.data.retrieval import excerpt
 from quantdrift.evidence.record import Evidence, Judgements, Top
 
 Ranking = Mapping[str, float]

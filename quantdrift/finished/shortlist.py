@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.retrieval import RetrievalDataset, some
-from quantdrift.finished.readers import read_trec
+from quantdrift.base.text import some
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.finished.formats.trec import read_trec
 from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.runs.identity import Identity
 

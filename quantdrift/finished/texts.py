@@ -11,10 +11,11 @@ import numpy as np
 
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.progress import Terminal
+from quantdrift.base.text import some
 from quantdrift.data.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
-from quantdrift.data.retrieval import some
 from quantdrift.data.shards import is_sharded, read_sharded
-from quantdrift.finished.lm_eval import read_lm_eval, sample_files
+from quantdrift.finished.formats import Source
+from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
 from quantdrift.runs.folder import Run
 
@@ -122,7 +123,7 @@ def _of_shards(run: Run, place: Path) -> Texts:
 
 def _of_samples(path: Path, name: str) -> Texts:
     """Questions and choices of the samples that lm-eval logged."""
-    parts = read_lm_eval(path).parts
+    parts = read_lm_eval(Source(path)).parts
     wanted = [task for task in parts if len(parts) == 1 or task in name.split(", ")]
     if len(wanted) != 1:
         raise DataError(f"{path} holds no samples of {name}, or several; give the file of them")

@@ -15,6 +15,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, QuantDriftError, SpecError
 from quantdrift.base.records import AS_LIST, Record, sealed
+from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import DEFAULT_QUANTIZER, POSSIBLE_BITS
 
@@ -241,12 +242,6 @@ def check_fits(allocation: Allocation, names: Sequence[str], fingerprint: str) -
             f"{of} was measured on other weights (fingerprint {allocation.fingerprint}, this model's is "
             f"{fingerprint}): which layers need bits may differ. Measure again: quantdrift allocate"
         )
-
-
-def some(names: Sequence[str]) -> str:
-    """A few of the names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- as many are shown
-    return ", ".join(names[:3]) + more
 
 
 def scheme_of(file: str, rest: str) -> str:

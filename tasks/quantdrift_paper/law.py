@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import TheoryError, UnknownNameError
-from quantdrift.data.retrieval import some
+from quantdrift.base.text import some
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run, refuse_copies

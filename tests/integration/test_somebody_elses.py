@@ -72,6 +72,45 @@ def test_a_quantizer(site: Path, place: Path, tmp_path: Path) -> None:
     assert any("toy" in json.dumps(one) for one in repaired["tried"])
 
 
+LINES = """
+from quantdrift.finished.contents import FinishedRun, Part, digest
+from quantdrift.finished.formats import Format
+
+
+def accepts(source):
+    return not source.path.is_dir() and source.text.startswith("#lines")
+
+
+def read(source):
+    rankings = {}
+    for line in source.text.splitlines()[1:]:
+        query, *items = line.split()
+        rankings[query] = {item: -float(rank) for rank, item in enumerate(items)}
+    part = Part(kind="rankings", content=rankings)
+    return FinishedRun(path=source.path, format="lines", name="lines", digest=digest(source.text), parts={"": part})
+
+
+FORMAT = Format(expected="lines of documents behind #lines", accepts=accepts, read=read)
+"""
+
+
+def test_a_format_of_results(tmp_path: Path) -> None:
+    site = install(tmp_path, "lines", LINES, {"quantdrift.formats": {"lines": "lines:FORMAT"}})
+    (tmp_path / "a.txt").write_text("#lines\nq1 d1 d2 d3\nq2 d2 d1 d3\n")
+    (tmp_path / "b.trec").write_text(
+        "".join(f"q{q} Q0 d{d} {r} {-r} t\n" for q, ds in ((1, (2, 1, 3)), (2, (2, 1, 3))) for r, d in enumerate(ds))
+    )
+    words = ("diff", "a.txt", "b.trec", "--json", "-o", "run")
+    (part,) = json.loads(quantdrift(site, *words, cwd=tmp_path))["parts"]
+    assert part["metrics"]["flip@1"]["value"] == 0.5
+    assert "q1" in quantdrift(site, "show", "run", cwd=tmp_path)
+    quantdrift(site, "report", "run", cwd=tmp_path)
+    quantdrift(site, "gate", "a.txt", "b.trec", "--update", cwd=tmp_path)
+    assert "1 " in quantdrift(site, "gate", "a.txt", "b.trec", cwd=tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "lines of documents behind #lines" in quantdrift(site, "diff", "empty", "b.trec", cwd=tmp_path, code=2)
+
+
 def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
     points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
     site = install(tmp_path, "bad", "X = 1\n", {"quantdrift.quantizers": points})

@@ -12,7 +12,8 @@ from typing import Any
 from quantdrift.allocation.units import runtime_units
 from quantdrift.base.display import json_text
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.spec.allocation import AllocatedLayer, Allocation, some
+from quantdrift.base.text import some
+from quantdrift.spec.allocation import AllocatedLayer, Allocation
 from quantdrift.spec.grammar import FULL_BITS
 
 Layers = Sequence[AllocatedLayer]

@@ -18,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from quantdrift.base.errors import DataError, QuantDriftError, RunError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import MAX_JSON, bytes_digest, parse_json, problem_of, read_json, refusals
-from quantdrift.data.retrieval import excerpt, plain_or_zipped, read_lines, some
+from quantdrift.base.text import some
+from quantdrift.data.retrieval import excerpt, plain_or_zipped, read_lines
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.rag.answers import Condition, RagRecord, holds_answer
 from quantdrift.finished.texts import read_texts

@@ -13,7 +13,7 @@ from beir import util
 
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.metrics import parse_metric
 from support.mteb_samples import (
     one_thread,  # noqa: F401 -- used by being here

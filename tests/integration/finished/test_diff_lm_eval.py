@@ -7,7 +7,7 @@ import pytest
 from lm_eval.loggers import EvaluationTracker
 
 from quantdrift.finished.diff import change_of, diff_runs
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 pytestmark = pytest.mark.slow  # the real harness runs

@@ -17,7 +17,7 @@ from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.perturbation import flips
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair

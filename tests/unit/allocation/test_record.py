@@ -101,7 +101,7 @@ def test_an_allocation_of_another_model_is_refused() -> None:
     check_fits(allocation(), names[::-1], "0123abcd")
     for given, fingerprint, says in (
         (names[:3], "0123abcd", "differ in their layers: head"),
-        ([*names, *"abcd"], "0123abcd", "layers: a, b, c and 1 more"),
+        ([*names, *"abcd"], "0123abcd", "layers: a, b, c, d"),
         (names, "other", "measured on other weights"),
     ):
         with pytest.raises(DataError, match=says):

@@ -18,7 +18,7 @@ from quantdrift.data.labelled import read_folder
 from quantdrift.data.retrieval import read_beir_folder, read_qrels
 from quantdrift.data.shards import read_sharded
 from quantdrift.finished.contents import read_text
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 
 MEGABYTE = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from quantdrift.base.errors import DataError
 from quantdrift.finished.contents import Part
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, match, snapshot_for
 from quantdrift.gate.rules import parse_rule

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from quantdrift.finished.diff import Diff, diff_runs
-from quantdrift.finished.readers import read_finished
+from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics

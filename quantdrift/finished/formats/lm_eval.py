@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.retrieval import excerpt, some
+from quantdrift.base.text import some
+from quantdrift.data.retrieval import excerpt
 from quantdrift.finished.contents import FinishedRun, Part, digest, parse_json, read_text
+from quantdrift.finished.formats import Format, Source
 from quantdrift.finished.lm_eval_evidence import HASHES
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?")
@@ -22,7 +24,7 @@ def sample_files(folder: Path) -> list[Path]:
     return sorted(file for file in found if _NAME.fullmatch(file.name))
 
 
-def is_sample(content: Any) -> bool:
+def _is_sample(content: Any) -> bool:
     """Whether a JSON value is a sample of lm-eval."""
     return (
         isinstance(content, dict)
@@ -31,11 +33,12 @@ def is_sample(content: Any) -> bool:
     )
 
 
-def read_lm_eval(path: Path) -> FinishedRun:
+def read_lm_eval(source: Source) -> FinishedRun:
     """Read one file of samples, or those of one model in a folder.
 
     Of a task that was logged several times, the latest samples count.
     """
+    path = source.path
     files = sample_files(path) if path.is_dir() else [path]
     homes = sorted({file.parent.name for file in files})
     if not files:
@@ -62,7 +65,7 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             sample = parse_json(line, f"{file}, line {number}")
-            if not is_sample(sample):
+            if not _is_sample(sample):
                 raise DataError(
                     f"{file}, line {number}: expected a sample as lm_eval --log_samples writes it, with "
                     f"{', '.join(sorted(_KEYS))}; got {excerpt(line)}"
@@ -71,3 +74,15 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
     if not samples:
         raise DataError(f"{file} is empty; expected a sample a line")
     return samples
+
+
+def _accepts(source: Source) -> bool:
+    return bool(sample_files(source.path)) if source.path.is_dir() else _is_sample(source.first)
+
+
+FORMAT = Format(
+    expected="samples of lm-eval (samples_TASK_DATE.jsonl, or the folder --log_samples filled)",
+    accepts=_accepts,
+    read=read_lm_eval,
+    place=30,
+)

@@ -1,0 +1,96 @@
+"""Formats of finished runs, told by their content and not by their name: one a module, or an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from quantdrift.base.errors import DataError
+from quantdrift.base.registry import Registry
+from quantdrift.base.text import some
+from quantdrift.finished.contents import Arm, FinishedRun, parse_json, read_text
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or a folder that somebody names as a finished run.
+
+    Attributes:
+        path: of it.
+        arm: whose answers are meant, where there are those of both.
+    """
+
+    path: Path
+    arm: Arm = "candidate"
+
+    @cached_property
+    def text(self) -> str:
+        """The text of a file, unpacked if it is gzipped."""
+        return read_text(self.path)
+
+    @cached_property
+    def first(self) -> Any:
+        """The JSON value on the first line of a file; of one value over several lines, all of it; None if neither."""
+        line, _, rest = self.text.lstrip().partition("\n")
+        if not line.startswith("{"):
+            return None
+        try:
+            return parse_json(line, self.path)
+        except DataError:
+            return parse_json(self.text, self.path) if rest.strip() else None
+
+    @cached_property
+    def whole(self) -> Any:
+        """The JSON value in a file."""
+        return parse_json(self.text, self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What finished runs are written as.
+
+    Attributes:
+        expected: in words, with how it looks or what writes it.
+        accepts: whether a source is of it; it may read the source.
+        read: reads it.
+        place: in lists and in the order in which files are asked about, ascending; what takes any text or any JSON
+            comes last. A folder must be of one format.
+    """
+
+    expected: str
+    accepts: Callable[[Source], bool]
+    read: Callable[[Source], FinishedRun]
+    place: int = 50
+
+
+FORMATS: Registry[Format] = Registry(
+    "quantdrift.formats", package="quantdrift.finished.formats", attribute="FORMAT", kind=Format
+)
+
+
+def expected() -> str:
+    """What a finished run can be, in words."""
+    *most, last = (each.expected for each in sorted(FORMATS.values(), key=lambda each: -each.place))
+    return f"{'; '.join(most)}; or {last}"
+
+
+def read_finished(path: Path, *, arm: Arm = "candidate") -> FinishedRun:
+    """Read a finished run.
+
+    Raises:
+        DataError: there is none, or it is of no format.
+        RunError: it is a run folder that was made of two others.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected {expected()}")
+    source = Source(path, arm)
+    found = [each for each in sorted(FORMATS.values(), key=lambda each: each.place) if each.accepts(source)]
+    if path.is_dir() and len(found) != 1:
+        names = some(sorted(entry.name for entry in path.iterdir())) or "nothing"
+        raise DataError(f"{path}: expected {expected()}; the folder holds {names}")
+    if not found:
+        raise DataError(f"{path}: expected {expected()}")
+    return found[0].read(source)

@@ -1,0 +1,47 @@
+"""TREC run files: query, Q0, document, rank, score and tag, one line per document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import excerpt
+from quantdrift.finished import formats
+from quantdrift.finished.contents import FinishedRun, Part, digest
+from quantdrift.finished.formats import Format, Source
+
+
+def read_trec(path: Path) -> FinishedRun:
+    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval."""
+    return _read(Source(path))
+
+
+def _accepts(source: Source) -> bool:
+    return not source.path.is_dir() and not source.text.lstrip().startswith("{")
+
+
+def _read(source: Source) -> FinishedRun:
+    path, text = source.path, source.text
+    rankings: dict[str, dict[str, float]] = {}
+    for line_number, line in enumerate(text.split("\n"), start=1):
+        columns = line.split(None, 5)
+        if not columns:
+            continue
+        where = f"{path}, line {line_number}"
+        try:
+            query, _, document, _, written, _ = columns
+            score = float(written)
+        except ValueError:
+            expected = formats.expected() if not rankings else "6 columns (query, Q0, document, rank, score, tag)"
+            raise DataError(f"{where}: expected {expected}; got {excerpt(line)}") from None
+        own = rankings.setdefault(query, {})
+        if document in own:
+            raise DataError(f"{where}: query {query!r} has document {document!r} twice; keep one of the lines")
+        own[document] = score
+    if not rankings:
+        raise DataError(f"{path} is empty; expected {formats.expected()}")
+    part = Part(kind="rankings", content=rankings)
+    return FinishedRun(path=path, format="trec", name=path.name, digest=digest(text), parts={"": part})
+
+
+FORMAT = Format(expected="a TREC run file (query Q0 document rank score tag)", accepts=_accepts, read=_read, place=92)
