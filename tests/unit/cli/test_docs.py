@@ -50,3 +50,14 @@ def test_options_that_a_page_shows_exist(page: Path) -> None:
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         shown = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", found[2]))
         assert shown <= known | {"--help"}, line
+
+
+def test_the_readme_names_every_command_and_no_other() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Commands") : text.index("In Python:")]
+    named = {
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`([a-z-]+)`", line.split("|")[2] if "|" in line else "")
+    }
+    assert named == {*COMMANDS}
