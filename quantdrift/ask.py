@@ -29,8 +29,8 @@ LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
     *("scikit-learn", "accelerate", "peft", "pillow", "timm", "open-clip-torch", "mteb", "beir", "lm_eval"),
     *PACKAGES,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnxruntime", "onnxruntime-gpu"),
-    *("faiss-cpu", "faiss-gpu", "usearch", "numba"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnx-ir", "onnxscript", "onnxruntime"),
+    *("onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "usearch", "numba"),
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
 
@@ -62,8 +62,8 @@ class Ask:
 
     @property
     def certain(self) -> bool:
-        """Whether the models lie here, so that a change is seen; on a hub or a server they may change in silence."""
-        return all(_lies_here(name) for name in self._names)
+        """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
+        return all(_place(name)[0] for name in self._names) if self.models is None else None not in self.models
 
     @property
     def fingerprint(self) -> str:
@@ -104,27 +104,28 @@ def stamp_of(model: str) -> str:
     Raises:
         QuantDriftError: there is no such model.
     """
-    if is_endpoint(model):
-        return model
-    place, canonical, timed = Path(model).expanduser(), model, True
-    if not place.exists():
-        source = resolve(model)
-        place, canonical, timed = Path(source.location), source.canonical, source.kind == "local"
-        if source.kind == "hub" or not place.exists():
-            return canonical
+    place, canonical, timed = _place(model)
+    if place is None:
+        if not is_endpoint(model):
+            resolve(model)
+        return canonical
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
     return bytes_digest(repr((canonical, told, times)).encode())
 
 
-def _lies_here(model: str) -> bool:
+def _place(model: str) -> tuple[Path | None, str, bool]:
+    """Where a model's files lie here, None if elsewhere; its name; and whether they may be written to."""
     if is_endpoint(model):
-        return False
+        return None, model, True
     try:
-        return Path(model).expanduser().exists() or resolve(model).kind != "hub"
-    except QuantDriftError:
-        return False
+        source = resolve(model)
+    except QuantDriftError:  # a candidate that transformers cannot load by itself: a graph, a folder of a GGUF file
+        place = Path(model).expanduser()
+        return (place if place.exists() else None), model, True
+    at = Path(source.location)
+    return (None if source.kind == "hub" or not at.exists() else at), source.canonical, source.kind == "local"
 
 
 def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:

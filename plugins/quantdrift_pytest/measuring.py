@@ -170,7 +170,7 @@ def measured(
     path, note = session.folder("runs") / name, session.folder("runs") / f"{name}.session"
     # models that are not seen from here may be others in the next session
     anew = bool(session.config.getoption("quantdrift_no_cache"))
-    lasts = not anew and None not in (ask.models or ())
+    lasts = not anew and ask.certain
     with _one_at_a_time(path.with_name(f"{name}.lock")):
         drift = None
         with suppress(RunError, OSError, ValueError):  # there is none, or one that cannot be read

@@ -14,8 +14,6 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from quantdrift.base.errors import QuantDriftError
-
 Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 REGISTRIES: dict[str, Registry[Any]] = {}
@@ -26,7 +24,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     """Objects by name: those of a package of ours, and those of the entry points of a group.
 
     A module's name is the object's, with the joint for "_". A module without such an object is none. What another
-    package gives and cannot be loaded is in `broken`, and is told when it is asked for: the rest goes on working.
+    package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells: the rest goes on working.
 
     Attributes:
         group: of the entry points, e.g. "quantdrift.features".
@@ -83,13 +81,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return self._ours.get(name) or self._others[name].module
 
     def __getitem__(self, name: str) -> Entry:
-        entries = self._entries
-        if name in self.broken and name not in entries:
-            raise QuantDriftError(
-                f"{name!r}, which {self._others[name].value} adds to {self.group}, cannot be used: "
-                f"{self.broken[name]}. Mend or uninstall the package that it comes from"
-            )
-        return entries[name]
+        return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -62,12 +62,12 @@ class Command:
 
     Attributes:
         group: title of the part of the help that it stands in.
-        help: one line.
+        help: one line; that of ours is the docstring of their package.
         page: whether the feature has a module `page`, whose `on_study` completes the page of studies of its name.
     """
 
     group: str
-    help: str
+    help: str | None
     page: bool = False
 
 
@@ -87,7 +87,7 @@ class Commands(TyperGroup):
         super().__init__(**attributes)
         self.groups = {title: dict(commands) for title, commands in GROUPS.items()}
         for name, command in FEATURES.items():
-            self.groups.setdefault(command.group, {})[name] = command.help
+            self.groups.setdefault(command.group, {})[name] = command.help or ""
         # only the names: for what is nearest to a name that is not known
         self.commands: Any = {name: None for group in self.groups.values() for name in group}
 

@@ -49,13 +49,13 @@ def command(
     """
     if edges is not None and by is None:
         raise QuantDriftError("--edges are of buckets: expected --by NAME too")
+    if by is not None and per_input:
+        raise QuantDriftError("expected one of --per-input and --by")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
     found = find_runs(runs)
     if per_input:
         if len(found) > 1:
             raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
-        if by is not None:
-            raise QuantDriftError("expected one of --per-input and --by")
         return _per_input(found[0].evidence(), chosen)
     if by is not None:
         return _in_buckets(found, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)

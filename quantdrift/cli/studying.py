@@ -209,10 +209,9 @@ def _told(works: Sequence[Work]) -> Iterator[str]:
     for work in works:
         if not work.problem:
             reference = "the reference is kept from before" if work.kept else "the reference is to be made"
-            seconds = work.seconds
             yield (
                 f"{work.model} on {work.data}: {counted(work.cells, 'cell')}, {work.passes:.1f} passes of "
-                f"{work.inputs:,} inputs ({reference}){(seconds and f', about {duration(seconds)}') or ''}"
+                f"{work.inputs:,} inputs ({reference}){(work.seconds and f', about {duration(work.seconds)}') or ''}"
             )
 
 

@@ -183,7 +183,7 @@ class Run:
         """What the run comes to: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
         tell"), `sentence`, and what to do `next`.
         """
-        from quantdrift.runs.words import verdict  # noqa: PLC0415 -- it is above this
+        from quantdrift.runs.words import verdict  # noqa: PLC0415 -- it imports this
 
         return verdict(self.record)
 
@@ -196,7 +196,7 @@ class Run:
         Raises:
             RunError: fewer ranks are stored.
         """
-        from quantdrift.runs.changes import changed_inputs  # noqa: PLC0415 -- it is above this
+        from quantdrift.runs.changes import changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
 
         return changed_inputs(self.evidence(), k)
 
@@ -216,7 +216,7 @@ class Run:
             UnknownNameError: there is no such metric.
             MetricError: it has no value per input, or looks deeper than the stored ranks.
         """
-        from quantdrift.runs.changes import frame_of  # noqa: PLC0415 -- it is above this
+        from quantdrift.runs.changes import frame_of  # noqa: PLC0415 -- scipy, for the metrics
 
         return frame_of(self.evidence(), metrics)
 

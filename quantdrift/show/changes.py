@@ -9,8 +9,6 @@ from quantdrift.finished.texts import Texts
 from quantdrift.runs.changes import Changed
 
 HEAD = ("input", "reference", "candidate", "change")
-
-
 _TEXT = 240
 """Characters of a text on the screen."""
 

@@ -34,9 +34,6 @@ class Grid:
     """What a terminal shows in its place, if that is another one, or lines that are not broken."""
 
 
-# --- tables ------------------------------------------------------------------------------------
-
-
 def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
     """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once."""
     from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
@@ -61,6 +58,3 @@ def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
     last = "what it says"
     on_terminal = Grid(title=title, head=[*head, last], rows=meanings, words={last})
     return Grid(title=title, head=head, rows=rows, on_terminal=on_terminal)
-
-
-# --- sentences ---------------------------------------------------------------------------------

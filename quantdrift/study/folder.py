@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.ask import State, finished
 from quantdrift.base.display import clean
@@ -25,8 +25,8 @@ from quantdrift.runs.folder import Run, now
 from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
 
-StudyKind = Literal["grid", "waterfall", "noise"]
-"""What the results of a study are read as: a table, shares of the stages of one deployment, or noise of the runtime."""
+StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
+"""What the results of a study are read as: a table (grid), or what the feature of its name makes of them."""
 STUDY, CELLS, FAILED = "study.json", "cells", "failed"
 
 

@@ -24,7 +24,7 @@ class Suite:
     Attributes:
         name: of it.
         about: what it measures, in a line.
-        shows: tables and figures of the paper that it is for, by their names in `quantdrift report --tex`.
+        shows: tables and figures of the paper that it is for, by their names in the kit of `tasks/quantdrift_paper`.
         content: its study, as study.yaml has it.
         offline: what the offline variant has in place of that; None if there is none.
         made: models and data that nobody can load, by their places in the working folder: how each is made.
@@ -75,7 +75,9 @@ class Suite:
         for place, how in self.made.items():
             whole = str((Path.cwd() / place).resolve())
             if whole in used and not Path(whole.partition("{")[0]).exists():
-                raise StudyError(f"{place} is not there, and the suite {self.name} measures it; needed first: {how}")
+                raise StudyError(
+                    f"{place} is not there, and the suite {self.name} measures it; needed first, from a checkout: {how}"
+                )
 
 
 def suite_names() -> list[str]:

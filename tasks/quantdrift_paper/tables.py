@@ -153,7 +153,7 @@ def _document(folder: StudyFolder, made: Mapping[str, Table], figures: Sequence[
         r"\usepackage{textcomp,booktabs,amsmath,amssymb,graphicx,multirow}",
         r"\usepackage[margin=2cm]{geometry}",
         r"\begin{document}",
-        rf"% of the study {escaped(folder.path.name)}, by quantdrift report --tex",
+        rf"% of the study {escaped(folder.path.name)}, by quantdrift_paper tables",
     ]
     for name, table in made.items():
         caption = rf"\textbf{{{escaped(_CONTENT[name][0])}}} {_prose(table.about)}"

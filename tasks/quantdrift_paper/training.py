@@ -25,7 +25,7 @@ def options_of(
 
     `more` are options of its own: name, default (None asks for one that must be given, a path), and help.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m quantdrift_tasks.{name}", description=about.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=f"python -m quantdrift_paper.{name}", description=about.partition("\n")[0])
     parser.add_argument("--data", type=Path, required="by default" not in data, help=data)
     parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
     for option, default, told in more:

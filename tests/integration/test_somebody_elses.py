@@ -111,9 +111,25 @@ def test_a_format_of_results(tmp_path: Path) -> None:
     assert "lines of documents behind #lines" in quantdrift(site, "diff", "empty", "b.trec", cwd=tmp_path, code=2)
 
 
+def test_a_command(tmp_path: Path) -> None:
+    site = install(tmp_path, "other", "", {"quantdrift.features": {"answer": "answering:COMMAND"}})
+    (tmp_path / "answering").mkdir()
+    (tmp_path / "answering" / "__init__.py").write_text(
+        "from quantdrift.cli import Command\nCOMMAND = Command(group='Look around', help='What is it?')\n"
+    )
+    (tmp_path / "answering" / "command.py").write_text(
+        "from quantdrift.cli.options import option, prints\nfrom quantdrift.show.output import Shown\n\n\n"
+        "@prints('json')\ndef command(*, n: int = option('N: How many.', default=42)) -> Shown:\n"
+        "    return Shown(data={'answer': n}, title=f'it is {n}')\n"
+    )
+    assert "  answer       What is it?" in quantdrift(site, "--help", cwd=tmp_path)
+    assert json.loads(quantdrift(site, "answer", "--n", "7", "--json", cwd=tmp_path)) == {"answer": 7}
+
+
 def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
     points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
-    site = install(tmp_path, "bad", "X = 1\n", {"quantdrift.quantizers": points})
+    groups = {"quantdrift.quantizers": points, "quantdrift.formats": {"odd": "bad:X"}}
+    site = install(tmp_path, "bad", "X = 1\n", groups)
     told = quantdrift(site, "doctor", cwd=tmp_path)
     for said in (
         "'bad' of quantdrift.quantizers cannot be used",

@@ -98,10 +98,22 @@ def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
     assert ask(f"{model} vs {graph}").certain
 
 
+def test_a_folder_that_has_the_name_of_a_model_is_not_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`minilm` is an alias, and ./minilm would be the folder."""
+    monkeypatch.chdir(tmp_path)
+    before = stamp_of("minilm"), ask("minilm@W4").certain
+    Path("minilm").mkdir()
+    Path("minilm/config.json").write_text("{}")
+    assert (stamp_of("minilm"), ask("minilm@W4").certain) == before
+
+
 def test_what_can_change_unseen_is_not_certain(model: Path) -> None:
     assert ask(f"{model}@W4-rtn").certain
     assert not ask("org/model@W4-rtn").certain
     assert not ask(f"{model} vs openai:http://localhost:8000/v1#m").certain
+    assert not replace(ask(f"{model}@W4-rtn"), models=[None]).certain  # who looked at the content saw none
     with pytest.raises(QuantDriftError):
         ask("./no-such-folder@W4-rtn").fingerprint  # noqa: B018 -- it is read
 

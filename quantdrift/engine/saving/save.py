@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from quantdrift.ask import libraries
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import version_of
 from quantdrift.base.progress import Progress
 from quantdrift.checkpoints.checkpoint import full_precision, refuse_quantized
 from quantdrift.checkpoints.saved import digests_of, write_folder
@@ -27,9 +27,6 @@ from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import put_aside, weights_fingerprint
 from quantdrift.spec.grammar import Spec, chooses
-
-_PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
-_ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
 
 
 def make_candidate(
@@ -90,7 +87,7 @@ def save_candidate(
             "model_format": "onnx" if onnx else "safetensors",
             "spec": str(spec),
             "base_model": {**pair.encoder.identify(), "revision": revision, "fingerprint": pair.fingerprint},
-            "versions": {name: version_of(name) for name in _PACKAGES + _ONNX_PACKAGES * onnx},
+            "versions": libraries(),
             "bits_per_weight": pair.bits().to_json(),
             **written,
             "calibration": pair.describe(),

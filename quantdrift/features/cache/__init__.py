@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Look around", help="What is kept from run to run: where, how much; --clear.")
+COMMAND = Command(group="Look around", help=__doc__)

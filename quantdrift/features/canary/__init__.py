@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Guard", help="Is the model still the one of the index?")
+COMMAND = Command(group="Guard", help=__doc__)

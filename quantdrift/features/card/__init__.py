@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Read finished runs", help="What quantization changed, for a model card.")
+COMMAND = Command(group="Read finished runs", help=__doc__)

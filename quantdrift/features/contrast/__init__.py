@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="The same embeddings as classes and as a search.")
+COMMAND = Command(group="Measure", help=__doc__)

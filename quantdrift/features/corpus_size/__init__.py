@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="Do more documents change more answers?")
+COMMAND = Command(group="Measure", help=__doc__)

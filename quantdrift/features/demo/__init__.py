@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="The main job on an embedded model.")
+COMMAND = Command(group="Measure", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Look around", help="Why do two runtimes of a model differ?")
+COMMAND = Command(group="Look around", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Look around", help="What is installed, and what is missing?")
+COMMAND = Command(group="Look around", help=__doc__)

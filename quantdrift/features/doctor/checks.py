@@ -11,6 +11,7 @@ import shutil
 import site
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def diagnose() -> dict[str, Any]:
 
 def _broken() -> Iterator[str]:
     """What other packages add, and cannot be used."""
+    with suppress(ImportError):  # a broken numpy is for another line
+        import quantdrift.finished.formats  # noqa: F401, PLC0415 -- its registry is one of them
     for group, registry in REGISTRIES.items():
         len(registry)  # loads them
         for name, reason in registry.broken.items():

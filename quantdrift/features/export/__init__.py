@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Trust and repair", help="Write an allocation as runtimes read it.")
+COMMAND = Command(group="Trust and repair", help=__doc__)

@@ -1,5 +1,5 @@
-"""What there is to name."""
+"""Metrics, models, quantizers, tasks or suites there are."""
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Look around", help="Metrics, models, quantizers, tasks or suites there are.")
+COMMAND = Command(group="Look around", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="How much of a flip rate is the runtime itself?")
+COMMAND = Command(group="Measure", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Guard", help="How many inputs does a verdict need?")
+COMMAND = Command(group="Guard", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Trust and repair", help="Estimate flips at every width, quantizing nothing.")
+COMMAND = Command(group="Trust and repair", help=__doc__)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="Answers of a generator behind a quantized search.")
+COMMAND = Command(group="Measure", help=__doc__)

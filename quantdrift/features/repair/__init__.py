@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Trust and repair", help="Which deployment changes fewest answers?")
+COMMAND = Command(group="Trust and repair", help=__doc__)

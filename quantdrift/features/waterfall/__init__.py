@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help="Weights, embeddings, index: which changes answers?", page=True)
+COMMAND = Command(group="Measure", help=__doc__, page=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,22 @@ class Source:
     @cached_property
     def first(self) -> Any:
         """The JSON value on the first line of a file; of one value over several lines, all of it; None if neither."""
-        line, _, rest = self.text.lstrip().partition("\n")
+        line = self._lines[0]
         if not line.startswith("{"):
             return None
         try:
             return parse_json(line, self.path)
         except DataError:
-            return parse_json(self.text, self.path) if rest.strip() else None
+            return self.whole if self._lines[2] else None
 
     @cached_property
     def whole(self) -> Any:
-        """The JSON value in a file."""
-        return parse_json(self.text, self.path)
+        """The JSON value in a file, parsed once."""
+        return parse_json(self.text, self.path) if self._lines[2] or self.first is None else self.first
+
+    @cached_property
+    def _lines(self) -> tuple[str, str, str]:
+        return self.text.strip().partition("\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +92,9 @@ def read_finished(path: Path, *, arm: Arm = "candidate") -> FinishedRun:
     if not path.exists():
         raise DataError(f"{path} does not exist; expected {expected()}")
     source = Source(path, arm)
-    found = [each for each in sorted(FORMATS.values(), key=lambda each: each.place) if each.accepts(source)]
+    accepting = (each for each in sorted(FORMATS.values(), key=lambda each: each.place) if each.accepts(source))
+    found = [*accepting] if path.is_dir() else [*islice(accepting, 1)]
     if path.is_dir() and len(found) != 1:
         names = some(sorted(entry.name for entry in path.iterdir())) or "nothing"
         raise DataError(f"{path}: expected {expected()}; the folder holds {names}")
-    if not found:
-        raise DataError(f"{path}: expected {expected()}")
     return found[0].read(source)

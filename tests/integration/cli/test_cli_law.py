@@ -1,4 +1,4 @@
-"""`quantdrift law` and `quantdrift contenders` as a user types them, on small runs on disk."""
+"""The kit's `law` and `contenders` as a user types them, on small runs on disk."""
 
 import json
 import shutil

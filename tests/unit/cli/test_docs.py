@@ -61,3 +61,17 @@ def test_the_readme_names_every_command_and_no_other() -> None:
         for name in re.findall(r"`([a-z-]+)`", line.split("|")[2] if "|" in line else "")
     }
     assert named == {*COMMANDS}
+
+
+@pytest.mark.parametrize("folder", ["quantdrift", "plugins", "tasks"])
+def test_what_code_tells_people_to_type_is_there(folder: str) -> None:
+    for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]:
+        text = re.sub(r'"\n\s+f?"', "", file.read_text(encoding="utf-8"))
+        for name in re.findall(r"`quantdrift ([a-z][a-z-]*)", text):
+            assert name in COMMANDS, (file, name)
+        for name, rest in re.findall(r"quantdrift ([a-z][a-z-]*)((?: [^\s`;,:()]+)*)", text):
+            command = COMMANDS.get(name)
+            options = {option for each in getattr(command, "params", []) for option in each.opts}
+            if options:
+                asked = {*re.findall(r"(?<= )--[a-z-]+", rest)} - {"--help"}
+                assert asked <= options | {"--json", "--markdown"}, (file, name, asked - options)

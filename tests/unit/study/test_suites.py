@@ -70,7 +70,7 @@ def test_the_paper_s_image_tasks_have_a_model_each() -> None:
 def test_what_is_to_be_made_first_is_told_with_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     suite = load_suite("reranking")
-    with pytest.raises(StudyError, match=r"needed first: python -m quantdrift_paper\.train_reranker --out"):
+    with pytest.raises(StudyError, match=r"from a checkout: python -m quantdrift_paper\.train_reranker --out"):
         suite.refuse_missing(suite.study(offline=True))
     suite.refuse_missing(suite.study(offline=True, models=["./mine"]))
     (tmp_path / "python-docs-reranker").mkdir()
