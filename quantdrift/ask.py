@@ -18,9 +18,10 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
 from quantdrift.checkpoints.named import resolve
-from quantdrift.quantizers import PACKAGES
+from quantdrift.quantizers import PACKAGES as QUANTIZING
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint
+from quantdrift.stages import PACKAGES as STAGING
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 """How far the run of a place is."""
@@ -28,9 +29,10 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
     *("scikit-learn", "accelerate", "peft", "pillow", "timm", "open-clip-torch", "mteb", "beir", "lm_eval"),
-    *PACKAGES,
+    *QUANTIZING,
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnx-ir", "onnxscript", "onnxruntime"),
-    *("onnxruntime-gpu", "faiss-cpu", "faiss-gpu", "usearch", "numba"),
+    *("onnxruntime-gpu", "faiss-gpu", "numba"),
+    *STAGING,
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
 

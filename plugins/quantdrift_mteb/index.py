@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
-from quantdrift.engine.scoring.deployed import Deployment, as_ranked, score_deployed
+from quantdrift.engine.scoring.deployed import as_ranked, score_deployed
+from quantdrift.engine.stages.of_scheme import vector_stages
 from quantdrift.harness import as_vectors, similarity_of
 from quantdrift.spec.grammar import parse_scheme
+from quantdrift.stages import STAGES
 
 
 class DeployedIndex:
@@ -31,14 +33,13 @@ class DeployedIndex:
 
     def __init__(self, deployment: str) -> None:
         scheme = parse_scheme(f"fp+{deployment}")
-        found = Deployment.of(scheme)
-        if found is None or not {*scheme.stages} <= {"embeddings", "index"}:
+        if any(STAGES[name].kind != "vectors" for name in scheme.stages):
             raise UnsupportedError(
                 f"{deployment} says more than how embeddings are stored and searched; expected for example "
                 "emb=int8+rescore=4+index=HNSW32"
             )
         refuse_settings(scheme)
-        self._deployment = found
+        self._stages = vector_stages(scheme)
         self._parts: list[NDArray[Any]] = []
 
     def add_documents(self, embeddings: Any, idxs: list[str]) -> None:
@@ -69,7 +70,7 @@ class DeployedIndex:
         if similarity is None:
             raise UnsupportedError("the model's similarity is neither cosine nor dot product nor Euclidean distance")
         both = (queries, documents)
-        state = score_deployed(self._deployment, both, both, similarity=similarity, k=min(top_k, len(documents)))
+        state = score_deployed(self._stages, both, both, similarity=similarity, k=min(top_k, len(documents)))
         positions, _, scores = state.candidate_top()
         kept = positions >= 0  # an index may find fewer
         return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +19,25 @@ Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 REGISTRIES: dict[str, Registry[Any]] = {}
 """All that there are so far, by group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package that an entry stands on.
+
+    Attributes:
+        name: what is installed; of one that quantizes also its name in a scheme, `+backend=`.
+        module: what is imported.
+        extra: the extra of quantdrift that brings it.
+        note: what it does, for `quantdrift doctor`.
+        by_name: whether it does so only where an option names it.
+    """
+
+    name: str
+    module: str
+    extra: str
+    note: str
+    by_name: bool = False
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
@@ -73,6 +93,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         if not isinstance(entry, self.kind):
             raise TypeError(f"expected {self.kind.__name__}, got {entry!r:.80}")
         return entry
+
+    def is_others(self, name: str) -> bool:
+        """Whether another package gives it."""
+        return name not in self._ours
 
     def module(self, name: str) -> str | None:
         """Name of the module that an object comes from; None if there is none of this name."""

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.records import DIGEST, Record, check_writable, open_file, read_json, sealed, whole_folder
-from quantdrift.spec.grammar import DEPLOYMENT_KEYS, Scheme
+from quantdrift.spec.grammar import Scheme
+from quantdrift.stages import STAGES
 
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
@@ -85,15 +86,19 @@ def check_place(path: Path) -> None:
 
 def check_savable(scheme: Scheme, *, onnx: bool = False) -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
-    if onnx and scheme.option("table") is not None:
+    form = "onnx" if onnx else "safetensors"
+    beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
+    if other := next((stage for stage in beside if stage.formats and form not in stage.formats), None):
         raise UnsupportedError(
-            f"{scheme}: ONNX is written with packed linear layers, and has no packed token embeddings for +table=; use "
-            "--format safetensors, or leave +table= out"
+            f"{scheme}: {form} has no place for {other.what}; use --format {' or '.join(other.formats)}, or leave "
+            f"{', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
         )
-    if beside := [f"+{key}=" for key, _ in scheme.options if key in DEPLOYMENT_KEYS]:
+    if nowhere := [
+        f"+{key}=" for key, _ in scheme.options for stage in beside if key in stage.options and not stage.formats
+    ]:
         raise UnsupportedError(
-            f"{scheme}: {', '.join(beside)} is about how embeddings are stored, searched or computed, which no file of "
-            "weights can hold; leave it out"
+            f"{scheme}: {', '.join(nowhere)} is about how embeddings are stored, searched or computed, which no file "
+            "of weights can hold; leave it out"
         )
     if scheme.activation_bits is not None or scheme.query_only:
         option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"

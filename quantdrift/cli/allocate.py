@@ -13,7 +13,8 @@ from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import FULL_BITS, chooses, parse
+from quantdrift.spec.grammar import chooses, parse
+from quantdrift.stages.weights import FULL_BITS
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Rival
@@ -67,13 +68,14 @@ def command(options: AllocateOptions) -> Shown:
     _ = spec.scheme.widths  # refused before a model is loaded
     Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec, captured
+    from quantdrift.engine.stages.of_scheme import options_under_layers
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(
             spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
         )
-    table = spec.scheme.option("table")
-    beside = ("+query" if spec.scheme.query_only else "") + ("" if table is None else f"+table={table}")
+    under = "".join(f"+{key}={value}" for key, value in options_under_layers(spec.scheme))
+    beside = ("+query" if spec.scheme.query_only else "") + under
     named = f"{spec.model}@{options.out}{beside}"
     use = f"quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"

@@ -10,7 +10,7 @@ from torch import nn
 
 from quantdrift.engine.layers import LinearLayer, memory_range
 from quantdrift.engine.quantizers.base import n_groups
-from quantdrift.spec.grammar import FULL_BITS
+from quantdrift.stages.weights import FULL_BITS
 
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""
@@ -24,8 +24,8 @@ class BitsReport:
         linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
             stored in. A classification head is none of them.
         linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
-        all_parameters: over every parameter of the model, scales included, the others (embeddings that `+table=` does
-            not round, norms, a classification head) at the width they are stored in.
+        all_parameters: over every parameter of the model, scales included, the others (those that no stage
+            quantizes, norms, a classification head) at the width they are stored in.
         n_quantized: number of quantized weights, those of a rounded embedding table among them.
         n_parameters: number of parameters of the model.
     """
@@ -41,6 +41,14 @@ class BitsReport:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBits:
+    """A whole parameter beside the linear layers, and the bits that it takes, scales included."""
+
+    parameter: nn.Parameter
+    bits: int
+
+
 def count_bits(
     modules: Sequence[nn.Module],
     layers: Sequence[LinearLayer],
@@ -48,10 +56,9 @@ def count_bits(
     *,
     group_size: int | None,
     zero_points: bool = False,
-    tables: Sequence[LinearLayer] = (),
-    table_bits: int = FULL_BITS,
+    beside: Sequence[StoredBits] = (),
 ) -> BitsReport:
-    """Count the bits of a candidate; each of the tables takes `table_bits` a weight and one scale a row.
+    """Count the bits of a candidate; `beside` is what is quantized beside the linear layers.
 
     The one number per input feature of an order of columns or an input scaling is not counted.
     """
@@ -71,18 +78,15 @@ def count_bits(
             n_quantized += n_weights
             codes += n_weights * bits
             scales += out_features * n_groups(in_features, group_size) * SCALE_BITS * (2 if zero_points else 1)
-    in_tables = 0
-    for table in tables:
-        n_rows, n_weights = len(table.weight), table.weight.numel()
-        others[_identity(table.parameter)] -= n_weights
-        n_quantized += n_weights
-        in_tables += n_weights * table_bits + n_rows * SCALE_BITS
+    for stored in beside:
+        others[_identity(stored.parameter)] -= stored.parameter.numel()
+        n_quantized += stored.parameter.numel()
     rest = sum(others[identity] * parameter.element_size() * 8 for identity, parameter in parameters.items())
     n_parameters = sum(parameter.numel() for parameter in parameters.values())
     return BitsReport(
         linear=codes / n_linear,
         linear_with_scales=(codes + scales) / n_linear,
-        all_parameters=(codes + scales + in_tables + rest) / n_parameters,
+        all_parameters=(codes + scales + sum(stored.bits for stored in beside) + rest) / n_parameters,
         n_quantized=n_quantized,
         n_parameters=n_parameters,
     )

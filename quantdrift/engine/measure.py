@@ -310,8 +310,8 @@ class Flow:
     def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Vectors:
         """What the arm that is in place makes of one side; `weights` is its digest."""
         name, size = f"{arm}: {what}", self.settings.batch_size
-        if arm == "candidate" and self.pair.run_as is not None:
-            size = self.pair.run_as.batch or size
+        if arm == "candidate":
+            size = self.pair.batch_size or size
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)

@@ -24,7 +24,6 @@ from quantdrift.base.progress import Progress
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
-from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, quantized_inputs
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
@@ -32,15 +31,15 @@ from quantdrift.engine.inputs import Inputs, Model
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
-from quantdrift.engine.runtime import Runtime
-from quantdrift.engine.scoring.deployed import Deployment
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
+from quantdrift.engine.stages import VectorStage
+from quantdrift.engine.stages.of_scheme import model_stages, options_under_layers, vector_stages
 from quantdrift.engine.store import key_of
-from quantdrift.engine.tables import find_tables, round_tables, tied_to
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import DTYPES, FULL_BITS, POSSIBLE_BITS, Scheme, parse_scheme
+from quantdrift.spec.grammar import POSSIBLE_BITS, Scheme, calibrates, parse_scheme
+from quantdrift.stages import STAGES
 
 Arm = Literal["reference", "candidate"]
 
@@ -61,12 +60,10 @@ class QuantizedPair:
         modules: the outermost torch modules of the model.
         layers: the linear layers that are quantized; not a classification head's.
         left_out: name to reason of the linear layers that are not.
-        tables: the token embedding tables that are rounded; none without `+table=`.
-        tied: paths of the modules that share one of these, such as the head of a language model.
         allocation: what gave the layers their widths, where a criterion chose them.
-        deployment: what lies between the candidate's embeddings and what a search returns, where that is not exact
+        stages: what changes the candidate's model beside the weights of these layers, by name.
+        vector_stages: what lies between the candidate's embeddings and what a search returns; none where that is exact
             search of float32.
-        run_as: how the candidate is run, where that is not as the reference.
         encoder: what runs the model, for `measure`; whoever measures may set another.
         notes: what a run says of the model, one sentence each.
     """
@@ -106,25 +103,15 @@ class QuantizedPair:
         self.name, self.scheme, self.encoder = name, scheme, encoder
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(self.modules, name, head=scheme.option("head"))
-        self._table_bits = int(scheme.option("table", str(FULL_BITS)))
-        self.tables = [] if scheme.option("table") is None else find_tables(self.modules, name)
-        self.tied = tied_to(self.tables, self.modules)
-        self.left_out = {layer: why for layer, why in self.left_out.items() if layer not in self.tied}
+        self.stages = model_stages(scheme, self)
+        reached = {name for stage in self.stages.values() for name in stage.reaches}
+        self.left_out = {layer: why for layer, why in self.left_out.items() if layer not in reached}
         self.allocation: Allocation | None = None
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True
-        self.deployment = Deployment.of(scheme)
-        self.run_as = Runtime.of(scheme)
-        if self.run_as is not None and self.run_as.dtype is not None:
-            there, wanted = self.layers[0].parameter.dtype, DTYPES[self.run_as.dtype]
-            if str(there) == f"torch.{wanted}":
-                raise UnsupportedError(
-                    f"{name} is in {wanted} at full precision already, so +dtype={self.run_as.dtype} changes nothing; "
-                    "leave it out, or take the reference in another type (--dtype float32)"
-                )
+        self.vector_stages = vector_stages(scheme)
         self._made: MadeLayers | None = None
         self._reached: set[str] = set()
-        self._called: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
             widths = widths_for(stored, self.layers, scheme, self.fingerprint)
@@ -138,8 +125,7 @@ class QuantizedPair:
     @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        fixed = self.scheme.activation_bits is not None and not self.scheme.per_token
-        return fixed or any(one.needs_moments for one in self._quantizers())
+        return calibrates(self.scheme) or any(one.needs_moments for one in self._quantizers())
 
     @property
     def needs_widths(self) -> bool:
@@ -191,11 +177,8 @@ class QuantizedPair:
         """Digest of the candidate's weights and input ranges, and of how it is run; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
-        parts = [weights_fingerprint(self.modules)]
-        if self.scheme.activation_bits is not None:
-            parts.append(f"{self.scheme.activation_bits} {sorted(self._ranges().items())}")
-        if self.run_as is not None:
-            parts.append(str(sorted(self.run_as.told().items())))
+        keys = [key for stage in self.stages.values() if (key := stage.key()) is not None]
+        parts = [weights_fingerprint(self.modules), *keys]
         return parts[0] if len(parts) == 1 else hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
@@ -217,10 +200,8 @@ class QuantizedPair:
     def observed(self) -> Iterator[None]:
         """Note which layers the forward passes inside use, and of quantized activations which they call."""
         with ExitStack() as stack:
-            if self.scheme.activation_bits is not None:
-                stack.enter_context(plain_products([]))
-                called = hooked_inputs(self.modules, self.layers, lambda n, *_: self._called.add(self.layers[n].name))
-                stack.enter_context(called)
+            for stage in self.stages.values():
+                stack.enter_context(stage.observed())
             use = stack.enter_context(WeightUse(self.layers))
             yield
         self._reached |= use.used
@@ -270,7 +251,7 @@ class QuantizedPair:
         if sample.key is None:
             return replace(sample, guide=make)
         key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
-        name = key_of(**key, weights=self.fingerprint, table=self.scheme.option("table"))  # the model is as rounded
+        name = key_of(**key, weights=self.fingerprint, **dict(options_under_layers(self.scheme)))
 
         def kept() -> Sequence[Tensor | None]:
             if name not in guides:
@@ -307,7 +288,7 @@ class QuantizedPair:
             return
         self._made = None
         methods = [self._methods[bits] for bits in widths]
-        with self.rounded_tables():  # layers see what comes out of these
+        with self.under_layers():  # layers see what comes out of these
             self._made = make_layers(
                 self.modules,
                 self.layers,
@@ -331,25 +312,30 @@ class QuantizedPair:
         """
         with ExitStack() as stack:
             stack.enter_context(put_aside(self.layers))
-            stack.enter_context(self.rounded_tables())
+            stack.enter_context(self.under_layers())
             for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
                 if made.quantized is not None:
                     put_in_place(layer, made.quantized)
-            if (bits := self.scheme.activation_bits) is not None:
-                called = stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
-                stack.callback(lambda: self._called.update(called))
-            if self.run_as is not None:
-                stack.enter_context(self.run_as.applied(self.modules, self.encoder))
+            for name, stage in self.stages.items():
+                if not STAGES[name].under_layers:
+                    stack.enter_context(stage.applied())
             self._active = True
             stack.callback(setattr, self, "_active", False)
             yield
 
     @contextmanager
-    def rounded_tables(self) -> Iterator[None]:
-        """Inside, the tables that `+table=` rounds are rounded, and the layers as they were; nothing without it."""
-        with put_aside(self.tables):
-            round_tables(self.tables, self._table_bits)
+    def under_layers(self) -> Iterator[None]:
+        """Inside, those stages are in place that linear layers are calibrated with, and the layers as they were."""
+        with ExitStack() as stack:
+            for name, stage in self.stages.items():
+                if STAGES[name].under_layers:
+                    stack.enter_context(stage.applied())
             yield
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of the candidate, where it is another than the reference's."""
+        return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
         """What becomes of each layer, one after another, from the reference's weights.
@@ -389,10 +375,8 @@ class QuantizedPair:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
-    def _ranges(self) -> Mapping[str, float | None]:
-        """Layer name to the end of its inputs' grid, None for one of each token."""
-        if self.scheme.per_token:
-            return dict.fromkeys(layer.name for layer in self.layers if layer.modules)
+    def input_ranges(self) -> Mapping[str, float | None]:
+        """Layer name to the largest absolute input that calibration saw; of none before it."""
         return {} if self._made is None else self._made.ranges()
 
     def _quantizers(self) -> list[LayerQuantizer]:
@@ -415,8 +399,7 @@ class QuantizedPair:
             self._chosen() if widths is None else widths,
             group_size=self.scheme.group_size,
             zero_points=any(one.has_zero_points for one in self._quantizers()),
-            tables=self.tables,
-            table_bits=self._table_bits,
+            beside=[stored for stage in self.stages.values() for stored in stage.bits()],
         )
 
     def describe(self) -> dict[str, Any]:
@@ -426,28 +409,11 @@ class QuantizedPair:
             described |= quantizer.describe()
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)
-        if self.run_as is not None:
-            described["runtime"] = dict(self.run_as.told())
         described["layers_left_out"] = dict(self.left_out)
-        if self.tables:
-            described["embedding_table"] = {
-                "bits": self._table_bits,
-                "scale": "row",
-                "tables": {table.name: list(table.weight.shape) for table in self.tables},
-                "tied": self.tied,
-            }
         if self._made is not None:
             described |= self._made.describe()
-        if self.scheme.activation_bits is not None:
-            # a layer with a fixed range was called in calibration; of the others, what ran tells
-            covered = self._ranges().keys() & self._called if self.scheme.per_token else self._ranges().keys()
-            described["activations"] = {
-                "bits": self.scheme.activation_bits,
-                "scale": "token" if self.scheme.per_token else "tensor",
-                "layers_covered": len(covered),
-                "layers": len(self.layers),
-                "not_covered": [layer.name for layer in self.layers if layer.name not in covered],
-            }
+        for stage in self.stages.values():
+            described |= stage.record()
         return described
 
 
@@ -459,8 +425,8 @@ class TwoModels:
 
     query_only = needs_widths = needs_calibration = False
     allocation: Allocation | None = None
-    deployment: Deployment | None = None
-    run_as: Runtime | None = None
+    vector_stages: Sequence[VectorStage] = ()
+    batch_size: int | None = None
 
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
         """Pair them; both keep their weights."""

@@ -84,15 +84,15 @@ class Search(Reading):
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
-        if (deployment := flow.pair.deployment) is not None:
+        if stages := flow.pair.vector_stages:
             if self.rows is not None or self.joins:
                 raise UnsupportedError(
                     "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
-                    "+emb=, +dim= and +index= out"
+                    "these stages out"
                 )
             with flow.stage("scoring", "indexing and scoring", len(reference[0])) as tell:
                 return score_deployed(
-                    deployment,
+                    stages,
                     (reference[0], first),
                     (candidate[0], second),
                     similarity=self.similarity,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from quantdrift.base.errors import UnsupportedError, nearest
-from quantdrift.base.extras import extras_named
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.images import Kind
@@ -11,54 +10,31 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import (
-    CODED,
-    DEPLOYMENT_KEYS,
-    SEARCH_KEYS,
-    Scheme,
-    Spec,
-    Versus,
-    calibrates,
-    chooses,
-    is_endpoint,
-)
+from quantdrift.spec.grammar import OPTIONS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
+from quantdrift.stages import STAGES
+from quantdrift.stages.weights import CHOICE
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
-
-_OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
-"""Settings of mixed precision."""
-_OF_FILES = ("allocation", "widths")
-"""Those that a stored allocation leaves open."""
-_OF_MODELS = ("head", "table")
-"""Settings of what is quantized beside the layers, and of which there are, whatever quantizes them."""
-
-
-_INDEXES = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
-_DIM = 20_160
-"""Dimensions that every usual number of parts divides."""
 
 
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = {*QUANTIZERS[scheme.quantizer].options, *_OF_MODELS, *DEPLOYMENT_KEYS} - {"search"}
-    if scheme.option("index") is not None:
-        takes |= {"search", "seed"}
-    elif scheme.option("rescore") is not None and scheme.option("emb") not in CODED:
-        raise UnsupportedError(
-            f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(CODED)}; "
-            f"got {scheme}"
-        )
-    if scheme.activation_bits is not None:
-        takes.add("act")
-    if calibrates(scheme):
-        takes |= {"calib", "seed"}
+    there = [stage for stage in STAGES.values() if stage.in_(scheme)]
+    for stage in there:
+        if (problem := stage.check(scheme)) is not None:
+            raise UnsupportedError(f"{problem}; got {scheme}")
+    takes = {"head", *QUANTIZERS[scheme.quantizer].options}
+    takes |= {key for stage in STAGES.values() if stage.kind != "layers" or stage in there for key in stage.options}
+    takes -= {*STAGES["weights"].options} - {*QUANTIZERS[scheme.quantizer].options}
+    takes |= {"calib", "seed"} if calibrates(scheme) else set()
+    takes |= {"seed"} if chooses(scheme) or any(stage.draws for stage in there) else set()
     stored = scheme.option("allocation")
     if scheme.criterion is not None:
-        takes |= set(_OF_CRITERIA if stored is None else _OF_FILES)
+        takes |= {*CHOICE} if stored is None else {"allocation", "widths"}
     for key, _ in scheme.options:
         if key not in takes:
             why = "" if stored is None else f", whose widths are those of {stored}"
-            add = "" if key not in _OF_CRITERIA or key == "seed" or scheme.criterion else " or add a criterion (+gap),"
+            add = " or add a criterion (+gap)," if key in CHOICE and not scheme.criterion else ""
             raise UnsupportedError(
                 f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
             )
@@ -97,26 +73,11 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
     calibration_texts(spec.scheme)
-    if (index := spec.scheme.option("index")) is not None:
-        refuse_index(index)
+    for stage in STAGES.values():
+        if stage.in_(spec.scheme):
+            stage.refuse(spec.scheme)
     if not loaded:
         full_precision(spec.model)
-
-
-def refuse_index(name: str) -> None:
-    """Refuse an index that faiss' index_factory cannot read, whatever the documents."""
-    if name.lower().startswith("usearch"):
-        return
-    with extras_named(needed_for=f"+index={name}"):
-        import faiss  # noqa: PLC0415 -- an optional extra
-    try:
-        faiss.index_factory(_DIM, name)
-    except RuntimeError as error:
-        if "could not parse" not in str(error):
-            return  # it depends on the documents, and is told when they are there
-        near = nearest(name, _INDEXES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_INDEXES[:4])}"
-        raise UnsupportedError(f"+index={name} is no index that faiss can make; {hint}") from error
 
 
 def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:
@@ -144,15 +105,14 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 def refuse_batches(scheme: Scheme, why: str) -> None:
     """Refuse what says how texts are put together, where somebody else does that."""
-    if wrong := [key for key, _ in scheme.options if key in {"batch", "padding"}]:
+    if wrong := [key for key, _ in scheme.options if OPTIONS[key].batches]:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:
     """Refuse stored embeddings and indexes where there are none."""
-    if wrong := [key for key, _ in scheme.options if key in SEARCH_KEYS]:
-        without = ", ".join(f"+{key}=" for key in wrong)
-        raise UnsupportedError(f"{scheme}: {without} is of searches over embeddings, and {why}; leave it out")
+    if wrong := scheme.options_of("vectors"):
+        raise UnsupportedError(f"{scheme}: {', '.join(wrong)} is of searches over embeddings, and {why}; leave it out")
 
 
 def refuse_for_reranking(scheme: Scheme) -> None:

@@ -139,7 +139,7 @@ def refuse_in_shards(name: Spec | Versus) -> None:
             f"{name}: {name.scheme.criterion} chooses widths on a corpus in memory. Choose them on a part of the "
             "corpus, with quantdrift allocate, and name the file it writes (MODEL@allocation.json)"
         )
-    if any(name.scheme.option(key) is not None for key in ("emb", "dim", "index")):
+    if name.scheme.options_of("vectors"):
         raise UnsupportedError(
             f"{name}: stored embeddings and indexes are measured on a corpus in memory; leave +emb=, +dim= and +index= "
             "out, or measure them on a part of the corpus"

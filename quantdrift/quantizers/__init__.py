@@ -8,26 +8,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from quantdrift.base.registry import Registry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
-    """A package that quantizes.
-
-    Attributes:
-        name: what is installed; also its name in a scheme, `+backend=`.
-        module: what is imported.
-        extra: the extra of quantdrift that brings it.
-        note: what it does, for `quantdrift doctor`.
-        by_name: whether it quantizes only where `+backend=` names it.
-    """
-
-    name: str
-    module: str
-    extra: str
-    note: str
-    by_name: bool = False
+from quantdrift.base.registry import Package, Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +38,8 @@ class Quantizer:
         module, _, function = self.make.partition(":")
         return getattr(import_module(module), function)(scheme)
 
+
+__all__ = ["PACKAGES", "QUANTIZERS", "Package", "Quantizer"]
 
 _FOUND: Registry[Quantizer] = Registry(
     "quantdrift.quantizers", package="quantdrift.quantizers", attribute="QUANTIZER", kind=Quantizer, joint="_"

@@ -22,7 +22,8 @@ from quantdrift.report.figures import (
     tooltip,
     width_of,
 )
-from quantdrift.spec.grammar import FULL_BITS, Scheme
+from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.results import Result
 
 _MAP = 860

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantdrift.base.text import counted, percent, some
-from quantdrift.spec.grammar import DTYPES, FULL_BITS
+from quantdrift.spec.grammar import DTYPES
+from quantdrift.stages import STAGES
+from quantdrift.stages.weights import FULL_BITS
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
@@ -108,19 +110,11 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
-    if activations := made.get("activations"):
-        covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
-        missing = activations["not_covered"]
-        scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
-        why = "which nothing calls (torch's own attention and experts read the weights alone)"
-        only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
-        yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
+    for stage in STAGES.values():
+        yield from stage.lines(made)
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
-    if table := made.get("embedding_table"):
-        tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
-        yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     if floor := record.get("noise_floor"):

@@ -17,7 +17,8 @@ from quantdrift.base.errors import DataError, QuantDriftError, SpecError
 from quantdrift.base.records import AS_LIST, Record, sealed
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import DEFAULT_QUANTIZER, POSSIBLE_BITS
+from quantdrift.spec.grammar import POSSIBLE_BITS
+from quantdrift.stages.weights import DEFAULT_QUANTIZER
 
 Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]

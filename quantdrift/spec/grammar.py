@@ -2,7 +2,7 @@
 
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
 SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
-         | "fp" OPTION { OPTION }            weights as they are; +table= and options of DEPLOYMENT_KEYS
+         | "fp" OPTION { OPTION }            weights as they are; options of other stages than of the layers
 
 In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
 it is short for the scheme that is written there, with +allocation=FILE.json.
@@ -21,36 +21,29 @@ from urllib.parse import urlsplit
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, nearest
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.stages import STAGES, Kind, Option
+from quantdrift.stages.weights import CHOICE, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS
 
 MIN_BITS, MAX_BITS = 2, 8
 """Of quantized weights."""
-FULL_BITS = 16
-"""Stands for a weight that is left alone, whatever its dtype."""
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
-ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
-"""Options that say how a criterion chooses widths."""
-STAGES: dict[str, tuple[str, ...]] = {
-    "runtime": ("attention", "batch", "dtype", "padding", "threads"),
-    "embeddings": ("dim", "emb"),
-    "index": ("index", "search"),
+_SHARED = {
+    "calib": Option(
+        pattern=r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
+        values='a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
+    ),
+    "head": Option(),
+    "seed": Option(pattern="[0-9]{1,18}", values="a whole number, 0 or more"),
 }
-"""What a deployment changes beside weights and activations, in the order in which it does, and the options of each."""
-CODED = ("int8", "uint8", "binary", "ubinary")
-"""Precisions of stored embeddings whose numbers are codes; an index codes as well, and `+rescore=` mends either."""
-SEARCH_KEYS = (*STAGES["embeddings"], *STAGES["index"], "rescore")
-"""What only a search over embeddings has."""
-DEPLOYMENT_KEYS = tuple(sorted((*STAGES["runtime"], *SEARCH_KEYS)))
-OPTION_KEYS = tuple(
-    sorted((*ALLOCATION_KEYS, *DEPLOYMENT_KEYS, "act", "backend", "calib", "grid", "guided", "head", "seed", "table"))
+"""Options of no stage alone."""
+OPTIONS: Mapping[str, Option] = dict(
+    sorted({**_SHARED, **{key: option for stage in STAGES.values() for key, option in stage.options.items()}}.items())
 )
-DEFAULT_GROUP_SIZE = 128
-DEFAULT_QUANTIZER = "rtn"
-_BACKENDS = tuple(
-    dict.fromkeys(each.name for one in QUANTIZERS.values() if "backend" in one.options for each in one.packages)
-)
+"""Every option by key."""
+_BESIDE_FULL = tuple(key for stage in STAGES.values() if stage.kind != "layers" for key in sorted(stage.options))
 
 # --- the grammar ----------------------------------------------------------------------------------
 
@@ -58,60 +51,26 @@ _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _FULL = "fp"
 _USUAL = re.compile(r"int([2-8])|([2-8])-?bits?", re.IGNORECASE)
-_NAMED_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 Dtype = Literal["float32", "bfloat16", "float16"]
 """The number type of a model at full precision."""
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Short name, as in +dtype=, to that of torch."""
-_VALUES = {
-    "act": ("tensor|token", "tensor (one scale, from calibration) or token (a scale for each token, as it runs)"),
-    "attention": ("eager|sdpa", "eager or sdpa"),
-    "backend": ("|".join(_BACKENDS), " or ".join((", ".join(_BACKENDS[:-1]), _BACKENDS[-1]))),
-    "batch": ("[1-9][0-9]{0,4}", "a whole number, 1 or more"),
-    "calib": (
-        r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
-        'a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
-    ),
-    "dim": ("[1-9][0-9]{0,4}", "the number of dimensions that are kept, 1 or more"),
-    "dtype": ("bf16|fp16", "bf16 or fp16"),
-    "emb": ("int8|uint8|binary|ubinary|fp16|bf16", "int8, uint8, binary, ubinary, fp16 or bf16"),
-    "grid": ("paper|library", "paper or library"),
-    "guided": ("gap", "gap"),
-    "index": (
-        r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
-        "a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or usearch with its "
-        "connectivity (usearch32)",
-    ),
-    "padding": ("left|right", "left or right"),
-    "queries": ("[1-9][0-9]{0,8}", "a whole number, 1 or more"),
-    "rescore": ("[1-9][0-9]{0,3}", "how many times more documents are looked at than are wanted, 1 or more"),
-    "search": (f"{_NAMED_NUMBER}(?:,{_NAMED_NUMBER})*", "what the search is set to, such as nprobe=8 or efSearch=64"),
-    "seed": ("[0-9]{1,18}", "a whole number, 0 or more"),
-    "solver": ("knapsack|greedy", "knapsack or greedy"),
-    "table": ("8|4", "8 or 4, the bits of the token embedding table"),
-    "threads": ("[1-9][0-9]{0,2}", "a whole number, 1 or more"),
-    "units": ("layer|fused", "layer or fused"),
-    "widths": ("[2-8](,[2-8])+", "whole numbers from 2 to 8, such as 2,3,4,8"),
-}
-"""Values of options, where the grammar knows them: how they are spelled, and in words."""
 PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
     "quantizer": ("-", "|".join(QUANTIZERS), str),
     "query": ("+", "query", bool),
     "criterion": ("+", "|".join(CRITERIA), str),
-    **{
-        key: ("+", f"{key}=({_VALUES.get(key, ['.+'])[0]})", lambda word: word.partition("=")[2]) for key in OPTION_KEYS
-    },
+    **{key: ("+", f"{key}=({option.pattern})", lambda word: word.partition("=")[2]) for key, option in OPTIONS.items()},
     "guided": ("+", "guided(=gap)?", lambda word: "gap"),
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 
 _EXPECTED = {
     "-": f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})",
-    "+": f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(OPTION_KEYS)}; parts "
+    "+": f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(OPTIONS)}; parts "
     "with '-' come before the first '+'",
 }
-_KNOWN = {"-": ("channel", *QUANTIZERS), "+": ("query", *CRITERIA, *OPTION_KEYS)}
+_KNOWN = {"-": ("channel", *QUANTIZERS), "+": ("query", *CRITERIA, *OPTIONS)}
 _BITS_LIKE = re.compile(
     rf"W?((?:{_WEIGHT})(?:A[4-8])?)(?:_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)}))?", re.IGNORECASE
 )
@@ -212,16 +171,17 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
 
 def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     default = ("act", "tensor")
-    return tuple((key, values[key]) for key in OPTION_KEYS if key in values and (key, values[key]) != default)
+    return tuple((key, values[key]) for key in OPTIONS if key in values and (key, values[key]) != default)
 
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
     """Refuse what quantizes layers beside `fp`, and `fp` alone."""
-    beside = (*DEPLOYMENT_KEYS, "table")
-    if wrong := next((name for name in values if name not in {*beside, "seed"}), None):
-        expected = f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in beside)} and +seed="
+    if wrong := next((name for name in values if name not in {*_BESIDE_FULL, "seed"}), None):
+        expected = (
+            f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in _BESIDE_FULL)} and +seed="
+        )
         raise error_at(text, start, end, f"{wrong} in", expected)
-    if not {*values} & {*beside}:
+    if not {*values} & {*_BESIDE_FULL}:
         expected = "what changes beside the layers' weights, e.g. fp+emb=int8, fp+index=HNSW32 or fp+table=8"
         raise error_at(text, end, end, "unknown option", expected)
 
@@ -232,8 +192,8 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
         if own == sign and re.fullmatch(pattern, word):
             return what, value_of(word)
     end, key = at + len(word), word.partition("=")[0]
-    if sign == "+" and key in OPTION_KEYS:
-        expected = f"{key}= and {_VALUES.get(key, ('', 'its value'))[1]}"
+    if sign == "+" and key in OPTIONS:
+        expected = f"{key}= and {OPTIONS[key].values}"
         raise error_at(text, min(at + len(key) + 1, end), end, f"unusable value of {key}", expected)
     meant = next(iter(nearest(key, _KNOWN[sign])), "")
     raise error_at(text, at, end, f"unknown {'part' if sign == '-' else 'option'}", _EXPECTED[sign], meant=meant)
@@ -252,7 +212,7 @@ class Scheme:
     'W3.5-g128-gptq+gap'
 
     Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits, +table= or options of DEPLOYMENT_KEYS; a
+        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits or options of other stages; a
             fraction is the average over the layers, and needs a criterion.
         activation_bits: 4 to 8; None leaves activations alone.
         group_size: input weights that share a scale; None for a whole output channel.
@@ -310,15 +270,17 @@ class Scheme:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """What changes answers, in the order of a deployment: weights, activations, and of STAGES those it names.
+        """What changes answers, in the order of a deployment.
 
         >>> parse_scheme("W4A8+index=HNSW32").stages
         ('weights', 'activations', 'index')
         """
-        named = {key for key, _ in self.options}
-        found = ["weights"] if self.weight_bits != FULL_BITS or "table" in named else []
-        found += ["activations"] if self.activation_bits is not None else []
-        return (*found, *(stage for stage, keys in STAGES.items() if named & {*keys}))
+        return tuple(name for name, stage in STAGES.items() if stage.shares and stage.in_(self))
+
+    def options_of(self, *kinds: Kind) -> list[str]:
+        """The options that it names of stages of these kinds, as they are written: "+emb="."""
+        keys = {key for stage in STAGES.values() if stage.kind in kinds for key in stage.options}
+        return [f"+{key}=" for key, _ in self.options if key in keys]
 
     def only(self, stages: Collection[str]) -> Scheme | None:
         """The scheme with some of its stages alone; None for none of them.
@@ -326,34 +288,26 @@ class Scheme:
         >>> str(parse_scheme("W4A8+emb=int8+index=HNSW32").only({"activations", "index"}))
         'W16A8-g128-rtn+index=HNSW32'
         """
-        kept = [stage for stage in self.stages if stage in stages]
+        kept = [STAGES[name] for name in self.stages if name in stages]
         if not kept:
             return None
-        left_out = {key for stage, keys in STAGES.items() if stage not in kept for key in keys}
-        if "index" not in kept and not ("embeddings" in kept and self.option("emb") in CODED):
-            left_out.add("rescore")
-        weights, activations = "weights" in kept, "activations" in kept
-        if not weights:
-            left_out |= {*ALLOCATION_KEYS, "backend", "grid", "table"}
-        if not activations:
-            left_out.add("act")
-        if not weights and not activations:
-            left_out.add("head")
-        found = replace(
-            self,
-            weight_bits=self.weight_bits if weights else float(FULL_BITS),
-            activation_bits=self.activation_bits if activations else None,
-            group_size=self.group_size if weights else DEFAULT_GROUP_SIZE,
-            quantizer=self.quantizer if weights else DEFAULT_QUANTIZER,
-            query_only=self.query_only and (weights or activations),
-            criterion=self.criterion if weights else None,
-            options=tuple(option for option in self.options if option[0] not in {*left_out, "calib", "seed"}),
-        )
-        drawn = {"calib"} if calibrates(found) else set()
-        if drawn or "index" in kept or found.criterion is not None:
-            drawn.add("seed")
-        samples = [option for option in self.options if option[0] in drawn]
-        return replace(found, options=(*found.options, *samples))
+        others = [stage for stage in STAGES.values() if stage.shares and stage not in kept]
+        layers = any(stage.kind == "layers" for stage in kept)
+        changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
+        dropped = {"calib", "seed", *(key for stage in others for key in stage.options), *(() if layers else ("head",))}
+        changed["query_only"] = self.query_only and layers
+        found = replace(self, **changed, options=self._but(dropped))
+        dropped |= {
+            key for stage in STAGES.values() if stage.in_(found) and stage.check(found) for key in stage.options
+        }
+        if calibrates(found):
+            dropped -= {"calib", "seed"}
+        if found.criterion is not None or any(stage.draws for stage in kept):
+            dropped -= {"seed"}
+        return replace(found, options=self._but(dropped))
+
+    def _but(self, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
+        return tuple(option for option in self.options if option[0] not in keys)
 
     @property
     def granularity(self) -> str:
@@ -387,8 +341,7 @@ class Scheme:
 
     def at(self, bits: int) -> Scheme:
         """The same with one width for all layers, and nothing that chooses between widths."""
-        options = [(key, value) for key, value in self.options if key not in ALLOCATION_KEYS]
-        return replace(self, weight_bits=float(bits), criterion=None, options=tuple(options))
+        return replace(self, weight_bits=float(bits), criterion=None, options=self._but(CHOICE))
 
     @overload
     def option(self, key: str) -> str | None: ...
@@ -630,7 +583,7 @@ def needs_inputs(criterion: str | None) -> bool:
 def calibrates(scheme: Scheme) -> bool:
     """Whether the candidate is made on calibration documents."""
     by_quantizer = QUANTIZERS[scheme.quantizer].calibrated and scheme.weight_bits != FULL_BITS
-    return by_quantizer or (scheme.activation_bits is not None and not scheme.per_token)
+    return by_quantizer or any(stage.calibrates(scheme) for stage in STAGES.values())
 
 
 def draws(scheme: Scheme) -> bool:

@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from quantdrift.base.errors import SpecError, UnknownNameError
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import CRITERIA, FULL_BITS, Scheme, calibrates, draws, needs_inputs, parse_scheme
+from quantdrift.spec.grammar import CRITERIA, Scheme, calibrates, draws, needs_inputs, parse_scheme
+from quantdrift.stages.weights import FULL_BITS
 
 _Seed = Annotated[int, Field(ge=0)]
 _QUERIES = 128

@@ -19,7 +19,8 @@ from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import FULL_BITS, Spec, parse_pair
+from quantdrift.spec.grammar import Spec, parse_pair
+from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.certify import Share, random_splits

@@ -13,7 +13,7 @@ from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import FULL_BITS
+from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.estimates import as_json
 from quantdrift.study.folder import open_study
 from quantdrift.study.results import write_table

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from quantdrift.metrics import parse_metric
 from quantdrift.report.figures import Figure
-from quantdrift.spec.grammar import FULL_BITS
+from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.folder import StudyFolder
 from quantdrift_paper.capture import METRICS, Capture, Captured, read_capture
 from quantdrift_paper.figures import capture_chart

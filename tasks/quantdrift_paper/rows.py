@@ -21,7 +21,8 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, classifies, is_part
-from quantdrift.spec.grammar import DEFAULT_GROUP_SIZE, Scheme
+from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.conformal import Statistic
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import PlannedCell, StudyFolder

@@ -23,7 +23,7 @@ from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
 from quantdrift.engine.scoring.indexes import build
-from quantdrift.engine.scoring.precision import stored
+from quantdrift.engine.scoring.precision import Stored
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.study import run_cells
@@ -102,7 +102,7 @@ def indexes() -> None:
     vectors = np.random.default_rng(0).normal(size=(N_DOCUMENTS, 384)).astype(np.float32)
     for scheme in combinations_of(WATERFALL):
         if (name := scheme.option("index")) is not None:
-            kept = stored(vectors, vectors, precision=None, dim=None, similarity=Similarity.COSINE, calibration=vectors)
+            kept = Stored.plain(vectors, vectors, Similarity.COSINE)
             build(name, kept, similarity=Similarity.COSINE, settings=None, seed=None)
 
 

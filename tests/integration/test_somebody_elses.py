@@ -72,6 +72,91 @@ def test_a_quantizer(site: Path, place: Path, tmp_path: Path) -> None:
     assert any("toy" in json.dumps(one) for one in repaired["tried"])
 
 
+STAGING = """
+from contextlib import contextmanager
+
+from quantdrift.base.registry import Package
+from quantdrift.engine.stages import ModelStage, VectorStage
+from quantdrift.stages import Option, Stage
+
+NORMS = Stage(
+    what="gains of the norms",
+    kind="model",
+    work="staging:Norms",
+    options={"gains": Option(pattern="[1-9]", values="decimals that are kept, 1 to 9")},
+    tried=({"gains": "1"},),
+    packages=(Package(name="staging", module="staging", extra="staging", note="rounds gains"),),
+    lines=lambda made: [f"gains of {made['gains']} norms rounded"] if "gains" in made else [],
+)
+CLIP = Stage(
+    what="the largest numbers of stored embeddings",
+    kind="vectors",
+    work="staging:Clip",
+    options={"clip": Option(pattern="0[.][0-9]+", values="the largest number, below 1")},
+)
+
+
+class Norms(ModelStage):
+    @contextmanager
+    def applied(self):
+        parts = [part for module in self.pair.modules for part in module.modules()]
+        norms = [part.weight for part in parts if "Norm" in type(part).__name__]
+        kept = [weight.data.clone() for weight in norms]
+        self.n = len(norms)
+        for weight in norms:
+            weight.data = (weight.data * 1.37).round(decimals=int(self.scheme.option("gains")))
+        yield
+        for weight, data in zip(norms, kept):
+            weight.data = data
+
+    def record(self):
+        return {"gains": self.n}
+
+
+class Clip(VectorStage):
+    def stored(self, stored, calibration):
+        from dataclasses import replace
+
+        limit = float(self.scheme.option("clip"))
+        return replace(stored, documents=stored.documents.clamp(-limit, limit))
+
+    def record(self):
+        return {"clip": self.scheme.option("clip")}
+"""
+
+
+@pytest.mark.slow
+def test_stages(tmp_path: Path, place: Path) -> None:
+    points = {"norms": "staging:NORMS", "clip": "staging:CLIP"}
+    site = install(tmp_path, "staging", STAGING, {"quantdrift.stages": points})
+    data, model = ("--data", place / "a"), place / "tiny"
+    both = f"{model}@fp+gains=1+clip=0.2"
+    run = json.loads(quantdrift(site, "run", both, *data, "--out", "run", "--json", "--quiet", cwd=tmp_path))
+    alone = json.loads(quantdrift(site, "run", f"{model}@fp+clip=0.2", *data, "--json", "--quiet", cwd=tmp_path))
+    assert run["spec"].endswith("@fp+clip=0.2+gains=1")
+    assert (run["quantization"]["gains"], run["deployment"]["clip"], run["versions"]["staging"]) == (5, "0.2", "1.0")
+    assert alone["model"]["candidate_fingerprint"] == alone["model"]["fingerprint"]
+    assert run["model"]["candidate_fingerprint"] != run["model"]["fingerprint"]
+    flips = [each["metrics"]["flip@1"]["value"] for each in (run, alone)]
+    assert 0 < flips[1] != flips[0]
+
+    assert "gains of 5 norms rounded" in quantdrift(site, "run", both, *data, "--quiet", cwd=tmp_path)
+    quantdrift(site, "report", "run", "-o", "run.html", cwd=tmp_path)
+    assert "gains of 5 norms rounded" in (tmp_path / "run.html").read_text()
+    assert "rounds gains" in quantdrift(site, "doctor", cwd=tmp_path)
+    assert "decimals that are kept" in quantdrift(site, "list", "stages", cwd=tmp_path)
+    assert "decimals that are kept" in quantdrift(site, "run", f"{model}@W4+gains=x", *data, cwd=tmp_path, code=2)
+    told = quantdrift(site, "quantize", f"{model}@W4+gains=2", "-o", "q", cwd=tmp_path, code=2)
+    assert "+gains= is about" in told
+    words = ("allocate", f"{model}@W3.5+gap+clip=0.2", *data, "-o", "a.json")
+    assert "+clip= is of searches" in quantdrift(site, *words, cwd=tmp_path, code=2)
+    shares = json.loads(quantdrift(site, "waterfall", both, *data, "--json", "--quiet", cwd=tmp_path))
+    assert [each["name"] for each in shares["waterfalls"][0]["stages"]] == ["clip", "norms"]
+    words = ("repair", f"{model}@W3", *data, "--quantizers", "rtn", "--json", "--quiet")
+    repaired = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert any("+gains=1" in each["scheme"] for each in repaired["deployments"])
+
+
 LINES = """
 from quantdrift.finished.contents import FinishedRun, Part, digest
 from quantdrift.finished.formats import Format

@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
     subsets = nested_subsets(n_docs, sorted(sizes), seed=draw(st.integers(0, 99)))
 
     flow = Flow(
-        pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), deployment=None)),
+        pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), vector_stages=())),
         settings=Settings(k=k),
         store=EmbeddingStore(None),
         progress=Silent(),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from quantdrift.base.errors import SpecError
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import CRITERIA, OPTION_KEYS, Scheme, Spec, parse, parse_scheme
+from quantdrift.spec.grammar import CRITERIA, Scheme, Spec, parse, parse_scheme
+from quantdrift.spec.grammar import OPTIONS as KNOWN
 
 Made = TypeVar("Made")
 
@@ -41,7 +42,7 @@ SHARDS = st.sampled_from(
         *("g64", "channel", "query", "x", " ", "\n", "\x85", "\u2028", "\x00", "\ud800", "٤", ".json"),
         *QUANTIZERS,
         *CRITERIA,
-        *OPTION_KEYS,
+        *KNOWN,
     ]
 )
 NEAR_SPECS = st.lists(SHARDS, max_size=9).map("".join)

@@ -23,6 +23,7 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
+from quantdrift.engine.stages.of_scheme import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import put_aside
 from quantdrift.spec.allocation import Allocation, check_fits, digest
@@ -167,7 +168,7 @@ def make_layers(
             version=_VERSION,
             weights=fingerprint,
             layers=[layer.name for layer in layers],
-            scheme=[scheme.granularity, scheme.quantizer, *(key for key in scheme.options if key[0] == "table")],
+            scheme=[scheme.granularity, scheme.quantizer, *options_under_layers(scheme)],
             widths=list(widths),
             methods=[each and each.describe() for each in methods],
             sample=sample.key,

@@ -9,7 +9,8 @@ from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import FULL_BITS, Scheme
+from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.weights import FULL_BITS
 
 
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:

@@ -115,7 +115,7 @@ def save_candidate(
 def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:
     """Let sentence-transformers write the candidate, in the model's dtype, and see that it reads the same again."""
     model = pair.encoder.model
-    with put_aside(pair.layers), pair.rounded_tables(), torch.no_grad():
+    with put_aside(pair.layers), pair.under_layers(), torch.no_grad():
         for layer in pair.layers:
             if layer.name in codes:
                 put_in_place(layer, codes[layer.name])

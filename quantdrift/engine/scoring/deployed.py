@@ -7,7 +7,7 @@ gives. Where there is no index the last two are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.engine.scoring.indexes import Index, build
-from quantdrift.engine.scoring.precision import BITS, Stored, stored
+from quantdrift.engine.scoring.indexes import Index
+from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
-from quantdrift.spec.grammar import SEARCH_KEYS, Scheme
+from quantdrift.engine.stages import VectorStage
 
 WANTED = 10
 """Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
@@ -29,40 +29,6 @@ _ROOM = 1 << 25
 """Scores of one kind that are in memory at a time."""
 _FITTED = (64, 2048)
 """Queries and documents at most, by which scores of codes are brought to the reference's scale."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """What lies between a model's embeddings and the documents that are returned.
-
-    Attributes:
-        dim: leading dimensions that are kept; None for all.
-        precision: of stored embeddings, as `+emb=` has it; None for float32.
-        rescore: of WANTED times so many documents, the order is made anew with uncoded queries; None for of none.
-        index: what is searched, as `+index=` has it; None for exhaustive search.
-        search: settings of its search.
-        seed: of what is random in building it.
-    """
-
-    dim: int | None = None
-    precision: str | None = None
-    rescore: int | None = None
-    index: str | None = None
-    search: str | None = None
-    seed: int | None = None
-
-    @classmethod
-    def of(cls, scheme: Scheme) -> Deployment | None:
-        """That of a scheme; None if it has neither a precision nor an index."""
-        if not {key for key, _ in scheme.options} & {*SEARCH_KEYS}:
-            return None
-        numbers = {name: scheme.option(name) for name in ("dim", "rescore", "seed")}
-        return cls(
-            precision=scheme.option("emb"),
-            index=scheme.option("index"),
-            search=scheme.option("search"),
-            **{name: None if text is None else int(text) for name, text in numbers.items()},
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +58,7 @@ class DeployedState(ScoreState):
 
 
 def score_deployed(
-    deployment: Deployment,
+    stages: Sequence[VectorStage],
     reference: tuple[Any, Any],
     candidate: tuple[Any, Any],
     *,
@@ -101,10 +67,10 @@ def score_deployed(
     excluded: NDArray[Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DeployedState:
-    """Score both arms and rank as the deployment does.
+    """Score both arms and rank as the candidate's stages do.
 
     Args:
-        deployment: of the candidate.
+        stages: of the candidate.
         reference: queries [n_queries, dim] and documents [n_docs, dim], as the model makes them.
         candidate: likewise.
         similarity: how the model compares embeddings.
@@ -113,18 +79,17 @@ def score_deployed(
         progress: called with the number of queries done since its last call.
 
     Raises:
-        UnsupportedError: the deployment cannot be made of these embeddings.
+        UnsupportedError: a stage cannot be made of these embeddings.
     """
     cpu = torch.device("cpu")
     queries, documents = (prepare(part, similarity, cpu) for part in reference)
-    kept = stored(
-        *candidate, precision=deployment.precision, dim=deployment.dim, similarity=similarity, calibration=reference[1]
-    )
-    index = None
-    if deployment.index is not None:
-        index = build(deployment.index, kept, similarity=similarity, settings=deployment.search, seed=deployment.seed)
-    decoded = None if deployment.rescore is None else kept.decoded()
-    scorer = _Scorer(deployment, kept, index, similarity, decoded)
+    kept, known = (_cut(stages, both, similarity) for both in (candidate, reference))
+    for stage in stages:
+        kept = stage.stored(kept, known.documents.numpy())
+    index = next((found for stage in stages if (found := stage.index(kept, similarity)) is not None), None)
+    first = max(stage.first for stage in stages)
+    decoded = kept.decoded() if first else None
+    scorer = _Scorer(first, kept, index, similarity, decoded)
     scale = scorer.scale(queries, documents)
     n_docs = len(documents)
     block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
@@ -147,22 +112,32 @@ def score_deployed(
             for part in ("keys", "paired")
         }
     told = {
-        "precision": deployment.precision or "float32",
+        "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
         "bytes_per_document": kept.bits / 8,
         "scale": None if scale is None else list(scale),
         "returned": WANTED,
-        "rescored": None if deployment.rescore is None else WANTED * deployment.rescore,
-        "index": None if index is None else {"name": deployment.index, "search": deployment.search, **index.describe()},
+        "rescored": first or None,
+        "index": None if index is None else index.describe(),
     }
+    for stage in stages:
+        told |= stage.record()
     return DeployedState(**values, **more, told=told, notes=() if index is None else index.notes)
+
+
+def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
+    """What an arm's embeddings are before they are coded."""
+    queries, documents = (np.asarray(each) for each in arm)
+    for stage in stages:
+        queries, documents = stage.vectors(queries), stage.vectors(documents)
+    return Stored.plain(queries, documents, similarity)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
     """Scores and rankings of the candidate, for a block of queries at a time."""
 
-    deployment: Deployment
+    first: int
     stored: Stored
     index: Index | None
     similarity: Similarity
@@ -226,25 +201,24 @@ class _Scorer:
         state = _scored(full, score, k, skip)
         if self.index is None and self.decoded is None:
             return state, None
-        first = 0 if self.deployment.rescore is None else WANTED * self.deployment.rescore
-        depth = min(max(k, first), full.shape[1])
+        depth = min(max(k, self.first), full.shape[1])
         top = torch.from_numpy(_scored(full, found, depth, skip).candidate_top()[0])
-        exact = _with_list(state, self._reordered(top, score, first), full, score)
+        exact = _with_list(state, self._reordered(top, score), full, score)
         if self.index is None:
             return exact, None
         places = torch.from_numpy(self.index.search(self.stored.queries[rows], depth + (skip is not None)))
         if skip is not None:
             places = _without(places, skip)
         places = torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1)
-        return _with_list(state, self._reordered(places, score, first), full, score), exact
+        return _with_list(state, self._reordered(places, score), full, score), exact
 
-    def _reordered(self, positions: Tensor, score: Tensor, first: int) -> Tensor:
+    def _reordered(self, positions: Tensor, score: Tensor) -> Tensor:
         """The list with its first places in the order of the scores; of equal ones the lower position wins."""
-        if not first:
+        if not self.first:
             return positions
-        head = positions[:, :first]
+        head = positions[:, : self.first]
         keys = pack(score.gather(1, head.clamp_min(0)), head.clamp_min(0)).masked_fill(head < 0, EMPTY)
-        return torch.cat([head.gather(1, keys.argsort(dim=1, descending=True)), positions[:, first:]], dim=1)
+        return torch.cat([head.gather(1, keys.argsort(dim=1, descending=True)), positions[:, self.first :]], dim=1)
 
 
 def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:

@@ -88,7 +88,7 @@ class Faiss:
         self._chain, self._exact = _parts(faiss, index)
         plain = (faiss.IndexFlat, faiss.IndexIVFFlat)
         self.lossless = not self._chain and isinstance(self._exact, plain)
-        self._given = settings
+        self._told = {"name": name, "search": settings}
         if settings is not None:
             with self._alone(f"+search={settings} of +index={name}"):
                 faiss.ParameterSpace().set_index_parameters(index, settings)  # type: ignore[arg-type]  # its stubs are wrong
@@ -123,7 +123,7 @@ class Faiss:
         size = None
         if self.n_docs * self._dim <= _LARGE:
             size = len(self._faiss.serialize_index(self._index))
-        return {"library": f"faiss {version_of('faiss-cpu') or self._faiss.__version__}", "bytes": size}
+        return {**self._told, "library": f"faiss {version_of('faiss-cpu') or self._faiss.__version__}", "bytes": size}
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
@@ -238,6 +238,7 @@ class Usearch:
             raise UnsupportedError(f"+index=usearch holds no {stored.precision}; expected +emb=int8, or faiss")
         with extras_named(needed_for=f"+index={name}"):
             from usearch.index import Index as Graph  # noqa: PLC0415 -- an optional extra
+        self._told = {"name": name, "search": settings}
         given = {each[1]: int(each[2]) for each in known if each}
         self._bits = stored.precision in BITS
         self._bytes = stored.precision == "int8"
@@ -271,4 +272,8 @@ class Usearch:
 
     def describe(self) -> dict[str, Any]:
         """For run.json."""
-        return {"library": f"usearch {version_of('usearch')}", "bytes": int(self._graph.serialized_length)}
+        return {
+            **self._told,
+            "library": f"usearch {version_of('usearch')}",
+            "bytes": int(self._graph.serialized_length),
+        }

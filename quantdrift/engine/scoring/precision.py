@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.streamed import Similarity, prepare
-from quantdrift.spec.grammar import CODED
+from quantdrift.stages.embeddings import BITS_OF, CODED
 
 Vectors = NDArray[Any]
 
@@ -26,6 +26,7 @@ class Stored:
 
     Attributes:
         precision: one of HALVES or CODED; None for float32.
+        similarity: by which they are compared.
         queries: float32 [n_queries, dim], what is multiplied: normalized where similarity is cosine; of bytes and bits
             their codes, a bit as -1 or 1.
         documents: float32 [n_docs, dim], likewise.
@@ -33,11 +34,18 @@ class Stored:
         ranges: float32 [2, dim], least and greatest of each dimension, which bytes divide into 255 steps.
     """
 
-    precision: str | None
+    precision: str | None = None
+    similarity: Similarity
     queries: Tensor
     documents: Tensor
     exact_queries: Tensor
     ranges: Vectors | None = None
+
+    @classmethod
+    def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Stored:
+        """Embeddings [n, dim] at float32; normalized where they are compared by cosine."""
+        left, right = (prepare(np.asarray(each), similarity, torch.device("cpu")) for each in (queries, documents))
+        return cls(similarity=similarity, queries=left, documents=right, exact_queries=left)
 
     @property
     def coded(self) -> bool:
@@ -47,8 +55,7 @@ class Stored:
     @property
     def bits(self) -> int:
         """Of a document."""
-        per_number = {"fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
-        return int(self.documents.shape[1] * per_number.get(self.precision or "", 32))
+        return int(self.documents.shape[1] * BITS_OF.get(self.precision or "", 32))
 
     def rounded(self, scores: Tensor) -> Tensor:
         """Scores as a product of this precision gives them: of halves, halves, which tie more often."""
@@ -72,47 +79,32 @@ def _steps(ranges: Vectors) -> Vectors:
     return np.where(steps == 0, 1, steps).astype(np.float64)
 
 
-def stored(
-    queries: Any, documents: Any, *, precision: str | None, dim: int | None, similarity: Similarity, calibration: Any
-) -> Stored:
-    """Embeddings as they are stored.
+def at_precision(plain: Stored, precision: str, calibration: Vectors) -> Stored:
+    """Embeddings at a precision.
 
     Args:
-        queries: [n_queries, dim], as the model makes them.
-        documents: [n_docs, dim].
-        precision: of HALVES or CODED; None for float32.
-        dim: how many leading dimensions are kept; None for all.
-        similarity: by which they are compared; where it is cosine they are normalized, after the other dimensions went.
-        calibration: [n, dim], embeddings whose ranges bytes divide: those of the reference's documents.
+        plain: at float32.
+        precision: of HALVES or CODED.
+        calibration: float32 [n, dim], embeddings whose ranges bytes divide.
 
     Raises:
-        UnsupportedError: there are fewer dimensions, or bytes and bits are to be compared by distance.
+        UnsupportedError: bytes and bits are to be compared by distance, or halves cannot hold the numbers.
     """
-    width = int(documents.shape[1])
-    if dim is not None and dim > width:
-        raise UnsupportedError(f"+dim={dim} keeps more dimensions than there are; expected at most {width}")
-    if precision in CODED and similarity is Similarity.EUCLIDEAN:
+    if precision in CODED and plain.similarity is Similarity.EUCLIDEAN:
         raise UnsupportedError(
             f"+emb={precision} compares codes by inner product, and this model compares by Euclidean distance; "
             "expected fp16 or bf16, or a model of cosine or dot product"
         )
-    short_queries, short_documents, short_calibration = (
-        prepare(np.asarray(each)[:, :dim], similarity, torch.device("cpu"))
-        for each in (queries, documents, calibration)
-    )
-    if precision is None:
-        return Stored(precision=None, queries=short_queries, documents=short_documents, exact_queries=short_queries)
     if (half := HALVES.get(precision)) is not None:
-        halved = [each.to(half).to(torch.float32) for each in (short_queries, short_documents)]
+        halved = [each.to(half).to(torch.float32) for each in (plain.queries, plain.documents)]
         if not all(bool(each.isfinite().all()) for each in halved):
             raise UnsupportedError(f"embeddings are too large for +emb={precision}; expected bf16, or normalized ones")
-        return Stored(precision=precision, queries=halved[0], documents=halved[1], exact_queries=halved[0])
+        return replace(plain, precision=precision, queries=halved[0], documents=halved[1], exact_queries=halved[0])
     ranges = None
     if precision in BYTES:
-        known = short_calibration.numpy()
-        ranges = np.vstack([known.min(axis=0), known.max(axis=0)])
-    coded = [_codes(each.numpy(), precision, ranges) for each in (short_queries, short_documents)]
-    return Stored(precision=precision, queries=coded[0], documents=coded[1], exact_queries=short_queries, ranges=ranges)
+        ranges = np.vstack([calibration.min(axis=0), calibration.max(axis=0)])
+    coded = [_codes(each.numpy(), precision, ranges) for each in (plain.queries, plain.documents)]
+    return replace(plain, precision=precision, queries=coded[0], documents=coded[1], ranges=ranges)
 
 
 def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:

@@ -14,7 +14,7 @@ from quantdrift.base.display import json_text
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.text import some
 from quantdrift.spec.allocation import AllocatedLayer, Allocation
-from quantdrift.spec.grammar import FULL_BITS
+from quantdrift.stages.weights import FULL_BITS
 
 Layers = Sequence[AllocatedLayer]
 Content = str | Mapping[str, object]

@@ -1,4 +1,4 @@
-"""Metrics, models, quantizers, tasks or suites there are."""
+"""Metrics, models, quantizers, stages, tasks, suites there are."""
 
 from quantdrift.cli import Command
 

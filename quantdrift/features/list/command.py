@@ -15,6 +15,7 @@ from quantdrift.metrics import FAMILIES, members
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid
+from quantdrift.stages import STAGES
 from quantdrift.study.plan import cells_of
 from quantdrift.study.suites import load_suite, suite_names
 
@@ -39,9 +40,16 @@ _MORE = {
 
 
 @prints("json")
-def command(*, what: str = argument("WHAT: metrics, models, quantizers, tasks or suites.")) -> Shown:
-    """List the metrics, model short names, quantizers, tasks or suites there are."""
-    lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks, "suites": _suites}
+def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, tasks or suites.")) -> Shown:
+    """List the metrics, model short names, quantizers, stages of a scheme, tasks or suites there are."""
+    lists = {
+        "metrics": _metrics,
+        "models": _models,
+        "quantizers": _quantizers,
+        "stages": _stages,
+        "tasks": _tasks,
+        "suites": _suites,
+    }
     if what not in lists:
         raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
     found = lists[what]()
@@ -98,6 +106,14 @@ def _quantizers() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _stages() -> list[dict[str, Any]]:
+    return [
+        {"stage": name, "what": stage.what, "option": f"+{key}=", "value": option.values}
+        for name, stage in STAGES.items()
+        for key, option in stage.options.items()
+    ]
 
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:

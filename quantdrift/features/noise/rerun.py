@@ -14,7 +14,6 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import measure
 from quantdrift.engine.opening import search_of
 from quantdrift.engine.pair import TwoModels
-from quantdrift.engine.runtime import Runtime
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.record import Evidence
@@ -31,7 +30,7 @@ def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Prog
     reading = search_of(dataset, Similarity.COSINE)
     for concurrency, batch in WAYS:
         pair = TwoModels(encoder, replace(encoder, concurrency=concurrency), device=torch.device("cpu"))
-        pair.run_as = Runtime(batch=batch)
+        pair.batch_size = batch
         settings = Settings(k=k, batch_size=WAYS[0][1], noise_floor=False)
         measured = measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=progress)
         yield f"{concurrency} requests of {batch}" if concurrency > 1 else f"1 request of {batch}", measured.evidence

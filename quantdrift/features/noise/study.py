@@ -6,27 +6,21 @@ from collections.abc import Sequence
 from itertools import product
 
 from quantdrift.metrics import parse_metric
-from quantdrift.spec.grammar import STAGES, parse_scheme
+from quantdrift.spec.grammar import parse_scheme
+from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.results import Result
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeable")
-_WAYS = {
-    "batch": ("1", "8", "128"),
-    "dtype": ("fp16", "bf16"),
-    "attention": ("eager",),
-    "padding": ("left",),
-    "threads": ("1",),
-}
+_WAYS = {key: option.usual for key, option in STAGES["runtime"].options.items()}
 """Other than the usual: float32, batches of 32, texts filled up on the right, the attention that transformers takes."""
 
 
 def ways(*, every: bool = False) -> list[str]:
     """Schemes that run a model at full precision in another way: one setting at a time, or every combination."""
-    names = [name for name in _WAYS if name in STAGES["runtime"]]
     if not every:
-        return [str(parse_scheme(f"fp+{name}={value}")) for name in names for value in _WAYS[name]]
-    options = [["", *(f"+{name}={value}" for value in _WAYS[name])] for name in names]
+        return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _WAYS.items() for value in values]
+    options = [["", *(f"+{name}={value}" for value in values)] for name, values in _WAYS.items()]
     return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
 
 

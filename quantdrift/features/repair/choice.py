@@ -18,6 +18,7 @@ from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import MAX_BITS, Scheme
+from quantdrift.stages import STAGES
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
@@ -32,7 +33,6 @@ GROUPS = (64, 32)
 """Finer groups, where the bits of their scales are within the budget."""
 MORE = 0.125
 """Bits a linear weight beyond those of the plain scheme, where no budget is given."""
-_VECTOR_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
 WIDTHS = (2, 3, 4, 5, 6, 8)
 """To choose from by gap."""
 SHARES = (0.1, 0.25, 0.5)
@@ -183,7 +183,8 @@ def deployments(
     side alone quantized nothing is left to rescore: to ask full precision is to search with it.
     """
     changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
-    stored = 0 if evidence.confidence is not None else _VECTOR_BITS[scheme.option("emb") or "fp32"]
+    sizes = [size for stage in STAGES.values() if (size := stage.vector_bits(scheme)) is not None]
+    stored = 0 if evidence.confidence is not None else min([32, *sizes])
     known: Any = {
         "scheme": scheme,
         "run": run,

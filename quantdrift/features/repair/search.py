@@ -53,6 +53,7 @@ from quantdrift.features.repair.choice import (
 )
 from quantdrift.runs.folder import Run, now
 from quantdrift.spec.grammar import Scheme, Spec, parse
+from quantdrift.stages import STAGES, Kind
 
 STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""
@@ -352,11 +353,12 @@ def _stored(shop: Workshop, scheme: Scheme) -> Scheme:
 def _around(weights: Scheme, search: bool) -> Iterator[Scheme]:
     """What can be done beside the weights."""
 
-    def with_(**options: str) -> Scheme:
-        return replace(weights, options=(*weights.options, *options.items()))
+    def tried(kind: Kind) -> list[Scheme]:
+        each = [options for stage in STAGES.values() if stage.kind == kind for options in stage.tried]
+        return [replace(weights, options=(*weights.options, *options.items())) for options in each]
 
-    yield with_(table="8")
+    yield from tried("model")
     if search:
-        yield replace(weights, query_only=True)
-        yield replace(with_(table="8"), query_only=True)
-        yield with_(emb="int8")
+        for scheme in (weights, *tried("model")):
+            yield replace(scheme, query_only=True)
+        yield from tried("vectors")

@@ -14,7 +14,7 @@ from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import text_inputs
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.tables import find_tables, round_tables
+from quantdrift.engine.stages.table import find_tables, round_tables
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import save_backbone
@@ -48,7 +48,7 @@ def test_by_hand_a_row_has_seven_steps_each_way_at_four_bits() -> None:
 
 
 def test_rows_are_what_torch_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantdrift.engine.tables._ROWS", 40)  # the last part is shorter
+    monkeypatch.setattr("quantdrift.engine.stages.table._ROWS", 40)  # the last part is shorter
     table = nn.Embedding(100, 24)
     model, before = Words(), table.weight.detach().clone()
     model.tokens = table
@@ -145,7 +145,7 @@ def test_calibration_sees_what_comes_out_of_the_rounded_table(tmp_path: Path) ->
     seen: list[float] = []
     first = pair.layers[0].modules[0]
     hook = first.register_forward_pre_hook(lambda _, given: seen.append(float(given[0].abs().max())))
-    with pair.rounded_tables():
+    with pair.under_layers():
         encoder.encode(texts, "document", 16)
     hook.remove()
     assert ranges["W16A8+table=4"] == pytest.approx(max(seen))

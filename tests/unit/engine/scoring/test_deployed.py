@@ -10,8 +10,9 @@ from sentence_transformers.util.quantization import quantize_embeddings, semanti
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.measure import assemble
-from quantdrift.engine.scoring.deployed import WANTED, Deployment, score_deployed
+from quantdrift.engine.scoring.deployed import WANTED, score_deployed
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+from quantdrift.engine.stages.of_scheme import vector_stages
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.metrics import measure
 from quantdrift.spec.grammar import parse_scheme
@@ -31,8 +32,8 @@ def world():
 
 
 def deployed(world, options, *, similarity=Similarity.COSINE, k=20, excluded=None, candidate=None):
-    deployment = Deployment.of(parse_scheme(f"fp+{options}"))
-    return score_deployed(deployment, world, candidate or world, similarity=similarity, k=k, excluded=excluded)
+    stages = vector_stages(parse_scheme(f"fp+{options}"))
+    return score_deployed(stages, world, candidate or world, similarity=similarity, k=k, excluded=excluded)
 
 
 def ids(found):

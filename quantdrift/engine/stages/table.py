@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.engine.bits import SCALE_BITS, StoredBits
 from quantdrift.engine.heads import refuse_unfit
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.weights import put_aside
+from quantdrift.spec.grammar import Scheme
+
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import QuantizedPair
 
 _ROWS = 8192
 """Rounded at a time: a table of a large vocabulary is the model's largest matrix."""
+
+
+class Table(ModelStage):
+    """The token embedding tables of a candidate."""
+
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+        super().__init__(scheme, pair)
+        self.width = int(scheme.option("table", ""))
+        self.tables = find_tables(pair.modules, pair.name)
+        self.reaches = tied_to(self.tables, pair.modules)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the tables are rounded."""
+        with put_aside(self.tables):
+            round_tables(self.tables, self.width)
+            yield
+
+    def key(self) -> None:
+        """Nothing: what it does is in the weights."""
+
+    def record(self) -> Mapping[str, Any]:
+        """Bits, shapes, and what shares a table, such as the head of a language model."""
+        tables = {table.name: list(table.weight.shape) for table in self.tables}
+        told = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
+        return {"embedding_table": told}
+
+    def bits(self) -> list[StoredBits]:
+        """Of every table, with one scale for each row."""
+        sizes = [(table.parameter, table.weight.numel(), len(table.weight)) for table in self.tables]
+        return [
+            StoredBits(parameter=parameter, bits=numbers * self.width + rows * SCALE_BITS)
+            for parameter, numbers, rows in sizes
+        ]
 
 
 def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:

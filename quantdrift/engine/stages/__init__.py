@@ -1,0 +1,85 @@
+"""What stages do: those that change a model and undo it, and those that lie between embeddings and what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quantdrift.engine.bits import StoredBits
+    from quantdrift.engine.pair import QuantizedPair
+    from quantdrift.engine.scoring.indexes import Index
+    from quantdrift.engine.scoring.precision import Stored, Vectors
+    from quantdrift.engine.scoring.streamed import Similarity
+    from quantdrift.spec.grammar import Scheme
+
+
+class ModelStage:
+    """What changes a model beside the weights of its linear layers, for one candidate.
+
+    Attributes:
+        scheme: that has it.
+        pair: whose candidate it is of; its `modules`, `layers`, `name` and `encoder` are there.
+        reaches: paths of modules that it changes with others, beside those that it is about.
+        batch_size: of the candidate, where it is another than the reference's.
+    """
+
+    reaches: Collection[str] = ()
+    batch_size: int | None = None
+
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+        """Find what it changes; raise UnsupportedError where there is nothing."""
+        self.scheme, self.pair = scheme, pair
+
+    def applied(self) -> AbstractContextManager[Any]:
+        """Inside, the model is changed; on leaving it is as it was, bit for bit."""
+        raise NotImplementedError
+
+    def observed(self) -> AbstractContextManager[Any]:
+        """Inside, forward passes of the reference are looked at for what it covers."""
+        return nullcontext()
+
+    def key(self) -> str | None:
+        """What decides outputs beside the weights that are in place; None where these tell all."""
+        return str(self.scheme)
+
+    def record(self) -> Mapping[str, Any]:
+        """What run.json says of it under "quantization"."""
+        raise NotImplementedError
+
+    def bits(self) -> Sequence[StoredBits]:
+        """Parameters that take other bits than at full precision."""
+        return ()
+
+
+class VectorStage:
+    """What lies between embeddings and the documents that a search returns, for one candidate.
+
+    Attributes:
+        first: documents whose order is made anew with uncoded queries.
+    """
+
+    first: int = 0
+
+    def __init__(self, scheme: Scheme) -> None:
+        """Read what a scheme says of it."""
+        self.scheme = scheme
+
+    def vectors(self, vectors: Vectors) -> Vectors:
+        """Embeddings [n, dim] as the model makes them, or fewer numbers of each; they are normalized after this."""
+        return vectors
+
+    def stored(self, stored: Stored, calibration: Vectors) -> Stored:
+        """Queries and documents as they are kept; `calibration` are the reference's documents, float32 [n, dim]."""
+        del calibration
+        return stored
+
+    def index(self, stored: Stored, similarity: Similarity) -> Index | None:
+        """What is searched in place of all documents."""
+        del stored, similarity
+        return None
+
+    def record(self) -> Mapping[str, Any]:
+        """What run.json says of it under "deployment", beside what is known of every deployment."""
+        return {}

@@ -1,0 +1,123 @@
+"""What a candidate may differ in from its reference: one stage a module, or an entry point of another package.
+
+A stage says here how it is written in a scheme, what it refuses, and what a run says of it, all without torch. What it
+does is a class in its `work`: of `engine.stages.ModelStage` where it changes the model, of `VectorStage` where it lies
+between embeddings and what a search returns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from quantdrift.base.registry import Package, Registry
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+Kind = Literal["layers", "model", "vectors"]
+"""What a stage changes: the linear layers, which the bits of a scheme name; the rest of a model; or a search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How `+KEY=VALUE` is written.
+
+    Attributes:
+        pattern: regular expression of the values.
+        values: the same in words.
+        batches: whether it says how inputs are put together, which only `quantdrift run` does itself.
+        usual: values that are tried where somebody asks what this option changes.
+    """
+
+    pattern: str = ".+"
+    values: str = "its value"
+    batches: bool = False
+    usual: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        re.compile(self.pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One thing that a candidate differs in.
+
+    Attributes:
+        what: in words, for lists.
+        kind: what it changes.
+        options: of a scheme, by key.
+        place: in the order of a deployment, ascending.
+        work: "module:Class" that does it, loaded when it is needed; empty where the pair itself does.
+        present: whether a scheme has it; one of its options is named if None.
+        without: fields of a scheme that leave it out, beside its options.
+        check: why what a scheme says of it would have no effect; None where it has one. It reads the scheme alone.
+        refuse: raises where it cannot be made; it may ask a library, and runs before anything is loaded.
+        shares: whether it changes answers by itself, so that a waterfall gives it a share.
+        draws: whether `+seed=` changes it.
+        calibrates: whether a scheme's candidate needs inputs for it.
+        under_layers: whether linear layers are calibrated with it in place.
+        codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
+        vector_bits: of a number of a stored embedding; None where it leaves that as it is.
+        tried: options that `repair` tries.
+        formats: of saved candidates that can carry it.
+        packages: that do it.
+        lines: what a run says of it, from the part "quantization" of run.json.
+    """
+
+    what: str
+    kind: Kind
+    options: Mapping[str, Option] = field(default_factory=dict)
+    place: int = 100
+    work: str = ""
+    present: Callable[[Scheme], bool] | None = None
+    without: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Scheme], str | None] = lambda _: None
+    refuse: Callable[[Scheme], None] = lambda _: None
+    shares: bool = True
+    draws: bool = False
+    calibrates: Callable[[Scheme], bool] = lambda _: False
+    under_layers: bool = False
+    codes: Callable[[Scheme], bool] = lambda _: False
+    vector_bits: Callable[[Scheme], int | None] = lambda _: None
+    tried: tuple[Mapping[str, str], ...] = ()
+    formats: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
+
+    def in_(self, scheme: Scheme) -> bool:
+        """Whether a scheme has it."""
+        return any(key in self.options for key, _ in scheme.options) if self.present is None else self.present(scheme)
+
+    def make(self, *arguments: Any) -> Any:
+        """What does it, for one candidate."""
+        module, _, name = self.work.partition(":")
+        return getattr(import_module(module), name)(*arguments)
+
+
+_FOUND: Registry[Stage] = Registry("quantdrift.stages", package="quantdrift.stages", attribute="STAGE", kind=Stage)
+
+
+def _without_clashes() -> dict[str, Stage]:
+    """All stages in order; one of another package whose option is taken is broken."""
+    taken: set[str] = {"calib", "head", "seed", "guided", "query"}
+    found = {}
+    for name, stage in sorted(_FOUND.items(), key=lambda entry: (_FOUND.is_others(entry[0]), entry[1].place, entry[0])):
+        if _FOUND.is_others(name) and (clash := sorted(taken & {*stage.options})):
+            _FOUND.broken[name] = f"there is an option +{clash[0]}= already"
+        else:
+            taken |= {*stage.options}
+            found[name] = stage
+    return dict(sorted(found.items(), key=lambda entry: (entry[1].place, entry[0])))
+
+
+STAGES: Mapping[str, Stage] = MappingProxyType(_without_clashes())
+"""All stages by name, in the order of a deployment."""
+PACKAGES: Mapping[str, Package] = MappingProxyType(
+    {package.name: package for stage in STAGES.values() for package in stage.packages}
+)
+"""The packages that do what stages say, by name."""

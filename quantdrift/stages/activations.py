@@ -1,0 +1,35 @@
+"""The inputs of the linear layers, rounded as the model runs: the A8 of W4A8."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quantdrift.base.text import some
+from quantdrift.stages import Option, Stage
+
+
+def _lines(made: Mapping[str, Any]) -> Iterator[str]:
+    if activations := made.get("activations"):
+        covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
+        missing = activations["not_covered"]
+        scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
+        why = "which nothing calls (torch's own attention and experts read the weights alone)"
+        only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
+        yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
+
+
+STAGE = Stage(
+    what="inputs of the linear layers: W4A8",
+    kind="layers",
+    place=10,
+    work="quantdrift.engine.stages.activations:Activations",
+    present=lambda scheme: scheme.activation_bits is not None,
+    without={"activation_bits": None},
+    options={
+        "act": Option(
+            pattern="tensor|token",
+            values="tensor (one scale, from calibration) or token (a scale for each token, as it runs)",
+        )
+    },
+    calibrates=lambda scheme: scheme.activation_bits is not None and not scheme.per_token,
+    lines=_lines,
+)

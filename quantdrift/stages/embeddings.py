@@ -1,0 +1,23 @@
+"""Embeddings as they are stored: fewer dimensions, halves, bytes or bits."""
+
+from quantdrift.stages import Option, Stage
+
+CODED = ("int8", "uint8", "binary", "ubinary")
+"""Precisions whose numbers are codes."""
+BITS_OF = {"fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
+"""Precision to the bits of a number."""
+STAGE = Stage(
+    what="stored embeddings: precision and dimensions",
+    kind="vectors",
+    place=50,
+    work="quantdrift.engine.stages.embeddings:Embeddings",
+    options={
+        "dim": Option(pattern="[1-9][0-9]{0,4}", values="the number of dimensions that are kept, 1 or more"),
+        "emb": Option(
+            pattern="int8|uint8|binary|ubinary|fp16|bf16", values="int8, uint8, binary, ubinary, fp16 or bf16"
+        ),
+    },
+    codes=lambda scheme: scheme.option("emb") in CODED,
+    vector_bits=lambda scheme: BITS_OF.get(scheme.option("emb", "")),
+    tried=({"emb": "int8"},),
+)

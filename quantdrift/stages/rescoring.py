@@ -1,0 +1,33 @@
+"""A second look at what codes have found: the first documents are scored again with uncoded queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quantdrift import stages
+from quantdrift.stages import Option, Stage
+from quantdrift.stages.embeddings import CODED
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+
+def _check(scheme: Scheme) -> str | None:
+    if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
+        return None
+    return f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
+
+
+STAGE = Stage(
+    what="what codes have found, scored again",
+    kind="vectors",
+    place=70,
+    work="quantdrift.engine.stages.rescoring:Rescoring",
+    options={
+        "rescore": Option(
+            pattern="[1-9][0-9]{0,3}", values="how many times more documents are looked at than are wanted, 1 or more"
+        )
+    },
+    check=_check,
+    shares=False,
+)

@@ -1,0 +1,26 @@
+"""The token embedding matrix, rounded to nearest with a scale for each row."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quantdrift.base.text import some
+from quantdrift.stages import Option, Stage
+
+
+def _lines(made: Mapping[str, Any]) -> Iterator[str]:
+    if table := made.get("embedding_table"):
+        tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
+        yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
+
+
+STAGE = Stage(
+    what="the token embedding matrix",
+    kind="model",
+    place=20,
+    work="quantdrift.engine.stages.table:Table",
+    options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding table")},
+    under_layers=True,
+    tried=({"table": "8"},),
+    formats=("safetensors",),
+    lines=_lines,
+)
