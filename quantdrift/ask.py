@@ -18,6 +18,7 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
 from quantdrift.checkpoints.named import resolve
+from quantdrift.encoders import PACKAGES as ENCODING
 from quantdrift.quantizers import PACKAGES as QUANTIZING
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint
@@ -28,7 +29,8 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
-    *("scikit-learn", "accelerate", "peft", "pillow", "timm", "open-clip-torch", "mteb", "beir", "lm_eval"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval"),
+    *ENCODING,
     *QUANTIZING,
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnx-ir", "onnxscript", "onnxruntime"),
     *("onnxruntime-gpu", "faiss-gpu", "numba"),

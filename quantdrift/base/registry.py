@@ -40,6 +40,12 @@ class Package:
     by_name: bool = False
 
 
+def imported(where: str) -> Any:
+    """What stands at "module:name", loaded now."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
 class Registry(Mapping[str, Entry], Generic[Entry]):
     """Objects by name: those of a package of ours, and those of the entry points of a group.
 

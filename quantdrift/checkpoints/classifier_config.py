@@ -1,8 +1,7 @@
-"""Whether a model is a classifier, from its config.json alone."""
+"""Whether a model is a classifier, a cross-encoder or neither, from its config.json alone."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,21 +53,9 @@ def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
     return bool(model_json(source, "modules.json", revision)) and _saved_as_cross(source, revision)
 
 
-_KINDS = {
-    "embedding model": "an embedding model, which searches (leave --shortlist out)",
-    "cross-encoder": "a cross-encoder, which reranks what a search has found (--shortlist RUN)",
-    "classifier": "a classifier, which takes classification data (a folder with test.jsonl, or images)",
-}
-
-
-def check_kind(source: ModelSource, wanted: str, revision: str | None = None) -> None:
-    """Refuse a model of another kind than "embedding model", "cross-encoder" or "classifier"."""
-    found = wanted
-    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
-        found = "cross-encoder" if is_cross_encoder(source, revision) else "embedding model"
-        found = "classifier" if found != "cross-encoder" and is_classifier(source, revision) else found
-    if found != wanted:
-        raise UnsupportedError(f"{source.name} is {_KINDS[found]}; these data take {_KINDS[wanted]}")
+def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model is neither of these."""
+    return not is_cross_encoder(source, revision) and not is_classifier(source, revision)
 
 
 def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:

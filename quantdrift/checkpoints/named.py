@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.encoders import FILES
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -68,16 +69,17 @@ class ModelSource:
         return ""
 
     @property
-    def is_open_clip(self) -> bool:
-        """Whether open_clip loads it: it is named so, or its folder holds nothing else."""
-        own = self.kind == "local" and (Path(self.location) / "open_clip_config.json").is_file()
-        return self.name.startswith(OPEN_CLIP) or (own and not (Path(self.location) / "config.json").is_file())
-
-    @property
     def otherwise(self) -> str:
         """What to do where the hub does not give a model of it, after a ";"; empty for other models."""
         again = "; try again when the hub can be reached, or name a folder that holds the model"
         return self.without_hub or (again if self.kind == "hub" else "")
+
+
+def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether open_clip loads a model: it is named so, or its folder holds nothing else."""
+    del revision
+    own = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
+    return source.name.startswith(OPEN_CLIP) or (own and not (Path(source.location) / "config.json").is_file())
 
 
 def resolve(name: str) -> ModelSource:
@@ -125,7 +127,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _local(name: str, path: Path) -> ModelSource:
-    if not any((path / file).is_file() for file in ("config.json", "modules.json", "open_clip_config.json")):
+    if not any((path / file).is_file() for file in FILES):
         found = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "

@@ -13,17 +13,21 @@ import torch
 from torch import nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.registry import imported
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
-from quantdrift.checkpoints.classifier_config import check_kind, is_classifier
+from quantdrift.checkpoints.kinds import check_kind, kind_of
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.data.images import Kind
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.encoders import KINDS
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
-from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, load_cross_encoder
-from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, load_encoder, pick_device
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
+from quantdrift.engine.encoders.model import EmbeddingModel
+from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pick_device
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
@@ -127,14 +131,13 @@ def open_searching(
         two = _two_models(name, pick_device(device), revision, dtype, servers=Servers(), root=None, models=NONE)
         known = {"revision": revision, **two.reference.identify(), "candidate": two.candidate_model.identify()}
         return two, two.similarity, known
-    model = load_model(name.model, None, device=device, revision=revision, dtype=dtype)
-    assert isinstance(model, SentenceEncoder)  # that is what searches
+    model = load_searching(name.model, device=device, revision=revision, dtype=dtype)
     pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
     source = model.source
     return pair, model.similarity, {"canonical": source.canonical, "kind": source.kind, "revision": revision}
 
 
-LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
+LocalModel = EmbeddingModel | Classifier | CrossEncoderModel
 
 
 def load_model(
@@ -148,16 +151,21 @@ def load_model(
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
-    if kind is None:
-        check_kind(source, "cross-encoder" if reranks else "embedding model", revision)
-    load: Callable[..., LocalModel] = load_cross_encoder if reranks else load_encoder
-    if kind is not None and is_classifier(source):
-        load = load_classifier
-    model = load(source, device=where, revision=revision, dtype=dtype)
+    found = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
+    model: LocalModel = imported(found.load)(source, device=where, revision=revision, dtype=dtype)
     takes = model.takes if isinstance(model, Classifier) else "text"
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
     refuse_quantized([model.module], name)
+    return model
+
+
+def load_searching(
+    name: str, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
+) -> EmbeddingModel:
+    """The model of a name, which searches."""
+    model = load_model(name, None, device=device, revision=revision, dtype=dtype)
+    assert isinstance(model, EmbeddingModel)  # no kind of classes was asked for, and no shortlist
     return model
 
 
@@ -195,9 +203,9 @@ def open_loaded(
     elif isinstance(dataset, ClassificationDataset):
         reading = _classes(name, dataset, model, pair, texts, contrast=contrast)
     else:
-        assert isinstance(model, SentenceEncoder)  # classifiers are refused
+        assert isinstance(model, EmbeddingModel)  # classifiers are refused
         refuse_kinds([model], dataset)
-        reading = search_of(dataset, model.similarity, texts, pair=pair, held_out=held_out)
+        reading = model.reading(search_of(dataset, model.similarity, texts, pair=pair, held_out=held_out))
     source = model.source
     assert source is not None  # it was loaded from there
     return Opened(
@@ -251,7 +259,7 @@ def search_of(
 def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
     """Refuse models that do not take what the queries or documents are."""
     for model in models:
-        takes = model.takes if isinstance(model, SentenceEncoder) else frozenset({"text"})
+        takes = model.takes if isinstance(model, EmbeddingModel) else frozenset({"text"})
         for kind, role in zip(dataset.kinds, ("queries", "documents"), strict=True):
             if kind not in takes:
                 raise UnsupportedError(
@@ -279,7 +287,7 @@ def _classes(
 
     def inputs(part: Labelled) -> Inputs:
         return Inputs(
-            role="document" if isinstance(model, SentenceEncoder) else "input",
+            role="document" if isinstance(model, EmbeddingModel) else "input",
             ids=part.ids,
             items=part.inputs,
             digest={"contents": digest_of(part.contents())},
@@ -372,17 +380,20 @@ def _two_models(
     if loaded is None and not is_endpoint(name.candidate):
         checkpoint = find_checkpoint(name.candidate)
         refuse_missing(checkpoint)
+        if checkpoint.method == "none":
+            _refuse_alone(candidate_source(checkpoint), None)
     if local is None and not is_endpoint(name.reference):
         source = full_precision(name.reference)
-        check_kind(source, "embedding model", revision)
+        _refuse_alone(source, revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
     names = [one for one in (name.reference, name.candidate) if is_endpoint(one)] if models == NONE else []
     hosts = sorted({read_endpoint(one).host for one in names})
     reached = {one: open_endpoint(read_endpoint(one), servers, hosts=hosts, root=root) for one in names}
     if source is not None:
-        local = load_encoder(source, device=device, revision=revision, dtype=dtype)
-        refuse_quantized([local.module], source.name)
+        own = load_searching(name.reference, device=str(device), revision=revision, dtype=dtype)
+        assert isinstance(own, SentenceEncoder)  # others were refused
+        local = own
     candidate: Model | None = reached.get(name.candidate)
     if loaded is not None and local is not None:  # a server is not compared with a model in memory
         candidate = replace(loaded, notes=(*loaded.notes, *differences(local, loaded)))
@@ -398,6 +409,15 @@ def _two_models(
     assert reference is not None  # what is on no server was loaded
     assert candidate is not None
     return TwoModels(reference, candidate, device=device)
+
+
+def _refuse_alone(source: ModelSource, revision: str | None) -> None:
+    """Refuse a model that searches, but of which nobody knows how it is compared with another."""
+    if kind_of(source, "search", revision) not in {KINDS["sentence"], KINDS["open-clip"]}:
+        raise UnsupportedError(
+            f"{source.name} is compared with its own quantized self alone ({source.name}@W4); expected two embedding "
+            "models of sentence-transformers"
+        )
 
 
 def _refuse_same(name: Versus) -> None:

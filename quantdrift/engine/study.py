@@ -17,7 +17,7 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Flow
-from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
+from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_loaded
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run, neighbours_of, part_of
 from quantdrift.engine.scoring.streamed import score_embeddings
@@ -29,7 +29,7 @@ from quantdrift.finished.shortlist import Shortlist
 from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Spec, chooses, parse
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
-from quantdrift.study.plan import Cell
+from quantdrift.study.plan import Cell, DataEntry
 from quantdrift.study.sources import Data
 
 _WAIT = 2.0
@@ -201,9 +201,8 @@ class _Shortlists:
         key = entry.model_dump_json()
         if key not in self._found:
             own = settings_of(cell)
-            model = load_model(entry.retriever, None, device=cell.settings.device or self.device, dtype=own.dtype)
-            assert isinstance(model, SentenceEncoder)  # no kind of classes was asked for
-            data.refuse_prompts(entry, model.model.prompts, entry.retriever)
+            model = load_searching(entry.retriever, device=cell.settings.device or self.device, dtype=own.dtype)
+            _check_prompts(data, entry, model, entry.retriever)
             opened = open_loaded(parse(f"{entry.retriever}@W8"), dataset, model, texts=None, started=now())
             settings = replace(own, k=entry.top)
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
@@ -290,11 +289,15 @@ def _refuse_parts(cell: Cell) -> None:
         )
 
 
+def _check_prompts(data: Data, entry: DataEntry, model: LocalModel, called: str) -> None:
+    if isinstance(model, SentenceEncoder):
+        data.refuse_prompts(entry, model.model.prompts, called)
+
+
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:
     dataset = data.of(cell.data)
     check_pair(cell.spec, dataset, reranks=lists is not None)
-    if isinstance(model, SentenceEncoder):
-        data.refuse_prompts(cell.data, model.model.prompts, cell.called)
+    _check_prompts(data, cell.data, model, cell.called)
     texts = calibration_texts(cell.spec.scheme)
     among = cell.data.neighbours
     if among and not isinstance(dataset, ClassificationDataset):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from quantdrift.base.registry import Package, Registry
+from quantdrift.base.registry import Package, Registry, imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,7 @@ class Quantizer:
 
     def method(self, scheme: Any) -> Any:
         """The method of a scheme, a `LayerQuantizer`."""
-        module, _, function = self.make.partition(":")
-        return getattr(import_module(module), function)(scheme)
+        return imported(self.make)(scheme)
 
 
 __all__ = ["PACKAGES", "QUANTIZERS", "Package", "Quantizer"]

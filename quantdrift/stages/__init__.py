@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from quantdrift.base.registry import Package, Registry
+from quantdrift.base.registry import Package, Registry, imported
 
 if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
@@ -95,8 +94,7 @@ class Stage:
 
     def make(self, *arguments: Any) -> Any:
         """What does it, for one candidate."""
-        module, _, name = self.work.partition(":")
-        return getattr(import_module(module), name)(*arguments)
+        return imported(self.work)(*arguments)
 
 
 _FOUND: Registry[Stage] = Registry("quantdrift.stages", package="quantdrift.stages", attribute="STAGE", kind=Stage)

@@ -157,6 +157,90 @@ def test_stages(tmp_path: Path, place: Path) -> None:
     assert any("+gains=1" in each["scheme"] for each in repaired["deployments"])
 
 
+BAGS = """
+import json
+import zlib
+from pathlib import Path
+
+from quantdrift.base.registry import Package
+from quantdrift.encoders import EncoderKind
+
+KIND = EncoderKind(
+    what="a bag of words, which searches",
+    uses=("search",),
+    load="bags:load",
+    accepts="bags:accepts",
+    files=("bags.json",),
+    packages=(Package(name="bags", module="bags", extra="bags", note="bags of words"),),
+)
+
+
+def accepts(source, revision):
+    return (Path(source.location) / "bags.json").is_file()
+
+
+def load(source, *, device, revision=None, dtype="float32"):
+    import torch
+    from quantdrift.engine.encoders.model import EmbeddingModel
+    from quantdrift.engine.scoring.streamed import Similarity
+
+    size = json.loads((Path(source.location) / "bags.json").read_text())["size"]
+    torch.manual_seed(0)
+
+    class Bags(EmbeddingModel):
+        similarity, notes, layers = Similarity.COSINE, ("hashed words",), None
+
+        def __init__(self):
+            self.module, self.source = torch.nn.Sequential(torch.nn.Linear(size, 16)).to(device), source
+
+        def encode(self, items, role, batch_size):
+            rows = torch.zeros(len(items), size)
+            for row, text in zip(rows, items):
+                for word in text.split():
+                    row[zlib.crc32(word.encode()) % size] += 1
+            with torch.no_grad():
+                return self.module(rows.to(device)).float().cpu().numpy()
+
+        def key(self, role):
+            return {"bags": size}
+
+    return Bags()
+"""
+
+
+@pytest.mark.slow
+def test_a_kind_of_encoders(tmp_path: Path, place: Path) -> None:
+    site = install(tmp_path, "bags", BAGS, {"quantdrift.encoders": {"bags": "bags:KIND"}})
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "bags.json").write_text('{"size": 64}')
+    data = ("--data", place / "a")
+    words = ("run", "./words@W2-gptq+calib=20", *data, "--out", "run", "--json", "--quiet")
+    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert run["metrics"]["flip@1"]["value"] > 0
+    assert (run["model"]["layers_quantized"], run["versions"]["bags"]) == (1, "1.0")
+    assert "hashed words" in run["data"]["warnings"]
+    assert json.loads(quantdrift(site, *words, cwd=tmp_path))["times"] == run["times"]  # it is not measured again
+    (tmp_path / "words" / "bags.json").write_text('{"size": 32}')
+    anew = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert anew["model"]["fingerprint"] != run["model"]["fingerprint"]
+
+    quantdrift(site, "report", "run", cwd=tmp_path)
+    (part,) = json.loads(
+        quantdrift(site, "diff", "run", "run", "--arms", "reference,candidate", "--json", cwd=tmp_path)
+    )["parts"]
+    assert part["metrics"]["flip@1"] == anew["metrics"]["flip@1"]
+    assert "bags of words" in quantdrift(site, "doctor", cwd=tmp_path)
+    assert "bags.json" in quantdrift(site, "list", "encoders", cwd=tmp_path)
+    told = quantdrift(site, "run", "./words@W4", *data, "--shortlist", "run", cwd=tmp_path, code=2)
+    assert "words is a bag of words, which searches; these data take a cross-encoder" in told
+    assert "quantized self alone" in quantdrift(site, "run", "minilm vs ./words", *data, cwd=tmp_path, code=2)
+    assert "quantize writes" in quantdrift(site, "quantize", "./words@W4", "-o", "q", cwd=tmp_path, code=2)
+    repaired = quantdrift(
+        site, "repair", "./words@W3", *data, "--quantizers", "rtn,hqq", "--json", "--quiet", cwd=tmp_path
+    )
+    assert any("hqq" in each["scheme"] for each in json.loads(repaired)["tried"])
+
+
 LINES = """
 from quantdrift.finished.contents import FinishedRun, Part, digest
 from quantdrift.finished.formats import Format

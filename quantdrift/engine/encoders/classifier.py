@@ -21,7 +21,8 @@ from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
-from quantdrift.engine.encoders.sentence import LoadedModel, as_pictures, reading_digest
+from quantdrift.engine.encoders.model import LoadedModel
+from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
 _NO_LIMIT = 10**6
 """Tokenizers without a limit of their own have one of 10^30."""

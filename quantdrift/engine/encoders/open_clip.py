@@ -16,6 +16,8 @@ from torch import Tensor
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
+from quantdrift.engine.encoders.loading import loading
+from quantdrift.engine.encoders.sentence import SentenceEncoder, encoder_of
 from quantdrift.engine.encoders.vetting import vet_settings
 
 _CONFIG = "open_clip_config.json"
@@ -85,13 +87,21 @@ _PRECISION = {"float32": "fp32", "bfloat16": "pure_bf16", "float16": "pure_fp16"
 """open_clip's words."""
 
 
-def load_open_clip(source: ModelSource, device: torch.device, revision: str | None, dtype: str = "float32") -> Any:
+def load_open_clip(
+    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+) -> SentenceEncoder:
     """The model of a folder with open_clip_config.json, of a hub repository, or ARCHITECTURE/TAG of open_clip's list.
 
     Raises:
         MissingExtraError: open_clip is not installed.
         UnsupportedError: a revision is asked for, which open_clip does not take.
     """
+    with loading(source, revision=revision) as told:
+        model = _loaded(source, device, revision, dtype)
+    return encoder_of(model.eval(), source, notes=told.notes)
+
+
+def _loaded(source: ModelSource, device: torch.device, revision: str | None, dtype: str) -> Any:
     import open_clip  # noqa: PLC0415 -- an extra
 
     if revision is not None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import is_onnx_folder
-from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
-from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
-from quantdrift.engine.weights import runtime_of, weights_fingerprint
 
 _STATE = ("truncation", "padding")
 """Of a tokenizer's JSON: what the last call left behind."""
@@ -35,45 +32,6 @@ _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Of a model's settings: where it came from, not what it does."""
 _TOKENS = 64 << 20
 """Bytes of tokens that are remembered of a model: about 30,000 passages of 180 tokens."""
-
-
-class LoadedModel:
-    """What a run asks of a model of torch that is in memory: `module`, its `source` and `notes` are the model's own."""
-
-    __slots__ = ()
-    module: Any
-    source: ModelSource
-    notes: Any
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """The outermost torch modules."""
-        return [self.module]
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of its weights."""
-        return weights_fingerprint(self.modules)
-
-    @property
-    def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
-        linears = find_linears(self.modules)
-        # a graph that onnxruntime computes has buffers alone
-        first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
-        return runtime_of(first)
-
-    def bits(self) -> BitsReport | None:
-        """Bits per weight, which are not known of a model that somebody has in memory."""
-        return None
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
-        return {"name": self.source.name, "canonical": self.source.canonical, "kind": self.source.kind}
-
-    def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values: nothing is known."""
-        return {"notes": list(self.notes)}
 
 
 class Tokens:
@@ -162,7 +120,7 @@ def _rules(tokenizer: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SentenceEncoder(LoadedModel):
+class SentenceEncoder(EmbeddingModel):
     """A sentence-transformers model; prompts and pooling are left to it.
 
     Attributes:
@@ -250,10 +208,6 @@ def load_encoder(
             from quantdrift.engine.encoders.onnx import load_onnx  # noqa: PLC0415 -- imports it as well
 
             model = load_onnx(source.location, device)
-        elif source.is_open_clip:
-            from quantdrift.engine.encoders.open_clip import load_open_clip  # noqa: PLC0415 -- imports it as well
-
-            model = load_open_clip(source, device, revision, dtype)
         else:
             unsaid = refuse_unsaid_pooling(source, revision)
             model = SentenceTransformer(

@@ -11,14 +11,13 @@ import torch
 from quantdrift.ask import libraries
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.checkpoints.checkpoint import full_precision, refuse_quantized
 from quantdrift.checkpoints.saved import digests_of, write_folder
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.sentence import load_encoder, pick_device
+from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.inputs import Settings, text_inputs
-from quantdrift.engine.opening import refuse_kinds, search_of
+from quantdrift.engine.opening import load_searching, refuse_kinds, search_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
@@ -49,10 +48,9 @@ def make_candidate(
         )
     texts = calibration_texts(spec.scheme)
     refuse_uncalibrated(spec, has_data=dataset is not None)
-    encoder = load_encoder(
-        full_precision(spec.model), device=pick_device(device), revision=revision, dtype=settings.dtype
-    )
-    refuse_quantized([encoder.module], spec.model)
+    encoder = load_searching(spec.model, device=device, revision=revision, dtype=settings.dtype)
+    if not isinstance(encoder, SentenceEncoder):
+        raise UnsupportedError(f"{spec.model} is no model of sentence-transformers, whose format quantize writes")
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)
     if dataset is not None:
         refuse_kinds([encoder], dataset)

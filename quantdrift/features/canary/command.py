@@ -238,18 +238,18 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
         return _on_server(name, {**prefixes, **given}, options.timeout, trusted=trusted)
     if given:
         raise QuantDriftError(f"--{next(iter(given))}-prefix is for a model on a server; got {name!r}")
-    from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
+    from quantdrift.checkpoints.checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(name)  # a wrong name is told before torch is loaded
-    from quantdrift.engine.encoders.sentence import load_encoder, pick_device
+    from quantdrift.engine.opening import load_searching
 
-    device = pick_device(options.device)
     if checkpoint.method == "none":
-        encoder = load_encoder(full_precision(name), device=device)
+        encoder = load_searching(name, device=options.device)
     else:
         from quantdrift.engine.encoders.checkpoint import load_checkpoint
+        from quantdrift.engine.encoders.sentence import pick_device
 
-        encoder = load_checkpoint(checkpoint, None, device=device)
+        encoder = load_checkpoint(checkpoint, None, device=pick_device(options.device))
 
     def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
         roles, rows, parts = [role for role, _ in texts], [], []

