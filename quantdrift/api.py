@@ -292,7 +292,7 @@ def _of_arrays(
             "expected a model's name or a SentenceTransformer and a scheme, two models, two "
             f"Embeddings, or two arrays of scores; got {shown}"
         )
-    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
+    from quantdrift.engine.flow import assemble  # noqa: PLC0415 -- torch
     from quantdrift.engine.opening import describe_data, describe_labelled  # noqa: PLC0415 -- torch
     from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
     from quantdrift.engine.scoring import streamed  # noqa: PLC0415 -- torch

@@ -26,9 +26,10 @@ from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.checkpoints.checkpoint import refuse_quantized
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
+from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
-from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
+from quantdrift.engine.measure import measure
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search, calibration_queries
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment

@@ -11,7 +11,7 @@ from typing import Any
 from quantdrift.base.display import clean, complain
 from quantdrift.base.display import say as print_line
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.engine.measure import with_qrels
+from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.store import key_of
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import Found, Results

@@ -10,8 +10,8 @@ from typing import Any
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
+from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
 from quantdrift.harness import (

@@ -14,8 +14,8 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
 from quantdrift.base.display import clean, complain, say
+from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import with_qrels
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Found, carefully, refuse_without_search, remembered
 from quantdrift.metrics.keys import drift_keys, harness_metrics

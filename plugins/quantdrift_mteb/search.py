@@ -22,9 +22,9 @@ from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
-from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of

@@ -15,7 +15,8 @@ from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.runs.folder import Run, classifies, find_runs, refuse_copies
+from quantdrift.runs.folder import Run, find_runs, refuse_copies
+from quantdrift.runs.identity import classifies
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid, metric_grid
 from quantdrift.statistics.estimates import Estimate, as_json

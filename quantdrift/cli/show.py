@@ -15,7 +15,8 @@ from quantdrift.base.records import write_text
 from quantdrift.cli.options import TASK, argument, flag, option, prints
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.runs.changes import KINDS, Changed, changed_inputs
-from quantdrift.runs.folder import classifies, read_run
+from quantdrift.runs.folder import read_run
+from quantdrift.runs.identity import classifies
 from quantdrift.show.changes import HEAD, changed_row
 from quantdrift.show.output import Shown
 from quantdrift.show.tables import Grid

@@ -17,8 +17,8 @@ import numpy as np
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
-from quantdrift.runs.folder import Run, classifies, read_run
-from quantdrift.runs.identity import Identity
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.runs.identity import Identity, classifies
 from quantdrift.statistics.verdicts import PairedComparison, PairedSample, compare_samples
 
 DEFAULT_METRICS = (

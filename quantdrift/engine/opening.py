@@ -29,9 +29,9 @@ from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pick_device
 from quantdrift.engine.encoders.server import Servers, open_endpoint
+from quantdrift.engine.flow import Reading
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
-from quantdrift.engine.measure import Reading
 from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Classes, Head, Search, asked_for, calibration_queries, shortlist_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -155,13 +155,6 @@ class QuantizedPair:
             self._methods[bits] = method_at(self.scheme, bits)
         self._widths, self._made = list(widths), None
         self.allocation, self._for_all_data = by, for_all_data
-
-    def choose_widths(self, allocate: Callable[[QuantizedPair], Allocation]) -> None:
-        """Give the layers the widths of an allocation for these data, where a criterion chooses them."""
-        if self.needs_widths:
-            allocation = allocate(self)
-            widths = [allocation.width_of[layer.name] for layer in self.layers]
-            self.choose(widths, by=allocation, for_all_data=False)
 
     @property
     def fingerprint(self) -> str:
@@ -475,9 +468,6 @@ class TwoModels:
         with WeightUse(self._linears) as use:
             yield
         self._reached |= use.used
-
-    def choose_widths(self, allocate: Callable[[QuantizedPair], Allocation]) -> None:
-        """Nothing: the candidate is made already."""
 
     def calibrate(
         self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress

@@ -17,18 +17,16 @@ from quantdrift.base.cache import kept_file, read_kept
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.data.labelled import match_labels
+from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
-from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
-from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
-from quantdrift.engine.sensitivity.problem import draw_queries
+from quantdrift.engine.sensitivity.problem import Searched, draw_queries
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
-from quantdrift.spec.allocation import Allocation
 from quantdrift.statistics.conformal import softmax_confidence
 
 # --- Search ---------------------------------------------------------------------------------------
@@ -59,6 +57,13 @@ class Search(Reading):
         """Queries, and documents where they are others."""
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
+    @property
+    def searched(self) -> Searched:
+        """What criteria look at."""
+        return Searched(
+            queries=self.queries, documents=self.sides[-1], similarity=self.similarity, excluded=self.excluded
+        )
+
     def ready(self, flow: Flow) -> Search:
         """With names, and the similarity for the record; nothing to rank is refused."""
         del flow
@@ -67,10 +72,6 @@ class Search(Reading):
             got = f"{len(ids)} queries and {len(item_ids)} documents"
             raise DataError(f"nothing to rank: {got}; expected at least one of each")
         return replace(self, ids=ids, item_ids=item_ids, record={"similarity": str(self.similarity), **self.record})
-
-    def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
-        """Widths by the gaps of a part of the queries."""
-        return allocate_for_search(flow, pair, self, reference)[0]
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every query against every document that counts."""
@@ -291,11 +292,6 @@ class Classes(Reading):
             record={"reading": "linear probe", "probe": {**made, "digest": probe.digest}},
             notes=() if probe.converged else (unsure,),
         )
-
-    def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
-        """Widths by the gaps of train inputs."""
-        del reference
-        return allocate_for_classes(flow, pair, self)
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every input against every class."""

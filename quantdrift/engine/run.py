@@ -21,8 +21,9 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.server import Servers
+from quantdrift.engine.flow import Flow, Measured
 from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.measure import Flow, Measured, measure
+from quantdrift.engine.measure import measure, measure_all
 from quantdrift.engine.opening import NONE, Given, Opened, load_model, open_loaded, open_pair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
@@ -170,7 +171,8 @@ def run_sizes(
         for number, rows in enumerate(parts_added(subsets))
     ]
     found, settings = _in_batches_that_fit(
-        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(readings), settings
+        lambda fit: measure_all(Flow(pair=opened.pair, settings=fit, store=store, progress=progress), readings),
+        settings,
     )
     return [
         _written(opened, measured, place, settings, data=_describe_part(opened.data, dataset, rows, settings.seed))
@@ -277,8 +279,8 @@ def _contrasted(
 ) -> tuple[Run, Run]:
     among = neighbours_of(opened)
     (classes, neighbours), settings = _in_batches_that_fit(
-        lambda fit: Flow(pair=opened.pair, settings=fit, store=store, progress=progress).measure(
-            [opened.reading, among.reading]
+        lambda fit: measure_all(
+            Flow(pair=opened.pair, settings=fit, store=store, progress=progress), [opened.reading, among.reading]
         ),
         settings,
     )

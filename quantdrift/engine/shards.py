@@ -26,8 +26,8 @@ from quantdrift.base.records import bytes_digest
 from quantdrift.data.shards import Documents, Shard, ShardedDataset
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.opening import Opened, open_searching
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of

@@ -15,8 +15,8 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.shards import ShardedDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_loaded
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run, neighbours_of, part_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.flow import Arms, Flow, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
-from quantdrift.engine.measure import Arms, Flow, scores_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import score_embeddings
 

@@ -14,8 +14,8 @@ from quantdrift.finished.contents import digest
 from quantdrift.finished.diff import Diff, data_digest
 from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
 from quantdrift.metrics import Metric, MetricError
-from quantdrift.runs.folder import Run, classifies
-from quantdrift.runs.identity import Identity
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import Identity, classifies
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
 """Readings of scores that rank documents; by the others an input has one right answer."""

@@ -18,7 +18,8 @@ from quantdrift.report.changes import changes_of
 from quantdrift.report.figures import Figure, separation_histogram, spec_of, tooltip
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
 from quantdrift.show.tables import Grid, metric_grid
 from quantdrift.spec.grammar import Spec, parse_pair

@@ -28,7 +28,8 @@ from quantdrift.report.figures import (
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Tone, verdict
 from quantdrift.show.tables import Grid
 from quantdrift.study.folder import StudyFolder

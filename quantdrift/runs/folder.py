@@ -24,12 +24,12 @@ from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
+from quantdrift.runs.words import Verdict, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from quantdrift.runs.changes import Changed
-    from quantdrift.runs.words import Verdict
     from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
@@ -183,8 +183,6 @@ class Run:
         """What the run comes to: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
         tell"), `sentence`, and what to do `next`.
         """
-        from quantdrift.runs.words import verdict  # noqa: PLC0415 -- it imports this
-
         return verdict(self.record)
 
     def changed(self, k: int = 1) -> list[Changed]:
@@ -273,17 +271,6 @@ class Run:
 def now() -> str:
     """The time, ISO 8601 in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def classifies(record: Mapping[str, Any]) -> bool:
-    """Whether a run.json is of inputs that were put into classes, not of searches."""
-    return bool((record.get("data") or {}).get("kind") == "classification")
-
-
-def is_part(record: Mapping[str, Any]) -> bool:
-    """Whether a run.json is of a part of a corpus, which is no further corpus."""
-    size = (record.get("data") or {}).get("corpus_size")
-    return bool(size and size["n"] < size["of"])
 
 
 def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], probe: LinearProbe | None = None) -> Run:

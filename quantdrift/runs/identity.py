@@ -263,3 +263,14 @@ def _digest(input_ids: Iterable[object]) -> str:
     for name in sorted(str(one).encode() for one in input_ids):
         digest.update(len(name).to_bytes(8, "little") + name)
     return digest.hexdigest()
+
+
+def classifies(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of inputs that were put into classes, not of searches."""
+    return bool((record.get("data") or {}).get("kind") == "classification")
+
+
+def is_part(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of a part of a corpus, which is no further corpus."""
+    size = (record.get("data") or {}).get("corpus_size")
+    return bool(size and size["n"] < size["of"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantdrift.base.text import counted, percent, some
+from quantdrift.runs.identity import classifies
 from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages import STAGES
 from quantdrift.stages.weights import FULL_BITS
@@ -38,7 +39,6 @@ def estimates_of(record: Record) -> dict[str, Estimate]:
 def headlines(record: Record) -> dict[str, Estimate]:
     """The metrics of a run that people look at first."""
     from quantdrift.metrics import headline_metrics  # noqa: PLC0415 -- scipy
-    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
 
     wanted = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}
     return {
@@ -75,7 +75,6 @@ def _dtypes(record: Record) -> str:
 
 def data_line(record: Record) -> str:
     """How much data there was, and how it was read."""
-    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
 
     data = record["data"]
     if shortlist := data.get("shortlist"):
@@ -172,7 +171,6 @@ _NEXT = {
 
 def verdict(record: Record) -> Verdict:
     """What quantization did, by the rule of `standing` and the intervals of the run."""
-    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
     from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
 
     found = estimates_of(record)
@@ -198,7 +196,6 @@ def verdict(record: Record) -> Verdict:
 
 def findings(record: Record) -> Iterator[str]:
     """The finding in plain sentences."""
-    from quantdrift.runs.folder import classifies  # noqa: PLC0415 -- pyarrow
 
     def value(name: str, part: str = "value") -> float | None:
         found: float | None = metrics.get(name, {}).get(part)

@@ -18,7 +18,8 @@ from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, measure, parse_metric
-from quantdrift.runs.folder import Run, classifies, is_part
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import classifies, is_part
 from quantdrift.spec.grammar import Scheme, parse
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.study.folder import PlannedCell, StudyFolder

@@ -20,7 +20,8 @@ from quantdrift.compare.pooled import standard_error
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.runs.folder import Run, classifies, is_part
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import classifies, is_part
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.conformal import Statistic

@@ -15,7 +15,7 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import write_text
 from quantdrift.report.figures import Figure, separation_histogram, write_pictures
 from quantdrift.report.study_figures import change_rates
-from quantdrift.runs.folder import is_part
+from quantdrift.runs.identity import is_part
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result
 from quantdrift_paper import rows as tables

@@ -26,8 +26,8 @@ from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Terminal
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import Flow
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.store import default_store
 from quantdrift.spec.grammar import parse

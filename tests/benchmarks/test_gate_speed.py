@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from timing import in_turn, report
 
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs.folder import write_run
 

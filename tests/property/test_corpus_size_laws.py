@@ -20,8 +20,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift.base.progress import Silent
+from quantdrift.engine.flow import Flow, assemble
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence

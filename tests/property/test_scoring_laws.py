@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring import fused
 from quantdrift.engine.scoring.state import Block, ScoreState, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quantdrift.cli import main
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs.folder import write_run
 from quantdrift_paper.__main__ import main as paper

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.features.rag.questions import Prompt
 from quantdrift.runs.folder import write_run

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence, Noise
 

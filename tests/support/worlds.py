@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.progress import Silent
+from quantdrift.engine.flow import Flow, Measured, Reading
 from quantdrift.engine.inputs import Inputs, Settings
-from quantdrift.engine.measure import Flow, Measured, Reading
+from quantdrift.engine.measure import measure_all
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.store import EmbeddingStore
@@ -74,7 +75,7 @@ class World:
         return Flow(pair=self.pair, settings=Settings(**settings), store=EmbeddingStore(store), progress=Silent())
 
     def measure(self, *readings: Reading, store: Path | None = None, **settings: Any) -> list[Measured]:
-        return self.flow(store, **settings).measure(readings)
+        return measure_all(self.flow(store, **settings), readings)
 
     def encoded(self, arm: str, role: str) -> int:
         """How many inputs went through, those included that are tried out."""

@@ -17,7 +17,7 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
 
 if TYPE_CHECKING:
-    from quantdrift.engine.measure import Reading
+    from quantdrift.engine.flow import Reading
     from quantdrift.engine.readings import Search
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,9 @@ from quantdrift.allocation.solver import settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.engine.flow import Arms, Flow, Reading
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
@@ -28,10 +29,6 @@ from quantdrift.engine.sensitivity.problem import (
 from quantdrift.engine.store import key_of
 from quantdrift.spec.allocation import AllocatedLayer, Allocation
 from quantdrift.spec.grammar import Scheme, needs_inputs
-
-if TYPE_CHECKING:  # they call this
-    from quantdrift.engine.measure import Arms, Flow
-    from quantdrift.engine.readings import Classes, Search
 
 _VERSION = 2
 """Of what criteria measure; a change in it makes kept sensitivities void."""
@@ -50,6 +47,23 @@ class Calibration:
     problem: GapProblem
     ids: Sequence[str]
     dataset: str | None = None
+
+
+def choose_widths(flow: Flow, reading: Reading, reference: Arms) -> None:
+    """Give the layers of a pair widths for these data, where a criterion chooses them and has not."""
+    pair = flow.pair
+    if not isinstance(pair, QuantizedPair) or not pair.needs_widths:
+        return
+    if isinstance(reading, Search):
+        allocation = allocate_for_search(flow, pair, reading, reference)[0]
+    elif isinstance(reading, Classes):
+        allocation = allocate_for_classes(flow, pair, reading)
+    else:
+        raise UnsupportedError(
+            f"{pair.scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
+        )
+    widths = [allocation.width_of[layer.name] for layer in pair.layers]
+    pair.choose(widths, by=allocation, for_all_data=False)
 
 
 def allocate_for_search(
@@ -78,7 +92,7 @@ def allocate_for_search(
         )
         problem = retrieval_problem(
             pair.encoder,
-            search,
+            search.searched,
             reference,
             chosen=chosen,
             batch_size=size,

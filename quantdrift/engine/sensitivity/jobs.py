@@ -19,8 +19,8 @@ from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
 from quantdrift.allocation.solver import solve
 from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import Arms, Flow
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,15 +25,22 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import keeping
 
-if TYPE_CHECKING:  # it calls this
-    from quantdrift.engine.readings import Search
-
 LEAST_SHARE = 4
 """At most one query in this many is taken for calibration."""
 GAPS = 128
 """Gaps that layers are measured on: to the runner-up, and to more where queries are few."""
 CONTENDERS = 4
 """Documents behind the first that are watched at most: a flip is mostly to one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Searched:
+    """A search: its two sides, how embeddings are compared, and per query one document that does not count, or -1."""
+
+    queries: Inputs
+    documents: Inputs
+    similarity: Similarity
+    excluded: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -188,7 +194,7 @@ def contenders_for(n_queries: int) -> int:
 
 def retrieval_problem(
     encoder: Encoder,
-    search: Search,
+    search: Searched,
     reference: Sequence[Vectors],
     *,
     chosen: NDArray[np.int64],
@@ -200,7 +206,7 @@ def retrieval_problem(
 
     Of the queries at the positions `chosen`; with `query_only` the documents stay at the reference's embeddings.
     """
-    queries, documents, similarity = search.queries, search.sides[-1], search.similarity
+    queries, documents, similarity = search.queries, search.documents, search.similarity
     own, index = np.asarray(reference[0])[chosen], reference[-1]
     without = None if search.excluded is None else search.excluded[chosen]
     state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
@@ -236,14 +242,12 @@ def search_problem(
     encoder: Encoder, queries: Inputs, documents: Inputs, *, similarity: Similarity, batch_size: int
 ) -> GapProblem:
     """The gaps to the runner-up of queries and documents that nothing is known of yet."""
-    from quantdrift.engine.readings import Search  # noqa: PLC0415 -- it calls this
-
     reference = []
     for side in (queries, documents):
         order = side.order()
         found = encoder.encode(side.at(order), side.role, batch_size)
         reference.append(found[np.argsort(order)])
-    search = Search(queries=queries, documents=documents, similarity=similarity)
+    search = Searched(queries=queries, documents=documents, similarity=similarity)
     chosen = np.arange(len(queries.ids))
     return retrieval_problem(encoder, search, reference, chosen=chosen, batch_size=batch_size, n_contenders=1)
 

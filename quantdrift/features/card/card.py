@@ -20,8 +20,8 @@ from quantdrift.base.text import counted, percent, some
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show, show_step
-from quantdrift.runs.folder import Run, classifies, refuse_copies
-from quantdrift.runs.identity import Identity
+from quantdrift.runs.folder import Run, refuse_copies
+from quantdrift.runs.identity import Identity, classifies
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.statistics.estimates import Estimate, undefined
 

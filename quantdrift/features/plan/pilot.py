@@ -6,8 +6,8 @@ from pathlib import Path
 
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import Dataset, sampled
+from quantdrift.engine.flow import NOISE_DEPTH, Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import NOISE_DEPTH, Flow
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.store import EmbeddingStore

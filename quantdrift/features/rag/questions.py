@@ -23,7 +23,8 @@ from quantdrift.data.retrieval import excerpt, plain_or_zipped, read_lines
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.rag.answers import Condition, RagRecord, holds_answer
 from quantdrift.finished.texts import read_texts
-from quantdrift.runs.folder import Run, classifies
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import classifies
 
 CONTROL, REFERENCE = "no passages", "full precision"
 ANSWERS = "answers.jsonl"

@@ -22,13 +22,14 @@ from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.measure import Arms, Flow
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
+from quantdrift.engine.sensitivity.allocate import choose_widths
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
     KeptArrays,
@@ -136,7 +137,7 @@ class Workshop:
             chosen = np.sort(rng.permutation(others)[:n]).astype(np.int64)
             found = retrieval_problem(
                 pair.encoder,
-                reading,
+                reading.searched,
                 self.reference(opened, flow),
                 chosen=chosen,
                 batch_size=size,
@@ -198,7 +199,8 @@ class Workshop:
     def make(self, opened: Opened, flow: Flow) -> None:
         """Choose widths and calibrate, where the way needs that."""
         pair, reading = opened.quantized, opened.reading
-        pair.choose_widths(lambda own: reading.allocate(flow, own, self.reference(opened, flow)))
+        if pair.needs_widths:
+            choose_widths(flow, reading, self.reference(opened, flow))
         pair.calibrate(
             reading.calibration,
             self.settings.batch_size,
@@ -339,7 +341,7 @@ def _stored(shop: Workshop, scheme: Scheme) -> Scheme:
     """The same with the widths in a file, which other commands take."""
     opened, flow = shop.open(scheme)
     pair: QuantizedPair = opened.quantized
-    pair.choose_widths(lambda own: opened.reading.allocate(flow, own, shop.reference(opened, flow)))
+    choose_widths(flow, opened.reading, shop.reference(opened, flow))
     assert pair.allocation is not None  # it has just been chosen
     shop.out.mkdir(parents=True, exist_ok=True)
     file = shop.out / ALLOCATION

@@ -11,7 +11,7 @@ import pytest
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.patching import errors_in_one_line
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.harness import carefully
 from quantdrift.runs.folder import write_run

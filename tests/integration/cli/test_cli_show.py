@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quantdrift.data.labelled import read_search_folder
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Judgements

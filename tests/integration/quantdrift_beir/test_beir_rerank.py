@@ -10,7 +10,7 @@ from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.engine.measure import other_batch_size
+from quantdrift.engine.flow import other_batch_size
 from quantdrift.evidence.record import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair
 from support.beir_samples import assert_same_results, qrels_of, quantized, texts

@@ -11,8 +11,8 @@ from beir.retrieval.search.dense.util import dot_score
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.base.progress import Silent
+from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import with_qrels
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.perturbation import flips

@@ -5,7 +5,7 @@ import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.compare.corpus_size import compare_sizes
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_ragged
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.record import Evidence, Noise

@@ -21,7 +21,7 @@ from quantdrift.base.errors import (
     UnsupportedError,
 )
 from quantdrift.data.labelled import ClassificationDataset, Labelled
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import MetricError
 from support.small_evidence import assert_same

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence, Judgements, Noise
 from quantdrift.metrics import measure

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.engine.measure import Measured, noise_of_scores
+from quantdrift.engine.flow import Measured, noise_of_scores
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_matrix
 from quantdrift.evidence import perturbation

@@ -12,7 +12,7 @@ import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import sealed
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import find_runs, read_run, write_run

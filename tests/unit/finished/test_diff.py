@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError, RunError, UnknownNameError
-from quantdrift.engine.measure import with_qrels
+from quantdrift.engine.flow import with_qrels
 from quantdrift.evidence import perturbation
 from quantdrift.finished.diff import Diff, PartDiff, change_of, diff_runs, estimate_of, pooled_estimate, write_diff
 from quantdrift.finished.formats import read_finished

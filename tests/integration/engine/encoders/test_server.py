@@ -191,7 +191,7 @@ class Interrupting:
 def test_a_run_that_was_interrupted_goes_on_where_it_was(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantdrift.engine.measure.CHUNK_ELSEWHERE", 32)
+    monkeypatch.setattr("quantdrift.engine.flow.CHUNK_ELSEWHERE", 32)
     data, cache = many(100), tmp_path / "cache"
     stopped = Interrupting("candidate: document embeddings", 64)
     with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
 from quantdrift.evidence.record import Evidence, Top

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss, semantic_search_usearch
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.measure import assemble
+from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.deployed import WANTED, score_deployed
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.stages.of_scheme import vector_stages

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.engine.measure import compare_rankings
+from quantdrift.engine.flow import compare_rankings
 from quantdrift.engine.scoring.streamed import Similarity
 
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import pytest
 from torch import nn
 
-from quantdrift.engine.measure import not_calibrated_on
+from quantdrift.engine.flow import not_calibrated_on
 from quantdrift.engine.pair import QuantizedPair
 from support.allocations import allocation
 
