@@ -76,7 +76,7 @@ def measured(
     return ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
 
 
-def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: Path = RUNS) -> Path:
+def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
     """The folder for runs of a pair on a dataset, under quantdrift-runs.
 
     Other data may have the same name. Whoever comes second gets a folder of their own, which is said on standard
@@ -86,18 +86,16 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: 
 
     models = (pair.reference, "vs", pair.candidate) if isinstance(pair, Versus) else (str(pair),)
     name = "_".join(slug(part) for part in (*models, "on", dataset.name))
-    place = root / f"{name}{ending}"
-    for record in (place / "run.json", *place.glob("*/run.json")):
-        try:
-            data = read_json(record)["data"]
-            whole = (data.get("corpus_size") or {}).get("corpus_fingerprint") or data["fingerprint"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not a run; writing one there says so
-        if whole != dataset.fingerprint:
-            own = root / f"{name}-{dataset.fingerprint[:8]}{ending}"
-            note(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
-            return own
-    return place
+    place = RUNS / f"{name}{ending}"
+    try:
+        there = read_json(place / "run.json")["data"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return place  # no run; writing one there says so
+    if there == dataset.fingerprint:
+        return place
+    own = RUNS / f"{name}-{dataset.fingerprint[:8]}{ending}"
+    note(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
+    return own
 
 
 def slug(text: str) -> str:

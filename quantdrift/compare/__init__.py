@@ -1,1 +1,1 @@
-"""Verdicts from numbers: two runs, buckets, the law over many runs, contenders, corpus size."""
+"""Verdicts from numbers: two runs, buckets, corpus size."""

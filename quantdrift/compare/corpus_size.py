@@ -126,7 +126,7 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
     if not np.array_equal(smaller.input_ids, larger.input_ids):
         raise RunError(
             "corpus sizes are compared over the same queries; the two runs hold different ones. "
-            "Make both in one sweep: quantdrift corpus-size SPEC --data FOLDER"
+            "Make both in one study, with sizes beside the data"
         )
     pair = (smaller, larger)
     flips = [perturbation.flips(evidence) for evidence in pair]

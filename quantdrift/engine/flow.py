@@ -104,8 +104,8 @@ class Reading:
         """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""
         raise NotImplementedError
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
-        """The scores of both arms; `before` is that of the reading before, of which it may go on."""
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+        """The scores of both arms."""
         raise NotImplementedError
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
@@ -167,34 +167,29 @@ class Flow:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def ready(self, readings: Sequence[Reading]) -> list[Reading]:
-        """The readings with all that they need; what would fail after hours is refused."""
-        readings = [reading.ready(self) for reading in readings]
-        for reading in readings:
-            if not self.pair.needs_widths:
-                not_calibrated_on(self.pair, reading.ids, reading.dataset)
-        return readings
+    def ready(self, reading: Reading) -> Reading:
+        """The reading with all that it needs; what would fail after hours is refused."""
+        reading = reading.ready(self)
+        if not self.pair.needs_widths:
+            not_calibrated_on(self.pair, reading.ids, reading.dataset)
+        return reading
 
-    def measure(self, readings: Sequence[Reading], reference: Arms) -> list[Measured]:
-        """The candidate encodes once, and every reading, which is ready, reads both arms; its widths are chosen."""
-        pair, first = self.pair, readings[0]
-        fingerprint = pair.fingerprint
+    def measure(self, reading: Reading, reference: Arms) -> Measured:
+        """The candidate, whose widths are chosen, encodes; and a reading, which is ready, reads both arms."""
+        pair, fingerprint = self.pair, self.pair.fingerprint
         with self.timed("calibration", pair.needs_calibration):
-            size = self.settings.batch_size
-            pair.calibrate(first.calibration, size, source=first.source, root=self.store.root, progress=self.progress)
+            size, root = self.settings.batch_size, self.store.root
+            pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
             candidate = [
                 reference[number]
                 if (number and pair.query_only) or (weights == fingerprint and isinstance(pair, QuantizedPair))
-                else self.vectors(side, "candidate", weights, first.shown(side))
-                for number, side in enumerate(first.held)
+                else self.vectors(side, "candidate", weights, reading.shown(side))
+                for number, side in enumerate(reading.held)
             ]
-        found: list[Measured] = []
-        for reading in readings:
-            state = reading.state(self, reference, candidate, found[-1].state if found else None)
-            found.append(self._read(reading, state, reference, candidate, (fingerprint, weights)))
-        return found
+        state = reading.state(self, reference, candidate)
+        return self._read(reading, state, reference, candidate, (fingerprint, weights))
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """What the reference, whose weights have that digest, makes of each side."""

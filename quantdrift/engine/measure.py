@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quantdrift.base.progress import Progress
 from quantdrift.engine.flow import Flow, Measured, Reading
 from quantdrift.engine.inputs import Settings
@@ -28,13 +26,8 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
         RunError: no space to keep embeddings.
     """
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
-    return measure_all(flow, [reading])[0]
-
-
-def measure_all(flow: Flow, readings: Sequence[Reading]) -> list[Measured]:
-    """Both arms encode once, and every reading reads that; all have the sides of the first."""
-    ready = flow.ready(readings)
-    reference = flow.reference(ready[0])
-    with flow.timed("allocation", flow.pair.needs_widths):
-        choose_widths(flow, ready[0], reference)
+    ready = flow.ready(reading)
+    reference = flow.reference(ready)
+    with flow.timed("allocation", pair.needs_widths):
+        choose_widths(flow, ready, reference)
     return flow.measure(ready, reference)

@@ -98,7 +98,7 @@ def open_pair(
         reading: Reading
         if isinstance(dataset, ClassificationDataset):
             pair = _two_classifiers(name, dataset.kind, pick_device(device), revision, dtype)
-            reading = _classes(name, dataset, pair.encoder, pair, None, contrast=False)
+            reading = _classes(name, dataset, pair.encoder, pair, None, neighbours=False)
             data = describe_labelled(dataset)
         else:
             pair = _two_models(
@@ -178,7 +178,7 @@ def open_loaded(
     started: str,
     revision: str | None = None,
     shortlist: Lists | None = None,
-    contrast: bool = False,
+    neighbours: bool = False,
     held_out: Rows | None = None,
 ) -> Opened:
     """A model that is loaded as a pair; queries that are `held_out` are not calibrated on."""
@@ -201,7 +201,7 @@ def open_loaded(
             dataset=dataset.name,
         )
     elif isinstance(dataset, ClassificationDataset):
-        reading = _classes(name, dataset, model, pair, texts, contrast=contrast)
+        reading = _classes(name, dataset, model, pair, texts, neighbours=neighbours)
     else:
         assert isinstance(model, EmbeddingModel)  # classifiers are refused
         refuse_kinds([model], dataset)
@@ -275,13 +275,13 @@ def _classes(
     pair: Pair,
     texts: Sequence[str] | None,
     *,
-    contrast: bool,
+    neighbours: bool,
 ) -> Classes:
     head = None
     if isinstance(model, Classifier):
         head = Head(classes=told_apart(model.classes), record={"reading": "logits"})
-        if contrast:
-            assert isinstance(name, Spec)  # two models are not contrasted
+        if neighbours:
+            assert isinstance(name, Spec)  # of two models nothing is asked both ways
             assert isinstance(pair, QuantizedPair)
             pair.encoder, head = before_head(name, model, pair)
 
@@ -465,7 +465,7 @@ def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tupl
     logits = _of_vectors(module, linears[0][1].in_features, len(classes)) if linears else None
     if logits is None or any(part in one.modules for one in pair.layers for _, part in linears):
         raise UnsupportedError(
-            f"a contrast reads both arms by one head; that of {name.model} ({', '.join(names) or 'none was found'}) "
+            f"neighbours are read with both arms' classes by one head; that of {name.model} ({', '.join(names) or 'none was found'}) "
             f"makes no logits of one vector an input, or {pair.scheme} quantizes it. Expected an embedding model, or a "
             "classifier with such a head (ViT, timm, BERT, RoBERTa) and no +head="
         )

@@ -21,7 +21,7 @@ from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, c
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.scoring.deployed import score_deployed
-from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
+from quantdrift.engine.scoring.state import ScoreState, at_positions
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 from quantdrift.engine.sensitivity.problem import Searched, draw_queries
 from quantdrift.engine.store import digest_of, keeping, key_of
@@ -42,7 +42,6 @@ class Search(Reading):
         similarity: how embeddings become scores.
         excluded: per query one document position that does not count, or -1.
         rows: positions of the documents that it scores, increasing; all if None.
-        joins: whether what the reading before it has scored counts as well.
     """
 
     queries: Inputs
@@ -50,7 +49,6 @@ class Search(Reading):
     similarity: Similarity
     excluded: Rows | None = None
     rows: Rows | None = None
-    joins: bool = False
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
@@ -73,7 +71,7 @@ class Search(Reading):
             raise DataError(f"nothing to rank: {got}; expected at least one of each")
         return replace(self, ids=ids, item_ids=item_ids, record={"similarity": str(self.similarity), **self.record})
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every query against every document that counts."""
         first: Any = reference[-1]
         second: Any = candidate[-1]
@@ -86,7 +84,7 @@ class Search(Reading):
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
         if stages := flow.pair.vector_stages:
-            if self.rows is not None or self.joins:
+            if self.rows is not None:
                 raise UnsupportedError(
                     "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
                     "these stages out"
@@ -114,8 +112,7 @@ class Search(Reading):
                 device=device if device.type == "cuda" else "cpu",
                 progress=tell,
             )
-        state = state if self.rows is None else at_positions(state, self.rows)
-        return merge(before, state) if self.joins and before is not None else state
+        return state if self.rows is None else at_positions(state, self.rows)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """The queries, and documents that could be first."""
@@ -293,9 +290,8 @@ class Classes(Reading):
             notes=() if probe.converged else (unsure,),
         )
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every input against every class."""
-        del before
         logits = self.read_by.logits
         return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
 
@@ -404,9 +400,8 @@ class Shortlist(Reading):
             raise DataError("nothing to rerank: the shortlists hold no document")
         return self
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every query against its own shortlist."""
-        del before
         once, low = np.asarray(reference[0])[:, 0], np.asarray(candidate[0])[:, 0]
         rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
         return score_ragged(rows, k=flow.settings.k)

@@ -1,12 +1,11 @@
-"""From a pair and data to a run folder: one run, one for each corpus size, or two that contrast."""
+"""From a pair and data to a run folder; and what else is made of data: a part of a corpus, inputs among themselves."""
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,26 +14,24 @@ import torch
 
 from quantdrift.ask import libraries
 from quantdrift.base.display import note
-from quantdrift.base.errors import DataError, RunError, UnsupportedError
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.labelled import Dataset
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.flow import Flow, Measured
+from quantdrift.engine.flow import Measured
 from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.measure import measure, measure_all
-from quantdrift.engine.opening import NONE, Given, Opened, load_model, open_loaded, open_pair
-from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.measure import measure
+from quantdrift.engine.opening import NONE, Given, Opened, open_pair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sizes import ALL, folder_of, nested_subset, nested_subsets, parts_added
+from quantdrift.engine.sizes import ALL, nested_subset
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.runs.folder import Run, check_place, now, write_run
-from quantdrift.spec.grammar import Spec, Versus, chooses
+from quantdrift.spec.grammar import Spec, Versus
 
 _TRIES = 2
 """Of a batch size: the second goes on behind what the first has encoded."""
@@ -118,14 +115,7 @@ def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
-def _written(
-    opened: Opened,
-    measured: Measured,
-    out: Path,
-    settings: Settings,
-    data: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> Run:
+def _written(opened: Opened, measured: Measured, out: Path, settings: Settings, **more: Any) -> Run:
     reading, evidence = measured.reading, measured.evidence
     record = describe_run(
         opened.name,
@@ -133,55 +123,18 @@ def _written(
         measured,
         replace(settings, noise_floor=evidence.noise is not None),
         model=opened.model,
-        data={**(data or opened.data), **reading.counts},
+        data={**opened.data, **reading.counts},
         reading=reading.record,
         started=opened.started,
     )
     return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
-# --- One run for each corpus size -----------------------------------------------------------------
-
-
-def run_sizes(
-    spec: Spec,
-    dataset: RetrievalDataset,
-    *,
-    out: Path,
-    sizes: Sequence[int],
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    device: str | None = None,
-    revision: str | None = None,
-) -> list[Run]:
-    """Measure a pair at nested parts of the corpus, all from one set of embeddings, and write a run for each.
-
-    Items keep the positions they have in the whole corpus, so that ties break as in a plain run; at the size of the
-    whole corpus evidence and data fingerprint are those of `run`.
-    """
-    n_documents = len(dataset.document_ids)
-    subsets = nested_subsets(n_documents, sizes, seed=settings.seed)
-    places = [out / folder_of(size, n_documents) for size in sizes]
-    for place in places:
-        check_place(place.absolute())
-    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
-    readings = [
-        replace(opened.search, rows=rows, joins=number > 0, noisy=number == len(sizes) - 1)
-        for number, rows in enumerate(parts_added(subsets))
-    ]
-    found, settings = _in_batches_that_fit(
-        lambda fit: measure_all(Flow(pair=opened.pair, settings=fit, store=store, progress=progress), readings),
-        settings,
-    )
-    return [
-        _written(opened, measured, place, settings, data=_describe_part(opened.data, dataset, rows, settings.seed))
-        for measured, place, rows in zip(found, places, subsets, strict=True)
-    ]
+# --- A part of a corpus ---------------------------------------------------------------------------
 
 
 def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0) -> Opened:
-    """A search that is opened, in one part of the corpus: that of `run_sizes`, scored in one pass.
+    """A search that is opened, in one part of the corpus; items keep the positions they have in the whole.
 
     Raises:
         DataError: the corpus is smaller.
@@ -232,66 +185,14 @@ def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed
     return said
 
 
-# --- One pass, read as classes and as a search of every input among the others --------------------
+# --- Labelled inputs, each searched among the others ----------------------------------------------
 
 LEAST = 3
 """Inputs of a self-retrieval: itself, a first and a runner-up."""
 
 
-def run_contrast(
-    specs: Sequence[Spec],
-    datasets: Sequence[ClassificationDataset],
-    *,
-    place: Callable[[Spec, ClassificationDataset], tuple[Path, Path]],
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    announce: Callable[[str], None] = lambda _: None,
-    device: str | None = None,
-    revision: str | None = None,
-) -> list[tuple[Run, Run]]:
-    """Read every spec both ways on every dataset; the runs of the classes and of the search, model by model."""
-    jobs = [(spec, dataset, place(spec, dataset)) for dataset in datasets for spec in dict.fromkeys(specs)]
-    jobs.sort(key=lambda job: (job[0].model, job[1].kind))  # so that a model is loaded once
-    texts = {spec: _contrastable(spec, datasets) for spec, *_ in jobs}
-    taken = [path for *_, places in jobs for path in places]
-    for path in taken:
-        check_place(path.absolute())
-    if len(set(taken)) < len(taken):
-        raise RunError(
-            "two runs would go to one folder: the names of specs and data must tell them apart; rename a folder, or "
-            "contrast them in two commands"
-        )
-    found = []
-    for (name, kind), own in groupby(jobs, key=lambda job: (job[0].model, job[1].kind)):
-        model = load_model(name, kind, device=device, revision=revision, dtype=settings.dtype)
-        for spec, dataset, places in own:
-            announce(f"{spec} on {dataset.name}")
-            opened = open_loaded(
-                spec, dataset, model, texts=texts[spec], revision=revision, started=now(), contrast=True
-            )
-            found.append(_contrasted(opened, settings, store, progress, places))
-    return found
-
-
-def _contrasted(
-    opened: Opened, settings: Settings, store: EmbeddingStore, progress: Progress, places: tuple[Path, Path]
-) -> tuple[Run, Run]:
-    among = neighbours_of(opened)
-    (classes, neighbours), settings = _in_batches_that_fit(
-        lambda fit: measure_all(
-            Flow(pair=opened.pair, settings=fit, store=store, progress=progress), [opened.reading, among.reading]
-        ),
-        settings,
-    )
-    return (
-        _written(opened, classes, places[0], settings),
-        _written(opened, neighbours, places[1], settings, data=among.data),
-    )
-
-
 def neighbours_of(opened: Opened) -> Opened:
-    """Of labelled data opened for a contrast: every input as a search among the others, by cosine.
+    """Of labelled data opened for neighbours: every input as a search among the others, by cosine.
 
     Raises:
         DataError: there are fewer than LEAST inputs.
@@ -318,22 +219,6 @@ def neighbours_of(opened: Opened) -> Opened:
         "warnings": [f"every input searches the others of {data['name']}, itself left out"],
     }
     return replace(opened, reading=search, data=described)
-
-
-def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list[str] | None:
-    """The texts to calibrate on, if a file names any; what cannot be contrasted is refused."""
-    methods_of(spec.scheme)
-    for dataset in datasets:
-        if (n := len(dataset.test.ids)) < LEAST:
-            raise DataError(f"{dataset.name} has {n} inputs to search among; expected at least {LEAST}")
-        check_pair(spec, dataset)
-    if chooses(spec.scheme):  # by the gaps of one reading, and a contrast has two
-        raise UnsupportedError(
-            f"{spec}: {spec.scheme.criterion} chooses widths by the gaps of classes or by those of a "
-            "search, and a contrast reads one candidate both ways; name a stored allocation "
-            f"({spec.model}@allocation.json), or one width"
-        )
-    return calibration_texts(spec.scheme)
 
 
 # --- run.json: how a run was measured, and every default metric of it -----------------------------

@@ -419,9 +419,8 @@ class ShardedSearch(Search):
         """Never: such schemes are refused."""
         raise NotImplementedError
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every query against the documents of every shard."""
-        del before
         pair, job = flow.pair, self._job(flow, reference[0], candidate[0])
         models = [pair.encoder] if isinstance(pair, QuantizedPair) else [pair.reference, pair.candidate_model]
         self.kept.key = key_of(

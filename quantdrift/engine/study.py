@@ -37,7 +37,7 @@ _WAIT = 2.0
 
 
 def settings_of(cell: Cell) -> Settings:
-    """How a cell is measured, with what `quantdrift run` or `corpus-size` does where nothing is said."""
+    """How a cell is measured, with what `quantdrift run` does where nothing is said."""
     said = cell.settings.model_dump(exclude={"device", "held_out"}, exclude_none=True)
     return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
@@ -311,7 +311,7 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     if asked is not None and isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
         rows = hold_out([*contents_of(dataset.queries)], share=asked.share, seed=asked.seed)
     opened = open_loaded(
-        cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), contrast=among, held_out=rows
+        cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), neighbours=among, held_out=rows
     )
     if among:
         opened = neighbours_of(opened)

@@ -70,8 +70,8 @@ class DataEntry(_Part):
     """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task.
 
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
-    With `neighbours`, every input of labelled data searches all others, as `quantdrift contrast` has it.
-    With `sizes`, growing parts of the corpus are searched, as `quantdrift corpus-size` has it; a study makes an entry
+    With `neighbours`, every input of labelled data searches all others.
+    With `sizes`, growing parts of the corpus are searched; a study makes an entry
     of each.
     """
 

@@ -14,8 +14,10 @@ COMMANDS: dict[str, str] = {
     "run adaround": "run tiny@W4-adaround --data docs -k 20 --out tinies/adaround --json",
     "run classes": "run minilm@W3-rtn --data classes -k 5 --out classes-w3 --json",
     "run shortlist": "run cross@W3-rtn --data docs --shortlist bm.trec -k 12 --out reranked --json",
-    "corpus size": ("corpus-size minilm@W3-rtn --data docs -k 20 --sizes 50,100,200 --out sizes --json"),
-    "contrast": "contrast minilm@W3-rtn --data classes -k 20 --out contrasted --json",
+    "corpus size": "study run sizes.yaml --out sizes --no-probe",
+    "corpus size results": "study results sizes --json",
+    "neighbours": "study run neighbours.yaml --out contrasted --no-probe",
+    "neighbours results": "study results contrasted --json",
     # --- repair
     "quantize": "quantize tiny@W4-gptq --data docs -o saved",
     "run saved": 'run "tiny vs saved" --data docs -k 20 --out tinies/saved --json',

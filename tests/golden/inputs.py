@@ -52,8 +52,17 @@ def queries(n: int = 60) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     return asked, judged
 
 
+STUDIES: dict[str, list[dict[str, Any]]] = {
+    "sizes": [{"folder": "docs", "sizes": [50, 100, 200]}],
+    "neighbours": [{"folder": "classes"}, {"folder": "classes", "neighbours": True}],
+}
+
+
 def write_all(folder: Path) -> None:
     """Every input of the golden commands."""
+    for name, data in STUDIES.items():
+        study = {"models": ["minilm"], "schemes": ["W3-rtn"], "data": data, "settings": {"k": 20}}
+        (folder / f"{name}.yaml").write_text(json.dumps(study))
     asked, judged = queries()
     write_beir(folder / "docs", documents(), asked, judged)
     write_classes(folder / "classes")

@@ -25,7 +25,7 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sizes import nested_subsets, parts_added
+from quantdrift.engine.sizes import nested_subset
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
@@ -88,7 +88,8 @@ def cases(draw: st.DrawFn) -> Case:
         sizes |= {1}
     k = draw(st.integers(2, 8))
     similarity = draw(st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]))
-    subsets = nested_subsets(n_docs, sorted(sizes), seed=draw(st.integers(0, 99)))
+    seed = draw(st.integers(0, 99))
+    subsets = tuple(nested_subset(n_docs, size, seed=seed) for size in sorted(sizes))
 
     flow = Flow(
         pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), vector_stages=())),
@@ -96,17 +97,13 @@ def cases(draw: st.DrawFn) -> Case:
         store=EmbeddingStore(None),
         progress=Silent(),
     )
-    found, state = [], None
-    for number, added in enumerate(parts_added(subsets)):
+    found = []
+    for subset in subsets:
         search = Search(
-            queries=rows_of("q", n_queries),
-            documents=rows_of("d", n_docs),
-            similarity=similarity,
-            rows=added,
-            joins=number > 0,
+            queries=rows_of("q", n_queries), documents=rows_of("d", n_docs), similarity=similarity, rows=subset
         ).ready(flow)
         with small_tiles():
-            state = search.state(flow, reference, candidate, state)
+            state = search.state(flow, reference, candidate)
         found.append(search.evidence(state, candidate, None))
     return Case(reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, found=found)
 
@@ -114,7 +111,7 @@ def cases(draw: st.DrawFn) -> Case:
 @given(st.integers(2, 400), st.integers(0, 2**32), st.data())
 def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
     sizes = sorted(data.draw(st.sets(st.integers(1, n_documents), min_size=2, max_size=5)))
-    subsets = nested_subsets(n_documents, sizes, seed=seed)
+    subsets = [nested_subset(n_documents, size, seed=seed) for size in sizes]
     assert [len(subset) for subset in subsets] == sizes
     for subset in subsets:
         assert (np.diff(subset) > 0).all()
@@ -122,8 +119,6 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
         assert subset[-1] < n_documents
     for small, large in pairwise(subsets):
         assert np.isin(small, large).all()
-    # a size's documents do not depend on the other sizes
-    assert subsets[0].tolist() == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
 
 
 @given(cases())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quantdrift.base.progress import Silent
 from quantdrift.engine.flow import Flow, Measured, Reading
 from quantdrift.engine.inputs import Inputs, Settings
-from quantdrift.engine.measure import measure_all
+from quantdrift.engine.measure import measure
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.store import EmbeddingStore
@@ -75,7 +75,9 @@ class World:
         return Flow(pair=self.pair, settings=Settings(**settings), store=EmbeddingStore(store), progress=Silent())
 
     def measure(self, *readings: Reading, store: Path | None = None, **settings: Any) -> list[Measured]:
-        return measure_all(self.flow(store, **settings), readings)
+        flow = self.flow(store, **settings)
+        kept = {"settings": flow.settings, "store": flow.store, "progress": flow.progress}
+        return [measure(self.pair, reading, **kept) for reading in readings]
 
     def encoded(self, arm: str, role: str) -> int:
         """How many inputs went through, those included that are tried out."""

@@ -87,7 +87,7 @@ class Classifier(LoadedModel):
         if tuple(seen[0].shape) != (len(batch), width):
             raise ScoreError(
                 f"expected {width} numbers for each of {len(batch)} inputs from {type(self.module).__name__}, got "
-                f"{list(seen[0].shape)}; one whose head sees every token cannot be contrasted"
+                f"{list(seen[0].shape)}; one whose head sees every token has no vector to search by"
             )
         return np.asarray(seen[0].float().cpu().numpy())
 

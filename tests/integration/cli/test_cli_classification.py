@@ -1,4 +1,4 @@
-"""`quantdrift run` and `quantdrift contrast` on classification data, as a user types them."""
+"""`quantdrift run` on classification data, and studies that read them both ways, as a user types them."""
 
 import json
 import random
@@ -117,54 +117,27 @@ def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) ->
     ("arguments", "message"),
     [
         ("run TINY@W4+query --data ROOT/kinds", "and classification has none"),
-        ("contrast TINY@W3.5+gap --data ROOT/kinds", "a contrast reads one candidate both ways"),
         ("run TINY@W4 --data ROOT/images.npz", "takes texts, and the data are images"),
         ("run ROOT/vit@W4 --data ROOT/kinds", "takes images, and the data are texts"),
         ("run ROOT/bert@W4 --data ROOT/data", "is a classifier"),
-        ("corpus-size TINY@W4 --data ROOT/kinds", "holds classification data"),
-        ("contrast TINY@W4 --data ROOT/data", "holds no classification data"),
-        ("contrast ROOT/roberta@W4+head=none --data ROOT/kinds", "or W4-g128-rtn+head=none quantizes it"),
     ],
 )
 def test_what_does_not_fit_is_refused(quantdrift: Run, arguments: str, message: str) -> None:
     assert message in quantdrift(*arguments.split(), code=2)
 
 
-def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: Path) -> None:
-    command = ("contrast", "TINY@W2", "TINY@W8", "--data", "ROOT/kinds", "--out", "both")
-    found = json.loads(quantdrift(*command, "--json"))["contrasts"]
-    assert [one["spec"].rsplit("@", 1)[1] for one in found] == ["W2-g128-rtn", "W8-g128-rtn"]
-    low = found[0]
-    rates = [low[how]["metrics"]["flip@1"] for how in ("classification", "retrieval")]
-    assert low["ratio"] == pytest.approx(rates[1]["value"] / rates[0]["value"])
-    assert all(rate["low"] < rate["value"] < rate["high"] for rate in rates)
-    # the classes are those of `quantdrift run`
-    plain = json.loads(quantdrift("run", "TINY@W2", "--data", "ROOT/kinds", "--json"))
-    one = read_run(Path(low["classification"]["path"]))
-    assert one.record["metrics"] == plain["metrics"]
-    # the search is that of the embeddings themselves
-    vectors = embeddings(place, "test")
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosine = unit @ unit.T
-    np.fill_diagonal(cosine, -np.inf)
-    run = read_run(Path(low["retrieval"]["path"]))
-    evidence = run.evidence()
-    first = evidence.reference_top.reference_scores[:, 0]
-    np.testing.assert_allclose(first, cosine.max(axis=1), atol=1e-5)
-    assert set(evidence.n_items.tolist()) == {N_TEST - 1}
-    assert run.record["settings"]["similarity"] == "cosine"
-    assert sorted(path.name.rsplit("_on_", 1)[1] for path in Path("both").iterdir()) == [
-        "kinds-probe",
-        "kinds-probe",
-        "kinds-self",
-        "kinds-self",
-    ]
+def both_ways(quantdrift: Run, model: Path, scheme: str, data: Path) -> None:
+    """A study of one model that reads labelled data as classes, and as a search of every input among the others."""
+    entries = [{"folder": str(data)}, {"folder": str(data), "neighbours": True}]
+    study = {"models": [str(model)], "schemes": [scheme], "data": entries}
+    Path("study.yaml").write_text(json.dumps(study))
+    quantdrift("study", "run", "study.yaml", "--out", "both", "--no-probe")
 
 
 @pytest.mark.parametrize("model", ["bert", "roberta"])  # a linear head, and one of two layers
-def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, model: str) -> None:
+def test_a_classifier_is_searched_by_what_goes_into_its_head(quantdrift: Run, place: Path, model: str) -> None:
     measured = json.loads(quantdrift("run", f"ROOT/{model}@W3", "--data", "ROOT/kinds", "--json"))
-    quantdrift("contrast", f"ROOT/{model}@W3", "--data", "ROOT/kinds", "--out", "both")
+    both_ways(quantdrift, place / model, "W3", place / "kinds")
     runs = [read_run(file.parent) for file in Path("both").rglob("run.json")]
     (classes,) = (run for run in runs if run.record["settings"]["reading"] == "logits")
     assert len(runs) == 2
@@ -173,10 +146,9 @@ def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, 
 
 def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift: Run, place: Path) -> None:
     """As transformers gives it: the normed first token, which is what the head sees."""
-    contrast = ("contrast", "ROOT/vit@W3-channel", "--data", "ROOT/images.npz", "--out", "both", "--json")
-    (found,) = json.loads(quantdrift(*contrast))["contrasts"]
+    both_ways(quantdrift, place / "vit", "W3-channel", place / "images.npz")
     plain = json.loads(quantdrift("run", "ROOT/vit@W3-channel", "--data", "ROOT/images.npz", "--json"))
-    classes, searched = (read_run(Path(found[how]["path"])) for how in ("classification", "retrieval"))
+    classes, searched = (read_run(Path(f"both/cells/vit@W3-channel-rtn_on_images{end}")) for end in ("", "-self"))
     for name in ("flip@1", "accuracy"):
         assert classes.record["metrics"][name] == plain["metrics"][name]
     with np.load(place / "images.npz") as arrays:

@@ -1,4 +1,4 @@
-"""`quantdrift corpus-size` as a user types it, on a tiny model and a small corpus."""
+"""A study of growing parts of one corpus, on a tiny model."""
 
 import json
 from collections import Counter
@@ -34,45 +34,6 @@ def record_of(run: Path) -> dict[str, Any]:
     return record
 
 
-def test_all_leaves_the_run_that_the_plain_command_leaves(quantdrift: Run) -> None:
-    quantdrift("run", *COMMON, "--out", "plain")
-    out = quantdrift("corpus-size", *COMMON, "--sizes", "10,30,all", "--out", "sweep", "--noise-floor")
-    assert "exact McNemar" in " ".join(out.split())
-    assert "relevant" in out
-    assert sorted(path.name for path in Path("sweep").iterdir()) == ["docs-00010", "docs-00030", "docs-00060"]
-    whole, plain = Path("sweep/docs-00060"), Path("plain")
-    assert (whole / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
-    one, other = record_of(whole), record_of(plain)
-    assert one["data"].pop("corpus_size") == {
-        "seed": 0,
-        "n": 60,
-        "of": 60,
-        "corpus": "sixty",
-        "corpus_fingerprint": other["data"]["fingerprint"],
-        "relevant_inside": {"all": 4, "some": 0, "none": 0},
-    }
-    for part in ("spec", "model", "bits_per_weight", "data", "settings", "metrics"):
-        assert one[part] == other[part], part
-    # the noise floor is that of the largest size, and the record says so
-    assert record_of(Path("sweep/docs-00010"))["settings"]["noise_floor"] is False
-
-
-def test_json_and_other_commands_read_it(quantdrift: Run) -> None:
-    arguments = ("corpus-size", *COMMON, "--sizes", "10,30,50", "--out", "sweep", "--json")
-    found = json.loads(quantdrift(*arguments, "--seed", "1"))
-    runs = [run["data"] for run in found["runs"]]
-    assert [(run["n_documents"], run["corpus_size"]["seed"]) for run in runs] == [(10, 1), (30, 1), (50, 1)]
-    assert [sum(run["corpus_size"]["relevant_inside"].values()) for run in runs] == [4, 4, 4]
-    # different corpora must not pass for the same data
-    fingerprints = {run["fingerprint"] for run in runs}
-    assert len(fingerprints | {runs[0]["corpus_size"]["corpus_fingerprint"]}) == 4
-    again = json.loads(quantdrift(*arguments, "--seed", "2"))["runs"]
-    assert not {run["data"]["fingerprint"] for run in again} & fingerprints
-    assert {"only_small", "only_large", "p_flip", "says"} <= found["effect"].keys()
-    assert (found["effect"]["small"], found["effect"]["large"]) == (10, 50)
-    assert quantdrift("metrics", "sweep", "-m", "epsilon", "--json", quiet=False).count('"epsilon"') == 3
-
-
 def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
     quantdrift: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,15 +52,28 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
     quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
     looked_at = 3 * PROBE  # a few inputs of each cell, to see which layers are reached
     assert encoded == {"query": 2 * 4 + looked_at, "document": 2 * 60 + looked_at}  # both arms, once for all sizes
-    swept = json.loads(quantdrift("corpus-size", *COMMON, "--sizes", "10,30,all", "--out", "sweep", "--json"))
-    for size, folder in (("10", "docs-00010"), ("30", "docs-00030"), ("all", "docs-00060")):
-        cell, plain = Path(f"out/cells/tiny@W2-g128-rtn_on_sixty-{size}"), Path("sweep") / folder
-        assert (cell / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
-        for part in ("data", "settings", "metrics"):
-            assert record_of(cell)[part] == record_of(plain)[part], (size, part)
+    quantdrift("run", *COMMON, "--out", "plain")
+    whole, plain = Path("out/cells/tiny@W2-g128-rtn_on_sixty-all"), Path("plain")
+    assert (whole / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
+    one, other = record_of(whole), record_of(plain)
+    assert one["data"].pop("corpus_size") == {
+        "seed": 0,
+        "n": 60,
+        "of": 60,
+        "corpus": "sixty",
+        "corpus_fingerprint": other["data"]["fingerprint"],
+        "relevant_inside": {"all": 4, "some": 0, "none": 0},
+    }
+    for part in ("bits_per_weight", "data", "settings", "metrics"):
+        assert one[part] == other[part], part
+    # different corpora must not pass for the same data, and the noise floor is that of the largest part
+    small = record_of(Path("out/cells/tiny@W2-g128-rtn_on_sixty-10"))
+    assert small["data"]["fingerprint"] != one["data"]["fingerprint"]
+    assert (small["data"]["n_documents"], small["settings"]["noise_floor"]) == (10, False)
     told = json.loads(quantdrift("study", "results", "out", "--json", quiet=False))
     (compared,) = told["corpus_sizes"]
-    assert swept["effect"].items() <= compared.items()
+    assert {"only_small", "only_large", "p_flip", "says"} <= compared.keys()
+    assert (compared["small"], compared["large"]) == (10, 60)
     assert "10 to 60" in quantdrift("study", "results", "out", quiet=False)
 
 

@@ -1,14 +1,18 @@
-"""A study that reads labelled data both ways: its cells are the two runs of `quantdrift contrast`."""
+"""A study that reads labelled data both ways: as classes, and as a search of every input among the others."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("sklearn", reason="the extra 'classify' is not installed")
 
+from quantdrift.checkpoints.named import resolve
+from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
@@ -32,16 +36,26 @@ def study(place: Path, *schemes: str) -> None:
     Path("study.yaml").write_text(yaml.safe_dump(content))
 
 
-def test_both_readings_are_those_of_a_contrast(place: Path, labelled: Path, quantdrift: Run) -> None:
+def test_the_classes_are_those_of_run_and_the_search_is_that_of_the_embeddings(
+    place: Path, labelled: Path, quantdrift: Run
+) -> None:
     study(place, "W3")
     quantdrift("study", "run", "study.yaml", "--out", "out")
-    quantdrift("contrast", "TINY@W3", "--data", str(labelled), "--out", "contrasted")
-    for here, there in (("labelled", "probe"), ("labelled-self", "self")):
-        own = read_run(Path("out") / "cells" / f"tiny@W3-g128-rtn_on_{here}")
-        (other,) = (read_run(one) for one in Path("contrasted").iterdir() if one.name.endswith(there))
-        assert own.record["files"] == other.record["files"]  # bit for bit
-        assert own.record["data"]["name"] == other.record["data"]["name"]
-    assert own.record["data"]["kind"] == "self-retrieval"
+    classes, among = (
+        read_run(Path("out") / "cells" / f"tiny@W3-g128-rtn_on_labelled{ending}") for ending in ("", "-self")
+    )
+    plain = json.loads(quantdrift("run", "TINY@W3", "--data", str(labelled), "--json"))
+    assert classes.record["metrics"] == plain["metrics"]
+    assert among.record["data"]["kind"] == "self-retrieval"
+    assert among.record["settings"]["similarity"] == "cosine"
+    rows = [json.loads(line)["text"] for line in (labelled / "test.jsonl").read_text().splitlines()]
+    unit = load_encoder(resolve(str(place / "tiny")), device=torch.device("cpu")).encode(rows, "document", 8)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, -np.inf)
+    evidence = among.evidence()
+    np.testing.assert_allclose(evidence.reference_top.reference_scores[:, 0], cosine.max(axis=1), atol=1e-5)
+    assert set(evidence.n_items.tolist()) == {len(rows) - 1}
 
 
 def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelled: Path, quantdrift: Run) -> None:

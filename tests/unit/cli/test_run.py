@@ -63,14 +63,6 @@ def test_other_data_of_that_name_get_a_folder_of_their_own(capsys: pytest.Captur
     assert default_place(pair, data("b")) == second
 
 
-def test_runs_by_corpus_size_are_told_apart_by_the_whole_corpus() -> None:
-    pair, ending = parse_pair("minilm@W4"), "_by_corpus_size"
-    place = default_place(pair, data("a"), ending)
-    lies(place / "docs-00250", "x", corpus_size={"corpus_fingerprint": "a" * 32})
-    assert default_place(pair, data("a"), ending) == place
-    assert default_place(pair, data("b"), ending).name.endswith("mydata-bbbbbbbb_by_corpus_size")
-
-
 def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

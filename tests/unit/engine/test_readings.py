@@ -1,7 +1,5 @@
 """Readings on a model of one layer: classes, neighbours, shortlists, and parts of a corpus."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import DataError
 from quantdrift.engine.readings import Classes, Head, Search, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sizes import parts_added
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import parse_metric
 from support.small_evidence import assert_same
@@ -135,14 +132,11 @@ def search(one: World, rows: NDArray[np.int64] | None, *, noisy: bool = True) ->
 
 @pytest.mark.parametrize("scheme", ["W3", "W3+query"])
 def test_the_whole_corpus_as_a_part_is_the_plain_run_bit_for_bit(scheme: str) -> None:
-    one, parts = corpus(scheme), [np.arange(9), np.union1d(np.arange(9), np.arange(0, N_DOCS, 2)), np.arange(N_DOCS)]
-    added = parts_added(parts)
-    readings = [replace(search(one, rows, noisy=number == 2), joins=number > 0) for number, rows in enumerate(added)]
-    small, half, whole = (found.evidence for found in one.measure(*readings, k=20, batch_size=64))
-    assert one.encoded("candidate", "query") == 7
+    one = corpus(scheme)
+    whole = one.measure(search(one, np.arange(N_DOCS)), k=20, batch_size=64)[0].evidence
     assert one.encoded("candidate", "document") == (0 if "query" in scheme else N_DOCS)
-    assert [part.n_items[0] for part in (small, half, whole)] == [9, N_DOCS // 2 + 4, N_DOCS]
-    assert small.noise is half.noise is None
+    part = one.measure(search(one, np.arange(9), noisy=False), k=20, batch_size=64)[0].evidence
+    assert (part.n_items[0], whole.n_items[0], part.noise) == (9, N_DOCS, None)
     plain = corpus(scheme)
     expected = plain.measure(search(plain, None), k=20, batch_size=64)[0].evidence
     top = expected.reference_top.reference_scores
@@ -160,7 +154,7 @@ def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs(
     one = world()
     once = np.array([[1], [2], [5], [1], [3], [2]], dtype=np.float32)
     low = np.array([[3], [2.5], [4], [1], [3], [4]], dtype=np.float32)
-    state = shortlist.state(one.flow(), [once], [low], None)
+    state = shortlist.state(one.flow(), [once], [low])
     assert state.reference_top()[0][:, :2].tolist() == [[3, 0], [1, -1], [1, 2]]
     assert state.candidate_top()[0][:, :2].tolist() == [[0, 3], [1, -1], [2, 1]]
     assert state.delta_max.tolist() == [2.0, -1.0, 2.0]

@@ -24,8 +24,6 @@ MEASURED = {
     "run": "run minilm@W4 --data data",
     "quantize": "quantize minilm@W4 -o out",
     "allocate": "allocate minilm@W3.5+gap --data data",
-    "corpus-size": "corpus-size minilm@W4 --data data",
-    "contrast": "contrast minilm@W4 --data classes",
     "gate": "gate minilm@W4 --data data --rule flip@1<=0.5",
 }
 

@@ -107,7 +107,7 @@ def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> N
     sees_tokens = replace(
         classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
     )
-    with pytest.raises(ScoreError, match="cannot be contrasted"):
+    with pytest.raises(ScoreError, match="has no vector to search by"):
         sees_tokens.encode(TEXTS, "input", 2)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from quantdrift.evidence.file import read_evidence
 from quantdrift.spec.allocation import Allocation
-from support.tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
+from support.tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
@@ -54,19 +54,17 @@ def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
     assert "PATTERN=BITS" in quantdrift("allocate", GAP, *DATA, "--keep", "*=x", code=2)
 
 
-def test_runs_and_corpus_sizes_leave_out_what_layers_were_measured_on(quantdrift: Run) -> None:
+def test_runs_leave_out_what_layers_were_measured_on(quantdrift: Run) -> None:
     quantdrift("run", GAP, *DATA, "--no-noise-floor", "--out", "plain")
     plain, ids = measured("plain")
     assert (plain["data"]["n_queries"], plain["data"]["inputs_left_out"]) == (N_QUERIES, 10)
     quantdrift("allocate", GAP, *DATA, "--no-check")
     assert ids == {f"q{number}" for number in range(N_QUERIES)} - set(stored().input_ids)
     assert plain["quantization"]["allocation"]["widths"] == stored().width_of
-    quantdrift("corpus-size", "TINY@allocation.json", *DATA, "--sizes", "10,all", "--out", "sweep")
-    for size in (10, N_DOCS):
-        record, of_size = measured(f"sweep/docs-{size:05d}")
-        assert record["data"]["n_documents"] == size
-        assert of_size == ids
-    for part in ("metrics", "bits_per_weight"):  # all documents are a plain run
+    quantdrift("run", "TINY@allocation.json", *DATA, "--out", "stored")
+    record, again = measured("stored")
+    assert again == ids
+    for part in ("metrics", "bits_per_weight"):
         assert record[part] == plain[part], part
 
 
