@@ -291,8 +291,8 @@ def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
     """The queries and documents in a folder."""
     if is_classification_folder(folder):
         raise DataError(
-            f"{folder} holds classification data, and this takes queries and documents; quantdrift run takes it. To search, "
-            f"it needs {BEIR_LAYOUT}"
+            f"{folder} holds classification data, and this takes queries and documents; quantdrift run takes "
+            f"it. To search, it needs {BEIR_LAYOUT}"
         )
     return read_beir_folder(folder, split)
 

@@ -465,8 +465,9 @@ def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tupl
     logits = _of_vectors(module, linears[0][1].in_features, len(classes)) if linears else None
     if logits is None or any(part in one.modules for one in pair.layers for _, part in linears):
         raise UnsupportedError(
-            f"neighbours are read with both arms' classes by one head; that of {name.model} ({', '.join(names) or 'none was found'}) "
-            f"makes no logits of one vector an input, or {pair.scheme} quantizes it. Expected an embedding model, or a "
+            f"neighbours are searched by what goes into the head; that of {name.model} "
+            f"({', '.join(names) or 'none was found'}) makes no logits of one vector an input, or {pair.scheme} "
+            "quantizes it. Expected an embedding model, or a "
             "classifier with such a head (ViT, timm, BERT, RoBERTa) and no +head="
         )
     path, first = linears[0]
