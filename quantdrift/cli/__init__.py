@@ -63,11 +63,13 @@ class Command:
     Attributes:
         group: title of the part of the help that it stands in.
         help: one line; that of ours is the docstring of their package.
+        form_of: the command that it is a form of, `quantdrift FORM_OF --NAME`; it has no line in the help then.
         page: whether the feature has a module `page`, whose `on_study` completes the page of studies of its name.
     """
 
     group: str
     help: str | None
+    form_of: str | None = None
     page: bool = False
 
 
@@ -86,16 +88,31 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.groups = {title: dict(commands) for title, commands in GROUPS.items()}
+        self.forms = {
+            f"{command.form_of} --{name}": name for name, command in FEATURES.items() if command.form_of is not None
+        }
         for name, command in FEATURES.items():
-            self.groups.setdefault(command.group, {})[name] = command.help or ""
+            if command.form_of is None:
+                self.groups.setdefault(command.group, {})[name] = command.help or ""
         # only the names: for what is nearest to a name that is not known
         self.commands: Any = {name: None for group in self.groups.values() for name in group}
+        self.commands |= dict.fromkeys(self.forms)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that arguments name, or a form of it: `report --card`."""
+        for form in self.forms:
+            name, flag = form.split()
+            if args[0] == name and flag in args[1:]:
+                args = [form, *(each for each in args[1:] if each != flag)]
+            if args[0] == self.forms[form]:
+                ctx.fail(f"{args[0]} is a form of another command: quantdrift {form}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name."""
         if cmd_name not in self.commands:
             return None
-        feature = FEATURES.module(cmd_name)
+        feature = FEATURES.module(self.forms.get(cmd_name, cmd_name))
         module = import_module(
             f"{feature}.command" if feature else f"{__name__}.{_MODULES.get(cmd_name, cmd_name.replace('-', '_'))}"
         )
@@ -105,12 +122,15 @@ class Commands(TyperGroup):
             alone.command(name, no_args_is_help=True)(command)
         if inside:
             return get_group(alone)
-        alone.command(cmd_name, **getattr(module, "SETTINGS", {"no_args_is_help": True}))(module.command)
+        forms = [f"quantdrift {form}: {FEATURES[name].help}" for form, name in self.forms.items()]
+        mine = [form for form in forms if form.startswith(f"quantdrift {cmd_name} --")]
+        settings = {"no_args_is_help": True, "epilog": "\n\n".join(mine) or None, **getattr(module, "SETTINGS", {})}
+        alone.command(cmd_name, **settings)(module.command)
         return get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One line each, grouped."""
-        width = max(map(len, self.commands))
+        width = max(len(name) for commands in self.groups.values() for name in commands)
         for title, commands in self.groups.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])

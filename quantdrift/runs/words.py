@@ -164,7 +164,7 @@ _TONE_OF: Mapping[str, Tone] = {
 
 _NEXT = {
     "changed, no harm shown": "Look at what changed (quantdrift show), or change less: quantdrift repair.",
-    "too few inputs to tell": "Measure more inputs: quantdrift plan says how many.",
+    "too few inputs to tell": "Measure more inputs: quantdrift gate --plan says how many.",
     "harm shown": "Do not deploy it as it is: quantdrift repair, or more bits.",
 }
 

@@ -291,7 +291,7 @@ def test_a_command(tmp_path: Path) -> None:
         "@prints('json')\ndef command(*, n: int = option('N: How many.', default=42)) -> Shown:\n"
         "    return Shown(data={'answer': n}, title=f'it is {n}')\n"
     )
-    assert "  answer       What is it?" in quantdrift(site, "--help", cwd=tmp_path)
+    assert "  answer     What is it?" in quantdrift(site, "--help", cwd=tmp_path)
     assert json.loads(quantdrift(site, "answer", "--n", "7", "--json", cwd=tmp_path)) == {"answer": 7}
 
 

@@ -1,4 +1,4 @@
-"""What `quantdrift allocate` and `quantdrift predict` do, from a spec and data to what they show.
+"""What `quantdrift allocate` and `quantdrift allocate --predict` do, from a spec and data to what they show.
 
 An allocation is held against its rivals on queries that no layer was measured on. Flips are counted by rounding to
 nearest, among the first documents of each query (`engine.trial`): what is compared is where the bits are, and that

@@ -1,4 +1,4 @@
-"""`quantdrift card`: what quantization changed, for the card of a model on the Hugging Face hub."""
+"""`quantdrift report --card`: what quantization changed, for the card of a model on the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quantdrift export`: an allocation as runtimes read it."""
+"""`quantdrift allocate --export`: an allocation as runtimes read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quantdrift plan`: how many inputs does a verdict need?"""
+"""`quantdrift gate --plan`: how many inputs does a verdict need?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARGIN = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Measuring):
-    """The options of `quantdrift plan`."""
+    """The options of `quantdrift gate --plan`."""
 
     spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
     data: Path | None = option(ANY_DATA)
@@ -68,7 +68,7 @@ def command(options: PlanOptions) -> Shown:
 
     The run of the pilot is kept, so that another margin, metric or power is answered at once.
 
-    For example: quantdrift plan minilm@W4-rtn --data ./cranfield --margin 0.02
+    For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
     """
     from quantdrift.features.plan.power import needed_by
     from quantdrift.gate.target import target_of_run

@@ -1,4 +1,4 @@
-"""`quantdrift predict`: what every width would change, before anything is quantized."""
+"""`quantdrift allocate --predict`: what every width would change, before anything is quantized."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(OnQueries):
-    """The options of `quantdrift predict`."""
+    """The options of `quantdrift allocate --predict`."""
 
     model: str = argument(
         "MODEL: Model at full precision, without a scheme: minilm, BAAI/bge-small-en-v1.5, ./my-model"

@@ -52,7 +52,7 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
     quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
     looked_at = 3 * PROBE  # a few inputs of each cell, to see which layers are reached
     assert encoded == {"query": 2 * 4 + looked_at, "document": 2 * 60 + looked_at}  # both arms, once for all sizes
-    quantdrift("run", *COMMON, "--out", "plain")
+    quantdrift("run", *COMMON, "--out", "plain", "--no-noise-floor")
     whole, plain = Path("out/cells/tiny@W2-g128-rtn_on_sixty-all"), Path("plain")
     assert (whole / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
     one, other = record_of(whole), record_of(plain)

@@ -152,8 +152,8 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
         ("gate", runs[0], "-r", HOSTILE),
         ("list", HOSTILE),
         (HOSTILE,),
-        ("export", missing, "--format", "gptqmodel"),
-        ("export", runs[0], "--format", HOSTILE),
+        ("allocate", "--export", missing, "--format", "gptqmodel"),
+        ("allocate", "--export", runs[0], "--format", HOSTILE),
         ("law", *runs, "--by", HOSTILE),
     ):
         code, out, err = cli(*arguments)

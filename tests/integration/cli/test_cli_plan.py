@@ -1,4 +1,4 @@
-"""`quantdrift plan` on a tiny model: the pilot is a run that is kept, and rules are those of the gate."""
+"""`quantdrift gate --plan` on a tiny model: the pilot is a run that is kept, and rules are those of the gate."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from support.tiny_command_line import Run, corpora, one_thread, place, quantdrif
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
 
-LINE = ("plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "25", "--json")
+LINE = ("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "25", "--json")
 
 
 def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quantdrift: Run) -> None:
@@ -62,8 +62,8 @@ def test_against_a_run_the_disagreement_is_measured(place: Path, quantdrift: Run
 def test_what_cannot_be_planned_is_refused(quantdrift: Run) -> None:
     quantdrift("run", "TINY@W4", "--data", "ROOT/a", "--out", "other")
     assert "on other data or a part of them" in quantdrift(*LINE, "--against", "other", code=2)
-    assert "too few" in quantdrift(*LINE[:1], "TINY@W3.5+gap", *LINE[2:], code=2)
+    assert "too few" in quantdrift(*LINE[:2], "TINY@W3.5+gap", *LINE[3:], code=2)
     assert "has no paired test" in quantdrift(*LINE, "-m", "separation", code=2)
-    assert "--pilot" in quantdrift("plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "5", code=2)
+    assert "--pilot" in quantdrift("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "5", code=2)
     assert "leave out the slice" in quantdrift(*LINE, "-r", "flip@1 [german] <= 0.2", code=2)
     assert not Path("quantdrift-runs").exists()

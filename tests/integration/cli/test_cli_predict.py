@@ -1,4 +1,4 @@
-"""`quantdrift predict`, as a user types it, on a tiny model."""
+"""`quantdrift allocate --predict`, as a user types it, on a tiny model."""
 
 import json
 import re
@@ -17,7 +17,7 @@ FILES = ("--queries", "ROOT/queries.txt", "--documents", "ROOT/corpus.txt", "--g
 
 
 def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run) -> None:
-    shown = quantdrift("predict", "TINY", *FILES)
+    shown = quantdrift("allocate", "--predict", "TINY", *FILES)
     assert "predicted on 10 queries of queries, 4 documents behind each" in shown
     assert "nothing was quantized" in shown
     assert not re.search(r"[0-9] % \(", shown)  # an interval, and no figure in front of it
@@ -29,7 +29,7 @@ def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run
 
 
 def test_json_has_the_whole_curve(quantdrift: Run) -> None:
-    found = json.loads(quantdrift("predict", "TINY", *DATA, "--json"))
+    found = json.loads(quantdrift("allocate", "--predict", "TINY", *DATA, "--json"))
     curve = found["curve"]
     uniform = {p["budget"]: p for p in curve if not p["allocated"]}
     # shifts shrink by about two a bit
@@ -41,7 +41,7 @@ def test_json_has_the_whole_curve(quantdrift: Run) -> None:
 
 
 def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = ("predict", "TINY", *DATA, "--widths", "2,3")
+    args = ("allocate", "--predict", "TINY", *DATA, "--widths", "2,3")
     first = quantdrift(*args)
 
     def measured(*_: object) -> None:

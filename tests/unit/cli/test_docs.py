@@ -15,6 +15,7 @@ from support.places import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GROUP: Any = get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
+NAME = rf"(?:{'|'.join(GROUP.forms)}|[a-z][a-z-]*)(?![a-z-])"
 
 
 def test_every_metric_is_explained() -> None:
@@ -42,7 +43,7 @@ def test_links_and_metrics_of_a_page_are_real(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_that_a_page_shows_exist(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
-        found = re.search(r"(?:^    |`)quantdrift ([a-z-]+)((?: [^`#]+)?)", line)
+        found = re.search(rf"(?:^    |`)quantdrift ({NAME})((?: [^`#]+)?)", line)
         if found is None or found[1] not in COMMANDS or found[1] in {"mteb", "lm-eval"}:
             continue
         command, inside = COMMANDS[found[1]], found[2].split()[:1]
@@ -58,7 +59,7 @@ def test_the_readme_names_every_command_and_no_other() -> None:
     named = {
         name
         for line in table.splitlines()
-        for name in re.findall(r"`([a-z-]+)`", line.split("|")[2] if "|" in line else "")
+        for name in re.findall(r"`([a-z -]+)`", line.split("|")[2] if "|" in line else "")
     }
     assert named == {*COMMANDS}
 
@@ -67,9 +68,9 @@ def test_the_readme_names_every_command_and_no_other() -> None:
 def test_what_code_tells_people_to_type_is_there(folder: str) -> None:
     for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.yaml")]:
         text = re.sub(r'"\n\s+f?"', "", file.read_text(encoding="utf-8"))
-        for name in re.findall(r"`quantdrift ([a-z][a-z-]*)", text):
+        for name in re.findall(rf"`quantdrift ({NAME})", text):
             assert name in COMMANDS, (file, name)
-        for name, rest in re.findall(r"quantdrift ([a-z][a-z-]*)((?: [^\s`;,:()]+)*)", text):
+        for name, rest in re.findall(rf"quantdrift ({NAME})((?: [^\s`;,:()]+)*)", text):
             command = COMMANDS.get(name)
             options = {option for each in getattr(command, "params", []) for option in each.opts}
             if options:

@@ -1,4 +1,4 @@
-"""`quantdrift export`: where the file goes, and that a refusal writes none."""
+"""`quantdrift allocate --export`: where the file goes, and that a refusal writes none."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 def test_the_text_goes_to_standard_output_and_notes_to_standard_error(stored: Path) -> None:
-    code, out, err = cli("export", stored, "--format", "autoround")
+    code, out, err = cli("allocate", "--export", stored, "--format", "autoround")
     assert code == 0
     assert json.loads(out)["encoder.layer.0.attention.self.query"]["bits"] == 8
     assert "'layer_config.json'" in err
@@ -28,7 +28,7 @@ def test_the_text_goes_to_standard_output_and_notes_to_standard_error(stored: Pa
 
 def test_a_file_is_written_where_asked(stored: Path) -> None:
     place = stored.parent / "new" / "types.txt"
-    code, out, err = cli("export", stored, "--format", "llama_cpp", "-o", place)
+    code, out, err = cli("allocate", "--export", stored, "--format", "llama_cpp", "-o", place)
     assert place.read_text().startswith("--tensor-type blk.0.attn_q.weight=q8_0\n")
     assert (code, out) == (0, "")
     assert f"$(cat {place})" in err
@@ -40,7 +40,7 @@ def test_a_file_is_written_where_asked(stored: Path) -> None:
 )
 def test_a_refusal_writes_nothing(stored: Path, name: str, format_name: str, said: str) -> None:
     before = stored.read_text()
-    code, _, err = cli("export", stored, "--format", format_name, "-o", stored.parent / name)
+    code, _, err = cli("allocate", "--export", stored, "--format", format_name, "-o", stored.parent / name)
     assert code == 2
     assert said in err
     assert [path.name for path in stored.parent.iterdir()] == ["allocation.json"]

@@ -29,6 +29,6 @@ def test_what_is_no_number_is_refused(text: str) -> None:
     ],
 )
 def test_what_predict_refuses(words: tuple[str, ...], said: str) -> None:
-    code, out, err = cli("predict", *words)
+    code, out, err = cli("allocate", "--predict", *words)
     assert (code, out) == (2, "")
     assert said in err

@@ -125,11 +125,11 @@ def test_metadata_that_cannot_be_joined_are_refused_and_the_file_stays(tmp_path:
     written(tmp_path / "run")
     readme = tmp_path / "README.md"
     readme.write_text(f"---\n{metadata}\n---\n# Mine\n")
-    code, _, told = cli("card", tmp_path / "run", "--into", readme)
+    code, _, told = cli("report", "--card", tmp_path / "run", "--into", readme)
     assert code == 2
     assert why in told
     assert readme.read_text() == f"---\n{metadata}\n---\n# Mine\n"
-    assert cli("card", tmp_path / "run", "--into", readme, "--no-metadata")[0] == 0
+    assert cli("report", "--card", tmp_path / "run", "--into", readme, "--no-metadata")[0] == 0
     assert readme.read_text().startswith(f"---\n{metadata}\n---\n# Mine\n\n{BEGIN}")
 
 
@@ -185,15 +185,15 @@ def test_the_command_prints_writes_and_says_what_it_did(tmp_path: Path) -> None:
     written(tmp_path / "runs" / "a")
     written(tmp_path / "runs" / "b", data="other")
     readme = tmp_path / "README.md"
-    code, printed, _ = cli("card", tmp_path / "runs")
+    code, printed, _ = cli("report", "--card", tmp_path / "runs")
     assert code == 0
     assert printed.startswith("---\n# quantdrift: begin\nbase_model: org/MiniLM\n")
-    assert cli("card", tmp_path / "runs", "--no-metadata")[1].startswith(BEGIN)
-    assert "written" in cli("card", tmp_path / "runs", "--into", readme)[1]
+    assert cli("report", "--card", tmp_path / "runs", "--no-metadata")[1].startswith(BEGIN)
+    assert "written" in cli("report", "--card", tmp_path / "runs", "--into", readme)[1]
     assert readme.read_text() == printed
-    assert "nothing to change" in cli("card", tmp_path / "runs", "--into", readme)[1]
+    assert "nothing to change" in cli("report", "--card", tmp_path / "runs", "--into", readme)[1]
     readme.write_bytes(b"\xff")
-    assert "expected a README.md in UTF-8" in cli("card", tmp_path / "runs", "--into", readme)[2]
+    assert "expected a README.md in UTF-8" in cli("report", "--card", tmp_path / "runs", "--into", readme)[2]
 
 
 def test_classes_are_told_by_accuracy(tmp_path: Path) -> None:
