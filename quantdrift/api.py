@@ -258,13 +258,13 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
     """A model in memory, in evaluation mode until the stack is left."""
     from quantdrift.checkpoints.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
     from quantdrift.engine.encoders.sentence import encoder_of  # noqa: PLC0415 -- as above
-    from quantdrift.engine.weights import left_as_it_was  # noqa: PLC0415 -- torch
+    from quantdrift.engine.weights import restoring  # noqa: PLC0415 -- torch
 
     if device is not None:
         raise UnsupportedError("device is for models given by name; move the model with model.to()")
     name = " ".join((name_in_config([model]) or type(model).__name__).split())
     name = name.replace(" vs ", "-vs-")
-    stack.enter_context(left_as_it_was(model))
+    stack.enter_context(restoring(model))
     model.eval()
     return encoder_of(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
 

@@ -20,7 +20,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Found, carefully, refuse_without_search, remembered
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.runs.folder import now, write_run
-from quantdrift_mteb.families import Watch
+from quantdrift_mteb.families import Recorder
 from quantdrift_mteb.pairs import MtebPair, Where
 from quantdrift_mteb.search import NAMED
 
@@ -58,7 +58,7 @@ def _evaluate(
     name = task.metadata.name
     if not isinstance(task, AbsTaskRetrieval):
         refuse_without_search(pair.pair, f"{name} ({task.metadata.type}) is none", named=NAMED)
-    started, watch = now(), Watch(task)
+    started, watch = now(), Recorder(task)
     put_back = remembered(task, "rng_state", "np_rng")
     with pair.as_arm("reference", task), watch.listening("reference"):
         # predictions and timings in mteb's files are the candidate's

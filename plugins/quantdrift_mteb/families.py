@@ -51,7 +51,7 @@ _SUBSET = "_evaluate_subset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class RecordedCall:
     """One call of the method that is listened to: its arguments by name, and what it returned."""
 
     arguments: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Compared:
     reading: Mapping[str, Any] = field(default_factory=dict)
 
 
-Calls = Sequence[Heard]
+Calls = Sequence[RecordedCall]
 Compare = Callable[[Any, Where, Calls, Calls], Compared]
 """From the task, split and subset, and the calls in either arm."""
 
@@ -91,12 +91,12 @@ def family_of(task: Any) -> tuple[str, Compare] | None:
     return next((family for kind, family in known.items() if isinstance(task, kind)), None)
 
 
-class Watch:
+class Recorder:
     """What is heard of one task, by arm, split and subset."""
 
     def __init__(self, task: Any) -> None:
         self.task, self.family = task, family_of(task)
-        self._heard: dict[tuple[Arm, Where], list[Heard]] = {}
+        self._heard: dict[tuple[Arm, Where], list[RecordedCall]] = {}
 
     @contextmanager
     def listening(self, arm: Arm) -> Iterator[None]:
@@ -106,12 +106,12 @@ class Watch:
         if method is None or subset is None or {name, _SUBSET} & vars(self.task).keys():
             yield  # nothing to hear, or somebody else's doing: it stays
             return
-        signature, heard = inspect.signature(method), list[Heard]()
+        signature, heard = inspect.signature(method), list[RecordedCall]()
 
         @functools.wraps(method)
         def hearing(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            heard.append(Heard(arguments=signature.bind(*args, **kwargs).arguments, result=result))
+            heard.append(RecordedCall(arguments=signature.bind(*args, **kwargs).arguments, result=result))
             return result
 
         @functools.wraps(subset)
@@ -151,7 +151,7 @@ def _classes(task: Any, where: Where, reference: Calls, candidate: Calls) -> Com
     The experiments get the very same test embeddings.
     """
 
-    def labels(heard: Heard, part: str) -> list[str]:
+    def labels(heard: RecordedCall, part: str) -> list[str]:
         return [str(label) for label in heard.arguments[part][task.label_column_name]]
 
     tested = labels(reference[0], "eval_split")
@@ -227,7 +227,7 @@ def _order_keys(reference: ArrayLike, candidate: ArrayLike) -> dict[str, Any]:
     return {f"drift_order_{name}": getattr(found, name) for name in names}
 
 
-def _only(calls: Calls) -> Heard:
+def _only(calls: Calls) -> RecordedCall:
     if len(calls) != 1:
         raise DataError(f"expected its pairs to be scored once; got {len(calls)} times")
     return calls[0]
@@ -243,7 +243,7 @@ def _deciding(main_score: str, figures: Any) -> str:
     return max(_SIMILARITIES, key=lambda each: figures[f"{each}_{figure}"])
 
 
-def _similar(heard: Heard, name: str) -> NDArray[np.float64]:
+def _similar(heard: RecordedCall, name: str) -> NDArray[np.float64]:
     """The similarities of the pairs; a distance is turned around."""
     key = _SIMILARITIES[name]
     scores = np.asarray(heard.arguments["similarity_scores"][key], dtype=np.float64)

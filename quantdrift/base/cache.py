@@ -34,7 +34,7 @@ Kept = TypeVar("Kept")
 
 
 @contextmanager
-def kept_file(path: Path) -> Iterator[Path]:
+def cache_file(path: Path) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, with its digest."""
     with whole_file(path, sync=False) as partial:
         yield partial
@@ -51,7 +51,7 @@ def seal(path: Path) -> None:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_kept(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
+def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
     """What a file holds; None where there is none, or a damaged one, which is said and removed."""
     try:
         with open_file(path) as file:

@@ -3,7 +3,7 @@
 Everything quantdrift reads may come from somebody else: a run folder from an artifact store, a checkpoint from a hub,
 a log from another harness. `parse_json` and `read_json` are the only ways in for JSON. They raise `ValueError` and
 nothing else, for text that is too large, nested too deep or no JSON. What quantdrift writes carries a digest of its
-content (`sealed`), which is checked when it is read again.
+content (`with_checksum`), which is checked when it is read again.
 """
 
 from __future__ import annotations
@@ -123,15 +123,15 @@ def _finite(text: str) -> float:
 # --- digests ----------------------------------------------------------------------------------
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with the digest of its content, as its last key; tuples come out as they would be read back."""
     own = {key: value for key, value in content.items() if key != DIGEST}
     plain = json.loads(json.dumps(own, allow_nan=False))
     return {**plain, DIGEST: _content_digest(plain)}
 
 
-def check_seal(content: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless an object is as it was when it was sealed."""
+def check_checksum(content: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless an object is as it was when its checksum was taken."""
     stated = content.get(DIGEST)
     if not isinstance(stated, str):
         raise ValueError("its digest is missing")  # noqa: TRY004 -- of the content, not of an argument
@@ -206,8 +206,8 @@ class Record(BaseModel):
         try:
             content = read_json(path, strict=True)
             found = content.get("format") if isinstance(content, dict) else None
-            if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.is_sealed(content):
-                check_seal(content)
+            if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.has_checksum(content):
+                check_checksum(content)
         except OSError as problem:
             told = f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {again}"
             raise cls.ERROR(told) from problem
@@ -233,7 +233,7 @@ class Record(BaseModel):
             raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {what}. Make it again: {cls.MAKE}") from problem
 
     @classmethod
-    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+    def has_checksum(cls, content: Mapping[str, Any]) -> bool:
         """Whether the digest of a file's content has to hold."""
         return True
 
@@ -262,8 +262,8 @@ class Record(BaseModel):
         return json.dumps(self.content(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def content(self) -> dict[str, Any]:
-        """The JSON object in the file, sealed."""
-        return sealed({**self.head(), **self.model_dump()})
+        """The JSON object in the file, with its checksum."""
+        return with_checksum({**self.head(), **self.model_dump()})
 
     @classmethod
     def head(cls) -> dict[str, Any]:

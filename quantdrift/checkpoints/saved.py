@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.base.records import DIGEST, Record, check_writable, open_file, read_json, sealed, whole_folder
+from quantdrift.base.records import DIGEST, Record, check_writable, open_file, read_json, whole_folder, with_checksum
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
 
@@ -50,7 +50,7 @@ class Candidate(Record):
     layers: list[_Layer] = Field(default_factory=list)
 
     @classmethod
-    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+    def has_checksum(cls, content: Mapping[str, Any]) -> bool:
         """Not where somebody took the digest out, having changed it, or an earlier version wrote it."""
         return DIGEST in content
 
@@ -61,7 +61,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
         record = dict(fill(folder))
-        full = sealed({**Candidate.head(), **record, "files": files_of(folder)})
+        full = with_checksum({**Candidate.head(), **record, "files": files_of(folder)})
         text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return full

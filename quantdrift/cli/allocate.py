@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import chooses, parse
 from quantdrift.stages.weights import FULL_BITS
@@ -40,7 +40,7 @@ class AllocateOptions(OnQueries):
 
 
 @prints("json")
-def command(options: AllocateOptions) -> Shown:
+def command(options: AllocateOptions) -> Output:
     """Measure how much rounding each layer moves the answers, and give more bits where it matters.
 
     The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank first for them, and
@@ -84,7 +84,7 @@ def command(options: AllocateOptions) -> Shown:
         capture = captured(rivals)
         told = [_rival_json(rival) for rival in rivals]
         held_out = {"n_queries": rivals[0].flips.n, "rivals": told, "capture": capture.to_json()}
-    return Shown(
+    return Output(
         data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
         grids=[_layers(allocation), *([_rivals(rivals, capture)] if rivals else [])],

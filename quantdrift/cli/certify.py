@@ -11,7 +11,7 @@ from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run, find_runs
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
 from quantdrift.statistics.estimates import as_json
@@ -47,7 +47,7 @@ def command(
         "FILE: Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
         "data. Says too whether their inputs look like those it was calibrated on."
     ),
-) -> Shown:
+) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
     Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an answer is
@@ -106,7 +106,7 @@ def command(
         stored = StabilityCheck.calibrate(evidence, alpha=alphas[0], statistic=(*asked, "S")[0], on=found[0].record)
         stored.save(save)
         after.append(f"check: {save}, calibrated on all {stored.n_calibration:,} inputs ({stored.rule})")
-    return Shown(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
+    return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
@@ -159,7 +159,7 @@ def _lines(found: Certified) -> Iterator[str]:
 # --- a stored check -------------------------------------------------------------------------------
 
 
-def _applied(path: Path, runs: Sequence[Run]) -> Shown:
+def _applied(path: Path, runs: Sequence[Run]) -> Output:
     """What a stored check accepts of each run of the same pair, and what it lets through."""
     check = StabilityCheck.load(path)
     rows, listed = [], []
@@ -182,4 +182,4 @@ def _applied(path: Path, runs: Sequence[Run]) -> Shown:
         lines=lines,
     )
     stored = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic, "data": check.origin.data}
-    return Shown(data={"check": stored, "runs": listed}, grids=[grid])
+    return Output(data={"check": stored, "runs": listed}, grids=[grid])

@@ -10,7 +10,7 @@ from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show, show_p, show_step
 from quantdrift.runs.folder import read_run
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
 
@@ -38,7 +38,7 @@ def command(
     ),
     alpha: float = option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
     seed: int = option(SEED, default=0),
-) -> Shown:
+) -> Output:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
     Input by input, with exact or resampling tests, adjusted for the number of metrics. "No difference shown" is not
@@ -51,7 +51,7 @@ def command(
     asked = [parse_metric(name) for name in metric or ()]
     found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
     runs = (("A", found.a), ("B", found.b))
-    return Shown(
+    return Output(
         data=found.to_json(),
         about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
         grids=[_grid(found)],

@@ -20,7 +20,7 @@ from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.show.changes import HEAD, changed_row
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid, metric_grid
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
@@ -52,7 +52,7 @@ def command(
         default="candidate",
     ),
     out: Path | None = option("-o --out FOLDER: Write a run folder, which quantdrift metrics and compare read."),
-) -> Shown:
+) -> Output:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 
     For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give both outputs.
@@ -85,7 +85,7 @@ def command(
     pooled = {
         str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1
     }
-    return Shown(
+    return Output(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}

@@ -35,7 +35,7 @@ from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, wr
 from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs.folder import find_runs
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import parse_pair
 
@@ -89,7 +89,7 @@ class GateOptions(MeasuringAnything):
 
 
 @prints("json", "markdown")
-def command(options: GateOptions) -> Shown | None:
+def command(options: GateOptions) -> Output | None:
     """Judge a quantized model in CI: against limits, and input by input against a baseline.
 
     Once: quantdrift gate minilm@W4-rtn --data FOLDER --update
@@ -118,7 +118,7 @@ def command(options: GateOptions) -> Shown | None:
         raise
 
 
-def _judged(options: GateOptions) -> Shown | None:
+def _judged(options: GateOptions) -> Output | None:
     for place in options.report or ():
         output.check_report(place)
     found = options.config or gate_rules.find_config(Path.cwd())
@@ -234,7 +234,7 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
         raise QuantDriftError(f"--{asked[0]} does not apply to {what}; leave it out")
 
 
-def _shown(result: GateResult) -> Shown:
+def _shown(result: GateResult) -> Output:
     """The table of rules, the inputs to look at, the finding, and the verdict last."""
     head, cells = output.rows(result)
     kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
@@ -249,7 +249,7 @@ def _shown(result: GateResult) -> Shown:
     if result.worst:
         head, cells = output.worst_rows(result)
         grids.append(Grid(title=output.worst_title(result), head=head, rows=cells, words=output.NAMES))
-    return Shown(
+    return Output(
         data=result.to_json(),
         title=output.subject(result),
         grids=grids,

@@ -11,7 +11,7 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.cli.options import MeasuringAnything, any_data, corpus
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
 
@@ -103,12 +103,12 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
 
 
-def shown_run(run: Run) -> Shown:
+def shown_run(run: Run) -> Output:
     """What a run found, how its candidate was made, and where it lies."""
     record = run.record
     said = verdict(record)
     notes = [f"note: {each}" for each in record["data"]["warnings"]]
-    return Shown(
+    return Output(
         data={**record, "path": str(run.path), "verdict": asdict(said)},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],

@@ -17,7 +17,7 @@ from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs.folder import Run, find_runs, refuse_copies
 from quantdrift.runs.identity import classifies
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid, metric_grid
 from quantdrift.statistics.estimates import Estimate, as_json
 
@@ -40,7 +40,7 @@ def command(
         "A,B,...: With --by: where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation "
         "and contenders, quartiles for others, if not given."
     ),
-) -> Shown:
+) -> Output:
     """Compute metrics again from run folders, without the model (and without torch).
 
     One run: every metric with its interval and meaning. Several: one row per run, with flip@1, separation,
@@ -67,13 +67,13 @@ def command(
     data = [_json(run, estimates) for run, estimates in measured]
     if len(found) == 1:
         title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
-        return Shown(data=data[0], grids=[metric_grid(measured[0][1], title)])
+        return Output(data=data[0], grids=[metric_grid(measured[0][1], title)])
     rows = [
         [run.record["data"]["name"], run.record["spec"], *(cell(each, estimates[str(each)]) for each in chosen)]
         for run, estimates in measured
     ]
     grid = Grid(head=["data", "spec", *map(str, chosen)], rows=rows, words={"spec"}, stacked=True)
-    return Shown(data={"runs": data}, grids=[grid])
+    return Output(data={"runs": data}, grids=[grid])
 
 
 def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
@@ -81,7 +81,7 @@ def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
     return {"path": str(run.path), "data": run.record["data"]["name"], "spec": run.record["spec"], "metrics": values}
 
 
-def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | None) -> Shown:
+def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | None) -> Output:
     starts = None if edges is None else decimals(edges, "--edges", "0,0.1,1")
     refuse_copies(runs)
     evidence = [run.evidence() for run in runs]
@@ -89,7 +89,7 @@ def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | No
     rows = [[range_words(each.where), f"{each.n:,}", *map(cell, metrics, each.estimates.values())] for each in buckets]
     outside = sum(one.n_inputs for one in evidence) - sum(bucket.n for bucket in buckets)
     note = f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {by}."
-    return Shown(
+    return Output(
         data={
             "runs": [str(run.path) for run in runs],
             "by": by,
@@ -104,7 +104,7 @@ def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | No
     )
 
 
-def _per_input(evidence: Evidence, chosen: list[Metric]) -> Shown:
+def _per_input(evidence: Evidence, chosen: list[Metric]) -> Output:
     if not chosen:  # those whose values are not another's, and that the stored ranks allow
         estimates = measure(evidence)
         chosen = [
@@ -122,4 +122,4 @@ def _per_input(evidence: Evidence, chosen: list[Metric]) -> Shown:
     for row, name in enumerate(names):
         own = (column[row] for column in columns.values())
         lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in own)])
-    return Shown(data={"inputs": values}, text="\n".join(map("\t".join, lines)))
+    return Output(data={"inputs": values}, text="\n".join(map("\t".join, lines)))

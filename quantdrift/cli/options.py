@@ -16,7 +16,7 @@ import typer
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.cli import Interrupted
-from quantdrift.show.output import Shown, emit, form_of
+from quantdrift.show.output import Output, emit, form_of
 from quantdrift.spec.grammar import dtype_named
 
 if TYPE_CHECKING:
@@ -249,14 +249,14 @@ def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:
 AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}
 
 
-def prints(*formats: str) -> Callable[[Callable[..., Shown | None]], Callable[..., None]]:
+def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[..., None]]:
     """Print what a command returns, in the formats that it has beside tables: "json", "markdown".
 
     The command takes its options as keywords, or as one dataclass of them; there a class's own fields come before
     those of its bases.
     """
 
-    def decorate(command: Callable[..., Shown | None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Output | None]) -> Callable[..., None]:
         def called(**given: Any) -> None:
             form = form_of([name for name in formats if given.pop(name)])
             shown = command(options(**given)) if options else command(**given)
@@ -265,7 +265,7 @@ def prints(*formats: str) -> Callable[[Callable[..., Shown | None]], Callable[..
                 raise typer.Exit(shown.code)
 
         hints = get_type_hints(command)
-        found = [each for each in hints.values() if is_dataclass(each) and each is not Shown]
+        found = [each for each in hints.values() if is_dataclass(each) and each is not Output]
         options: Any = found[0] if found else None
         parameters = _parameters(options) if options else [*inspect.signature(command).parameters.values()]
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from quantdrift.base.text import some
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse
 
 
@@ -31,7 +31,7 @@ class QuantizeOptions(OnModel):
 
 
 @prints()
-def command(options: QuantizeOptions) -> Shown:
+def command(options: QuantizeOptions) -> Output:
     """Quantize a model and save the candidate, so that what is deployed is what was measured.
 
     Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts in the scheme
@@ -58,7 +58,7 @@ def command(options: QuantizeOptions) -> Shown:
         record = save_candidate(
             spec, pair, options.out, onnx=onnx, revision=options.revision, progress=options.progress
         )
-    return Shown(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
+    return Output(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:

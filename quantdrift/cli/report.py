@@ -12,7 +12,7 @@ from quantdrift.cli import FEATURES
 from quantdrift.cli.options import TASK, argument, flag, option, prints
 from quantdrift.report.figures import PictureForm, write_pictures
 from quantdrift.report.page import Page, render
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 
 if TYPE_CHECKING:
     from quantdrift.study.folder import StudyFolder
@@ -39,7 +39,7 @@ def command(
     svg: Path | None = option("FOLDER: The charts as SVG."),
     pdf: Path | None = option("FOLDER: The charts as PDF."),
     k: int = option("-k --k: An input has changed if the set of its first K answers did.", default=1, min=1),
-) -> Shown:
+) -> Output:
     """Write a report that anybody can open: one HTML file, which loads nothing else.
 
     It says first what changed, how bad that is and what to do. Below stand charts, every changed input with both
@@ -58,7 +58,7 @@ def command(
         written = write_pictures(
             [each for one in page.sections for each in one.figures], place, cast(PictureForm, form)
         )
-        return Shown(next=[f"written: {len(written)} charts in {place}", *(f"  {each.name}" for each in written)])
+        return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {each.name}" for each in written)])
     if md:
         return _markdown(_text(what, data=data, task=task, k=k), out)
     out = out or Path("report.html")
@@ -67,7 +67,7 @@ def command(
     check_writable(out, what="the report")
     html = render(_page(what, data=data, task=task, k=k))
     write_text(out, html, what="the report")
-    return Shown(next=[f"written: {out} ({len(html.encode()) / 1e6:.1f} MB); open it in a browser"])
+    return Output(next=[f"written: {out} ({len(html.encode()) / 1e6:.1f} MB); open it in a browser"])
 
 
 def _text(what: Path, *, data: Path | None, task: str | None, k: int) -> str:
@@ -80,13 +80,13 @@ def _text(what: Path, *, data: Path | None, task: str | None, k: int) -> str:
     return markdown_text(read_result(what)) if page.kind == "gate" else markdown_of(page)
 
 
-def _markdown(text: str, out: Path | None) -> Shown:
+def _markdown(text: str, out: Path | None) -> Output:
     if out is None:
-        return Shown(text=text)
+        return Output(text=text)
     if out.suffix.lower() not in _MARKDOWN:
         raise QuantDriftError(f"expected a file that ends in .md, for --md; got {str(out)!r}")
     write_text(out, text, what="the report")
-    return Shown(next=[f"written: {out}"])
+    return Output(next=[f"written: {out}"])
 
 
 def _study(what: Path) -> StudyFolder | None:

@@ -12,7 +12,7 @@ from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
 from quantdrift.runs.folder import find_runs
 from quantdrift.runs.identity import Identity
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.trust.certify import Share
@@ -50,7 +50,7 @@ def command(
         "FILE: Write a router for serving, set on all inputs of one run: by --recover, or at the first "
         "--percentile if only that is given."
     ),
-) -> Shown:
+) -> Output:
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
     The quantized model answers every input; where its first two scores are close, the original is asked too. The cost
@@ -101,7 +101,7 @@ def command(
         head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
         rows = [_one_row(one) for one in studied]
         grids.append(Grid(title="Each run", head=head, rows=rows, words={*head[-2:]}))
-    return Shown(
+    return Output(
         data={
             "speed_up": speed_up,
             "break_even": even,

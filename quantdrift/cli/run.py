@@ -9,7 +9,7 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.measuring import default_place, measured, shown_run
 from quantdrift.cli.options import ENGINE, KEEP, SPEC, WORKERS, MeasuringAnything, argument, flag, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ class RunOptions(MeasuringAnything):
                 )
             return None
         from quantdrift.engine.encoders.server import Servers
-        from quantdrift.engine.encoders.server_client import Patience
+        from quantdrift.engine.encoders.server_client import RetryPolicy
 
         prefixes = {"query": self.query_prefix, "document": self.document_prefix}
         return Servers(
             prefixes={role: text for role, text in prefixes.items() if text is not None},
             concurrency=self.concurrency or 4,
-            patience=Patience(
+            retry_policy=RetryPolicy(
                 requests_per_minute=self.requests_per_minute, say=(lambda _: None) if self.quiet else note
             ),
         )
 
 
 @prints("json")
-def command(options: RunOptions) -> Shown:
+def command(options: RunOptions) -> Output:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
     On classification data, a classifier's own logits are compared. An embedding model gets a linear classifier first,

@@ -18,7 +18,7 @@ from quantdrift.runs.changes import KINDS, Changed, changed_inputs
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.identity import classifies
 from quantdrift.show.changes import HEAD, changed_row
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 
 _FIRST = 10
@@ -43,7 +43,7 @@ def command(
     everything: bool = flag("--all: All of them."),
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
     out: Path | None = option("-o --out FILE: Write all of them as CSV, with whole texts, for a spreadsheet."),
-) -> Shown:
+) -> Output:
     """The inputs whose first answer changed, with their texts: harmful changes first.
 
     Of every input: the reference's first answer and the candidate's, their scores, whether they are relevant, and the
@@ -90,7 +90,7 @@ def command(
         "changed": [_json(one, texts) for one in listed],
         "texts": texts.told,
     }
-    return Shown(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
+    return Output(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
 
 
 def _lines(number: int, name: str, reference: str, candidate: str, change: str) -> Iterator[str]:

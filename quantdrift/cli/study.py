@@ -14,7 +14,7 @@ from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import RUNS
 from quantdrift.cli.options import ENGINE, KEEP, METRIC, WORKERS, argument, flag, option, prints
 from quantdrift.cli.studying import measured
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
 from quantdrift.study.plan import Study, read_study
@@ -56,7 +56,7 @@ class Running:
 
 
 @prints("json", "markdown")
-def run(options: Running) -> Shown:
+def run(options: Running) -> Output:
     """Measure every cell of a study: models x schemes x data x seeds.
 
     What there is to do is printed first. Then every cell becomes a run folder, FOLDER/cells/NAME. The same command
@@ -80,13 +80,13 @@ def run(options: Running) -> Shown:
 
 
 @prints("json", "markdown")
-def retry(options: Running) -> Shown:
+def retry(options: Running) -> Output:
     """Measure the cells that failed once more, and those that are open."""
     return _measured(options, again=True)
 
 
 @prints("json", "markdown")
-def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) -> Shown:
+def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) -> Output:
     """Which cells are done, open, running or failed, and why."""
     folder = _opened(study, out)
     states = {cell.name: folder.state(cell) for cell in folder.cells}
@@ -96,7 +96,7 @@ def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) ->
         for cell in folder.cells
     ]
     told = Counter(states.values())
-    return Shown(
+    return Output(
         data={
             "path": str(folder.path),
             "cells": [{"name": name, "state": state, "reason": reasons.get(name)} for name, state in states.items()],
@@ -119,7 +119,7 @@ def results(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
     ),
     table: Path | None = option("FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
-) -> Shown:
+) -> Output:
     """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import show
@@ -150,7 +150,7 @@ def results(
         grids.append(_pooled_grid(parse_metric(pooled), compared))
     missing = Counter(result.state for result in found if result.run is None)
     lines = [f"{n:,} {'cell is' if n == 1 else 'cells are'} {state}" for state, n in missing.items()]
-    shown = Shown(
+    shown = Output(
         data={
             "path": str(folder.path),
             "cells": [each.row() for each in found],
@@ -234,7 +234,7 @@ def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:
 # --- running --------------------------------------------------------------------------------------
 
 
-def _measured(options: Running, *, again: bool) -> Shown:
+def _measured(options: Running, *, again: bool) -> Output:
     study, name = _asked_for(options)
     return measured(
         study,

@@ -17,7 +17,7 @@ from quantdrift.base.errors import DiskError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder, StudyKind, check_folder, plan_into
 from quantdrift.study.plan import Cell, Study, cells_of
@@ -50,7 +50,7 @@ def measured(
     engine: str | None = None,
     workers: int | None = None,
     keep: bool = False,
-) -> Shown:
+) -> Output:
     """Measure the open cells of a study in its folder; what is done in the end.
 
     Args:
@@ -167,7 +167,7 @@ class Display:
         yield lambda steps: self._bars.advance(self._stage, steps)
 
 
-def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work], to_do: int) -> Shown:
+def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work], to_do: int) -> Output:
     told = Counter(states.values())
     seconds, size = sum(work.seconds for work in works), sum(work.bytes for work in works)
     rows = [
@@ -190,7 +190,7 @@ def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work
         lines.append(f"in all about {duration(seconds)} of encoding, and {_size(size)} in the cache")
     if told["failed"]:
         lines.append(f"{counted(told['failed'], 'cell')} failed before: quantdrift study retry tries again")
-    return Shown(
+    return Output(
         data={
             "path": str(folder.path),
             "cells": len(states),
@@ -215,10 +215,10 @@ def _told(works: Sequence[Work]) -> Iterator[str]:
             )
 
 
-def _ended(folder: StudyFolder) -> Shown:
+def _ended(folder: StudyFolder) -> Output:
     told = Counter(folder.state(cell) for cell in folder.cells)
     failed = [(cell, why) for cell in folder.cells if (why := folder.failure(cell)) is not None]
-    return Shown(
+    return Output(
         data={
             "path": str(folder.path),
             "states": dict(told),

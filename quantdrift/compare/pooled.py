@@ -197,7 +197,7 @@ def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
     told = [_sentence(test, metric) for test in tests if test.verdict != NONE]
     if len(told) > MOST_SENTENCES:
         told = [
-            f"Shown to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
+            f"Output to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
             for verdict in ("worse", "better")
             if (names := [f"{test.model} {test.scheme}" for test in tests if test.verdict == verdict])
         ]

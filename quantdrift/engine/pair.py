@@ -36,7 +36,7 @@ from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
 from quantdrift.engine.stages import VectorStage
 from quantdrift.engine.stages.of_scheme import model_stages, options_under_layers, vector_stages
 from quantdrift.engine.store import key_of
-from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
+from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import POSSIBLE_BITS, Scheme, calibrates, parse_scheme
 from quantdrift.stages import STAGES
@@ -304,7 +304,7 @@ class QuantizedPair:
                 not.
         """
         with ExitStack() as stack:
-            stack.enter_context(put_aside(self.layers))
+            stack.enter_context(saved_weights(self.layers))
             stack.enter_context(self.under_layers())
             for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
                 if made.quantized is not None:

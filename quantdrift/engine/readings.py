@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.base.cache import kept_file, read_kept
+from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.data.labelled import match_labels
@@ -354,11 +354,11 @@ def fitted_probe(
         made = {"strength": STRENGTH, "most_steps": MOST_STEPS, "library": library}
         name = key_of(version=1, embeddings=key, labels=digest_of(labels), **made)
         path = root / "probes" / name[:2] / f"{name}.npz"
-        probe = read_kept(path, LinearProbe.of)
+        probe = read_cache(path, LinearProbe.of)
     if probe is None:
         probe = LinearProbe.fit(embeddings, labels, strength=STRENGTH, most_steps=MOST_STEPS)
         if path is not None:
-            with keeping(path.parent), kept_file(path) as partial:
+            with keeping(path.parent), cache_file(path) as partial:
                 probe.save(partial)
     chosen = probe.logits(embeddings).argmax(axis=1)
     return probe, float((np.array(probe.classes)[chosen] == np.array(labels, dtype=str)).mean())

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantdrift.base.cache import arrays_in, kept_file, read_kept
+from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.display import note
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
@@ -173,7 +173,7 @@ class KeptShards:
 
     def state(self, shard: Shard) -> ScoreState | None:
         """The state of a shard; None if it is not there."""
-        found = read_kept(path := self._path(shard), lambda content: self.decoded(shard, content))
+        found = read_cache(path := self._path(shard), lambda content: self.decoded(shard, content))
         if found is not None:
             self.used.add(path)
         return found
@@ -197,12 +197,12 @@ class KeptShards:
         self.used.add(path)
         with keeping(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with kept_file(path) as partial:
+            with cache_file(path) as partial:
                 partial.write_bytes(content)
 
     def names(self, shard: Shard) -> list[str]:
         """Names of a shard's documents, in their order."""
-        arrays = read_kept(self._path(shard), arrays_in)
+        arrays = read_cache(self._path(shard), arrays_in)
         if arrays is None:
             return shard.read()[0]
         raw, ends = arrays["names"].tobytes(), arrays["ends"].tolist()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.cache import array_in, read_kept, say, seal
+from quantdrift.base.cache import array_in, read_cache, say, seal
 from quantdrift.base.errors import MissingExtraError, ScoreError
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals
@@ -145,7 +145,7 @@ def _on_disk(
     stem: Path, n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
 ) -> NDArray[np.float32]:
     finished, partial, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
-    embeddings = read_kept(finished, lambda content: _matrix(array_in(content), n), mapped=True)
+    embeddings = read_cache(finished, lambda content: _matrix(array_in(content), n), mapped=True)
     if embeddings is not None:
         tell(n)
         return embeddings
@@ -191,7 +191,7 @@ def _resumed(
     with suppress(Exception):  # numpy raises whatever Python does where a header is none
         _matrix(_mapped(partial, mode="r"), n)  # opened to write, a short file would grow
         target = _mapped(partial, mode="r+")
-        os.truncate(partial, target.offset + target.nbytes)  # it may have been sealed
+        os.truncate(partial, target.offset + target.nbytes)  # it may have its digest already
         while done < len(lines) and lines[done] == _line(target[chunks[done]]):
             done += 1
     if done < len(lines):

@@ -22,7 +22,7 @@ from quantdrift.engine.store import reserve
 
 
 @contextmanager
-def put_aside(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
+def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
     """Copies of the layers' weights; when the block is left, the layers have them back.
 
     Weights of an accelerator go to main memory. Weights that are in main memory already go to a mapped temporary
@@ -54,7 +54,7 @@ def _mapped_copy(weight: Tensor) -> Tensor:
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
+def restoring(model: nn.Module) -> Iterator[None]:
     """When the block is left, by an error too, the model's modules have what they had before.
 
     That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of every parameter and

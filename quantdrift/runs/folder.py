@@ -1,7 +1,7 @@
 """A run folder: `evidence.parquet` and `run.json`, both there or neither, and a probe if one read.
 
 A run is written into a folder beside its final place and moved there in one step when it is complete. What was
-interrupted never looks finished. run.json is sealed and holds the digests of the other files: what was changed, or
+interrupted never looks finished. run.json has a checksum and holds the digests of the other files: what was changed, or
 comes from another run, is refused when it is read.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import Record, check_writable, file_digest, read_json, sealed, whole_folder
+from quantdrift.base.records import Record, check_writable, file_digest, read_json, whole_folder, with_checksum
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
@@ -296,7 +296,7 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
         if probe is not None:
             probe.save(folder / PROBE)
         files = {part.name: file_digest(part) for part in sorted(folder.iterdir())}
-        full = sealed({**RunRecord.head(), **record, "files": files})
+        full = with_checksum({**RunRecord.head(), **record, "files": files})
         RunRecord.checked(full, path / RECORD)
         text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")

@@ -27,7 +27,7 @@ _FIRST = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Output:
     """All that a command says: `data` is the JSON; `about` stands above the tables and `lines` below.
 
     `next`, on a terminal only, is where something lies and what to type next: lines that are not broken. `text` is
@@ -52,7 +52,7 @@ def form_of(asked: Sequence[str]) -> Form:
     return cast(Form, asked[0]) if asked else "table"
 
 
-def emit(shown: Shown, form: Form = "table") -> None:
+def emit(shown: Output, form: Form = "table") -> None:
     """Print what a command found."""
     if form == "json":
         print_json(shown.data)
@@ -64,7 +64,7 @@ def emit(shown: Shown, form: Form = "table") -> None:
         _emit_tables(shown)
 
 
-def _emit_markdown(shown: Shown) -> None:
+def _emit_markdown(shown: Output) -> None:
     blocks = []
     for grid in shown.grids:
         blocks += [f"**{prose(grid.title)}**"] if grid.title else []
@@ -74,7 +74,7 @@ def _emit_markdown(shown: Shown) -> None:
     say("\n\n".join(blocks))
 
 
-def _emit_tables(shown: Shown) -> None:
+def _emit_tables(shown: Output) -> None:
     from rich.text import Text
 
     from quantdrift.base.console import console

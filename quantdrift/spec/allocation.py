@@ -14,7 +14,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, QuantDriftError, SpecError
-from quantdrift.base.records import AS_LIST, Record, sealed
+from quantdrift.base.records import AS_LIST, Record, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import POSSIBLE_BITS
@@ -174,12 +174,12 @@ class Allocation(Record):
     # --- the file: one layer a line
 
     @classmethod
-    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+    def has_checksum(cls, content: Mapping[str, Any]) -> bool:
         """Of one that was changed by hand, the digest is of what it was before."""
         return content.get("edited") is not True
 
     def content(self) -> dict[str, Any]:
-        """The JSON object in the file, sealed: the fields where they are read from, and what follows from them."""
+        """The JSON object in the file, with its checksum: the fields as they are read, and what follows from them."""
         found: dict[str, Any] = self.head()
         for name, field in type(self).model_fields.items():
             alias, value = field.validation_alias, getattr(self, name)
@@ -203,7 +203,7 @@ class Allocation(Record):
             }
             for layer in self.layers
         ]
-        return sealed(found)
+        return with_checksum(found)
 
     def text(self) -> str:
         """The file: a line for each part, and for each layer."""

@@ -11,7 +11,7 @@ from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import METRIC, argument, option, prints
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.estimates import as_json
@@ -26,7 +26,7 @@ def command(
     study: Path = argument("STUDY: The folder of a capture study: its study.yaml has a block `capture`."),
     metric: list[str] | None = option(METRIC),
     table: Path | None = option("FILE: Write one row a capture, and one for each two criteria, into .csv or .parquet."),
-) -> Shown:
+) -> Output:
     """Capture of every criterion, by quantizer and budget; who is ahead; how far draws of queries agree."""
     folder = open_study(study)
     asked = [each for each in map(parse_metric, dict.fromkeys(metric or METRICS)) if can_be_captured(each)]
@@ -43,7 +43,7 @@ def command(
     left_out = f"{counted(found.missing, 'allocation')} left out, as they or their uniform widths are not done"
     n_queries = sum(corpus.n_queries for corpus in found.corpora.values())
     size = f"{counted(len(found.points), 'point')}, {n_queries:,} held-out queries"
-    return Shown(
+    return Output(
         data={
             "missing": found.missing,
             "captures": as_json([one for each in metrics for one in found.captures(each)]),

@@ -8,14 +8,14 @@ from quantdrift.base.progress import Terminal
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import RUNS, argument, prints
 from quantdrift.runs.folder import find_runs
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import as_json
 from quantdrift_paper.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 
 
 @prints("json", "markdown")
-def command(*, runs: list[Path] = argument(RUNS)) -> Shown:
+def command(*, runs: list[Path] = argument(RUNS)) -> Output:
     """Compare the theory's flip rate with the measured one, by number of contenders.
 
     Contenders are items so close behind the first that quantization could put them first. Only one number, a scale,
@@ -42,7 +42,7 @@ def command(*, runs: list[Path] = argument(RUNS)) -> Shown:
         rows=[[group.name, *_row(bucket)] for group in groups for bucket in group.filled],
         ruled=True,
     )
-    return Shown(
+    return Output(
         data={"groups": [_json(group) for group in groups], "findings": findings},
         grids=[about, by_count],
         lines=findings,

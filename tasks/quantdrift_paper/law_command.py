@@ -9,7 +9,7 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
 from quantdrift.cli.options import RUNS, argument, option, prints
 from quantdrift.runs.folder import find_runs
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_paper import law
@@ -27,7 +27,7 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     by: str = option("data|scheme: What is left out in turn: each corpus, or each number of bits.", default="data"),
-) -> Shown:
+) -> Output:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 
     Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that it was not fitted
@@ -41,7 +41,7 @@ def command(
         )
     study = law.study_law(found, by=by)
     line = [] if study.line is None else [f"The line through {counted(study.line.n, 'run')}: {_formula(study.line)}."]
-    return Shown(data=law.law_json(study), grids=list(_grids(study)), lines=[_NOTE, *law.law_findings(study), *line])
+    return Output(data=law.law_json(study), grids=list(_grids(study)), lines=[_NOTE, *law.law_findings(study), *line])
 
 
 def _grids(study: law.LawStudy) -> Iterator[Grid]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantdrift.base.records import check_writable
 from quantdrift.cli.options import argument, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.study.folder import open_study
 from quantdrift_paper.tables import write_paper
 
@@ -16,7 +16,7 @@ def command(
     *,
     study: Path = argument("STUDY: The folder of a study."),
     out: Path = option("-o --out FOLDER: Where the tables and figures go.", default=Path("paper")),
-) -> Shown:
+) -> Output:
     """Write the paper's tables as LaTeX and its charts as PDF, as far as a study has them."""
     folder = open_study(study)
     check_writable(out / "table", what="the tables")
@@ -36,4 +36,4 @@ def command(
             f"{len(left_out)} other tables and figures of the paper need other runs; quantdrift list suites says which "
             "suite is for which"
         )
-    return Shown(lines=lines, next=[f"\nwritten: {len(written)} files in {out}; {written[-1]} shows all"])
+    return Output(lines=lines, next=[f"\nwritten: {len(written)} files in {out}; {written[-1]} shows all"])

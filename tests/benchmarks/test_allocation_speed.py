@@ -23,7 +23,7 @@ from quantdrift.engine.layers import find_linears
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, with_graph
-from quantdrift.engine.sensitivity.problem import KeptArrays, Setting, retrieval_problem
+from quantdrift.engine.sensitivity.problem import CachedArrays, Setting, retrieval_problem
 
 N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 
@@ -94,7 +94,7 @@ def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -
     one_pass, whole_runs, bare = [], [], []
     for _ in range(ROUNDS):
         whole_runs.append((len(layers) + 1) * as_the_paper_does(encoder, queries, documents, tops))
-        shifts, spent = seconds(lambda: contributions(replace(setting, kept=KeptArrays())))
+        shifts, spent = seconds(lambda: contributions(replace(setting, kept=CachedArrays())))
         one_pass.append(spent)
         bare.append(seconds(lambda: passes(setting))[1])
     exact, naive = seconds(lambda: exact_shifts(setting))

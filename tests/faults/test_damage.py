@@ -47,7 +47,7 @@ def test_a_cell_that_is_damaged_is_not_done(tmp_path: Path, undisturbed, tell) -
     tell(f"{tried} files of cells, {tried - harmless} refused, {harmless} read as before")
 
 
-def sealed(path: Path) -> bool:
+def with_checksum(path: Path) -> bool:
     content = path.read_bytes()
     return content[-SEAL:].split()[-1] == bytes_digest(content[:-SEAL]).encode()
 
@@ -83,6 +83,6 @@ def test_what_is_damaged_is_made_again(tmp_path: Path, root: Path, fork: Forks, 
         assert essence(place / "out") == undisturbed.cells
         assert files_in(place / "out", place / "cache") == undisturbed.files
         for path in [*place.glob("cache/**/*.np?"), *place.glob("cache/**/*.safetensors")]:
-            assert sealed(path), path
+            assert with_checksum(path), path
         assert fork.run("study", "status", "out", cwd=place)[0] == 0
     tell(f"{n} files of cache and study in {N_ROUNDS} studies: all made again, results equal")

@@ -287,9 +287,9 @@ def test_a_command(tmp_path: Path) -> None:
         "from quantdrift.cli import Command\nCOMMAND = Command(group='Look around', help='What is it?')\n"
     )
     (tmp_path / "answering" / "command.py").write_text(
-        "from quantdrift.cli.options import option, prints\nfrom quantdrift.show.output import Shown\n\n\n"
-        "@prints('json')\ndef command(*, n: int = option('N: How many.', default=42)) -> Shown:\n"
-        "    return Shown(data={'answer': n}, title=f'it is {n}')\n"
+        "from quantdrift.cli.options import option, prints\nfrom quantdrift.show.output import Output\n\n\n"
+        "@prints('json')\ndef command(*, n: int = option('N: How many.', default=42)) -> Output:\n"
+        "    return Output(data={'answer': n}, title=f'it is {n}')\n"
     )
     assert "  answer     What is it?" in quantdrift(site, "--help", cwd=tmp_path)
     assert json.loads(quantdrift(site, "answer", "--n", "7", "--json", cwd=tmp_path)) == {"answer": 7}

@@ -14,13 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.base.cache import SEAL, array_in, arrays_in, kept_file, read_kept
+from quantdrift.base.cache import SEAL, array_in, arrays_in, cache_file, read_cache
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.readings import fitted_probe
-from quantdrift.engine.sensitivity.problem import KeptArrays
+from quantdrift.engine.sensitivity.problem import CachedArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
 
@@ -52,7 +52,7 @@ def embeddings_cut_short(root: Path) -> None:
 
 def sensitivities(root: Path) -> bytes:
     wanted = np.array([[1.0, np.nan], [-0.0, 1e-300]])
-    return KeptArrays(root, KEY).get("gap", lambda: wanted).tobytes()
+    return CachedArrays(root, KEY).get("gap", lambda: wanted).tobytes()
 
 
 def layers(root: Path) -> str:
@@ -180,17 +180,17 @@ def test_content_that_somebody_made_is_refused_without_taking_memory(
     for decode in (array_in, arrays_in):
         with pytest.raises(ValueError, match="no array"):
             decode(memoryview(content))
-        with kept_file(tmp_path / "it") as unfinished:
+        with cache_file(tmp_path / "it") as unfinished:
             unfinished.write_bytes(content)
-        assert read_kept(tmp_path / "it", decode) is None
+        assert read_cache(tmp_path / "it", decode) is None
         assert capsys.readouterr().err.count("\n") == 1
         assert not (tmp_path / "it").exists()
 
 
 def test_a_kept_file_is_one_of_its_format_with_a_line_behind_it(tmp_path: Path) -> None:
-    with kept_file(tmp_path / "it.npy") as unfinished:
+    with cache_file(tmp_path / "it.npy") as unfinished:
         np.save(unfinished.open("wb"), np.arange(3))
     np.testing.assert_array_equal(np.load(tmp_path / "it.npy"), np.arange(3))
     line = (tmp_path / "it.npy").read_bytes()[-SEAL:]
     assert line.startswith(b"\nquantdrift ")
-    assert read_kept(tmp_path / "none", array_in) is None
+    assert read_cache(tmp_path / "none", array_in) is None

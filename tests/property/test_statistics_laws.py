@@ -34,8 +34,8 @@ Floats = NDArray[np.float64]
 Pair = tuple[Floats, Floats]
 
 margins = st.floats(0.005, 0.95)
-WAYS: tuple[Literal["lower", "higher"], ...] = ("lower", "higher")
-betters = st.sampled_from(WAYS)
+CONFIGURATIONS: tuple[Literal["lower", "higher"], ...] = ("lower", "higher")
+betters = st.sampled_from(CONFIGURATIONS)
 
 
 @st.composite
@@ -106,7 +106,7 @@ def test_the_order_of_inputs_does_not_matter(scores: Pair, rates: Pair, shuffler
     for statistic in (paired_mean_difference, paired_quantile_difference, randomization_test):
         assert statistic(a[order], b[order]) == statistic(a, b)
     assert paired_rate_difference(x[other], y[other]) == paired_rate_difference(x, y)
-    for better in WAYS:
+    for better in CONFIGURATIONS:
         one = mean_no_worse(a[order], b[order], margin=margin, better=better, span=1)
         assert one == mean_no_worse(a, b, margin=margin, better=better, span=1)
 
@@ -129,7 +129,7 @@ def test_agreement_shows_no_more_than_so_many_inputs_can(n: int, margin: float, 
     """Were a share of the margin worse, none of n inputs would be so with (1 - margin)^n."""
     same = (np.arange(n) < ones).astype(np.float64)
     least = (1 - margin) ** n - 1e-12
-    for way in WAYS:
+    for way in CONFIGURATIONS:
         assert rate_no_worse(same, same, margin=margin, better=way) >= least
         assert (mean_no_worse(same, same, margin=margin, better=way, span=1) or 0) >= least
 

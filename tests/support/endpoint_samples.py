@@ -10,7 +10,7 @@ import httpx
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
@@ -33,7 +33,7 @@ def run_servers(
     say: Callable[[str], None] = lambda _line: None,
     **options: Any,
 ) -> Run:
-    patience = Patience(sleep=lambda _seconds: None, timeout=timeout, say=say)
+    retry_policy = RetryPolicy(sleep=lambda _seconds: None, timeout=timeout, say=say)
     return run_pair(
         Versus(reference=reference, candidate=candidate),
         dataset,
@@ -42,7 +42,7 @@ def run_servers(
         store=EmbeddingStore(cache),
         progress=progress or Silent(),
         device="cpu",
-        servers=Servers(patience=patience, **options),
+        servers=Servers(retry_policy=retry_policy, **options),
     )
 
 
@@ -97,11 +97,11 @@ class Script:
         return httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
 
     def client(self, *, key: Key | None = None, per_minute: float | None = None) -> EndpointClient:
-        patience = Patience(
+        retry_policy = RetryPolicy(
             now=lambda: self.time.at,
             sleep=self.time.sleep,
             requests_per_minute=per_minute,
             say=self.told.append,
             transport=httpx.MockTransport(self),
         )
-        return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, patience=patience)
+        return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, retry_policy=retry_policy)

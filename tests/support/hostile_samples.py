@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quantdrift.base.records import file_digest, sealed
+from quantdrift.base.records import file_digest, with_checksum
 
 _RAW = ("[" * 100_000 + "]" * 100_000, "7" * 5_000, "1e999", '{"a": 1, "a": 2}')
 """What Python's own writer never gives."""
@@ -79,19 +79,19 @@ def text_of(rng: random.Random, content: Any) -> str:
     return json.dumps(content).replace('"@RAW@"', rng.choice(_RAW), 1)
 
 
-def reseal(content: Any) -> Any:
+def new_checksum(content: Any) -> Any:
     """With the digest that fits, where it can have one."""
     try:
-        return sealed(content)
+        return with_checksum(content)
     except (ValueError, TypeError, AttributeError):
         return content
 
 
 def write_hostile_json(rng: random.Random, path: Path, content: Any, *, seal: bool) -> None:
-    """Write a mutated copy, resealed where the file is one that is sealed."""
+    """Write a mutated copy, with a new checksum where the file has one."""
     changed = mutate_json(rng, content)
     if seal:
-        changed = reseal(changed)
+        changed = new_checksum(changed)
         path.write_text(json.dumps(changed), encoding="utf-8")
     else:
         path.write_text(text_of(rng, changed), encoding="utf-8")
@@ -166,4 +166,4 @@ def adopt_evidence(folder: Path) -> None:
     """Let run.json say that the evidence beside it is its own."""
     content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     content["files"]["evidence.parquet"] = file_digest(folder / "evidence.parquet")
-    (folder / "run.json").write_text(json.dumps(reseal(content)), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(new_checksum(content)), encoding="utf-8")

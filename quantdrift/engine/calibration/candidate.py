@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quantdrift.base.cache import kept_file, read_kept
+from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import parse_json
@@ -25,7 +25,7 @@ from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages.of_scheme import options_under_layers
 from quantdrift.engine.store import keeping, key_of
-from quantdrift.engine.weights import put_aside
+from quantdrift.engine.weights import saved_weights
 from quantdrift.spec.allocation import Allocation, check_fits, digest
 from quantdrift.spec.grammar import Scheme
 
@@ -51,7 +51,7 @@ class LayerStore:
         """The layers that are there, by number."""
         if self._folder is None:
             return {}
-        found = {number: read_kept(self._folder / _file_of(number), _read) for number in range(n_layers)}
+        found = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
         return {number: layer for number, layer in found.items() if layer is not None}
 
     def write(self, number: int, layer: LayerCandidate) -> None:
@@ -66,7 +66,7 @@ class LayerStore:
             parts = {part.name: getattr(weight, part.name) for part in fields(weight)}
             tensors = {name: part.contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
             facts["grid"] = {"bits": weight.bits, "group_size": weight.group_size, "notes": dict(weight.notes)}
-        with keeping(self._folder), kept_file(self._folder / _file_of(number)) as partial:
+        with keeping(self._folder), cache_file(self._folder / _file_of(number)) as partial:
             save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
 
 
@@ -197,7 +197,7 @@ def make_layers(
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
         guide = None if sample.guide is None else sample.guide()
         name, batches = f"calibrating {scheme.quantizer}, layer by layer", sample.batches
-        with progress.stage(name, len(layers)) as tell, put_aside(layers):
+        with progress.stage(name, len(layers)) as tell, saved_weights(layers):
             tell(len(known))
             if whole is not None:
                 later = quantize_whole_model(

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.cache import arrays_in, kept_file, read_kept
+from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.errors import RunError, ServerError
 from quantdrift.data.sentences import PLAIN
-from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, TooMuchError, find_key
+from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError, find_key
 from quantdrift.spec.grammar import Endpoint
 
 Vectors = NDArray[np.float32]
@@ -130,7 +130,7 @@ def _known(folder: Path) -> list[_Seen]:
         vectors = np.asarray(arrays["vectors"], dtype=np.float32)
         return _Seen(fingerprint=file.stem, when=str(arrays["when"]), vectors=vectors, last=file.stat().st_mtime)
 
-    found = [read_kept(file, partial(read, file)) for file in sorted(folder.glob("*.npz"))]
+    found = [read_cache(file, partial(read, file)) for file in sorted(folder.glob("*.npz"))]
     return sorted((one for one in found if one is not None), key=lambda one: -one.last)
 
 
@@ -140,7 +140,7 @@ def _keep(folder: Path, seen: _Seen, *, is_known: bool) -> None:
         if is_known:
             os.utime(file)  # it answered last
             return
-        with kept_file(file) as unfinished, unfinished.open("wb") as stream:
+        with cache_file(file) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, vectors=seen.vectors, when=np.array(seen.when))
     except OSError as error:
         raise RunError(
@@ -190,12 +190,12 @@ class Servers:
         concurrency: requests under way at a time, to each.
         prefixes: what is put before every text of a role; for roles that are not in it what the other model puts
             there, nothing if that is a server's, too.
-        patience: how long is waited, and for what.
+        retry_policy: how long is waited, and for what.
     """
 
     concurrency: int = 4
     prefixes: Mapping[str, str] = field(default_factory=dict)
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -286,7 +286,9 @@ class EndpointEncoder:
 
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
     """Reach a server and see which model answers."""
-    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=servers.patience, hosts=hosts)
+    client = EndpointClient(
+        endpoint, key=find_key(endpoint.host, hosts), retry_policy=servers.retry_policy, hosts=hosts
+    )
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:

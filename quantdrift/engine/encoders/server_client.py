@@ -76,7 +76,7 @@ class _TransientError(ServerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long is waited, for what, and who is told.
 
     Attributes:
@@ -96,22 +96,22 @@ class Patience:
     transport: Any = None
 
 
-class Pace:
+class RateLimiter:
     """Spaces out the requests to one server evenly, a minute over the limit apart; several threads may ask."""
 
-    def __init__(self, patience: Patience) -> None:
-        per_minute = patience.requests_per_minute
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        per_minute = retry_policy.requests_per_minute
         self._interval = 0.0 if per_minute is None else 60.0 / per_minute
-        self._patience, self._lock, self._next = patience, threading.Lock(), patience.now()
+        self._policy, self._lock, self._next = retry_policy, threading.Lock(), retry_policy.now()
 
     def wait(self) -> None:
         """Return when a request may start."""
         with self._lock:
-            now = self._patience.now()
+            now = self._policy.now()
             start = max(now, self._next)
             self._next = start + self._interval
         if start > now:
-            self._patience.sleep(start - now)
+            self._policy.sleep(start - now)
 
 
 # --- what a server answers ------------------------------------------------------------------------
@@ -247,18 +247,20 @@ class EndpointClient:
         endpoint: the model.
     """
 
-    def __init__(self, endpoint: Endpoint, *, key: Key | None, patience: Patience, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, key: Key | None, retry_policy: RetryPolicy, hosts: Sequence[str] = ()
+    ) -> None:
         """Nothing is sent yet."""
         try:
             import httpx  # noqa: F401, PLC0415 -- an extra, and slow to import
         except ImportError as error:
             raise MissingExtraError("httpx", "openai", needed_for=str(endpoint)) from error
         self.endpoint = endpoint
-        self._key, self._patience, self._pace = key, patience, Pace(patience)
+        self._key, self._policy, self._pace = key, retry_policy, RateLimiter(retry_policy)
         self._variables = " or ".join(variables(endpoint.host, hosts or (endpoint.host,)))
         self._answered = False
         self._dimensions: int | None = None
-        self._http = _connections(endpoint, key, patience)
+        self._http = _connections(endpoint, key, retry_policy)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of one request, float32 [n, dim]; requests that failed together do not come back together."""
@@ -277,8 +279,8 @@ class EndpointClient:
                 if seconds is None:
                     seconds = min(2.0 ** (attempt - 2), LONGEST_WAIT) + random.random()
                 if seconds >= TOLD_WAIT:
-                    self._patience.say(f"{self.endpoint.url} {error}; next try in {seconds:.0f} s")
-            self._patience.sleep(seconds)
+                    self._policy.say(f"{self.endpoint.url} {error}; next try in {seconds:.0f} s")
+            self._policy.sleep(seconds)
         try:
             vectors = read_embeddings(content, len(texts), self._dimensions, url)
         except OneInputError:
@@ -306,10 +308,10 @@ class EndpointClient:
 
         threading.Thread(target=work, daemon=True).start()
         try:
-            response, content = done.result(self._patience.timeout)
+            response, content = done.result(self._policy.timeout)
         except (httpx.TimeoutException, TimeoutError) as error:
             unreached = isinstance(error, httpx.ConnectTimeout)
-            raise _TransientError(f"gave no answer within {self._patience.timeout:g} s", unreached=unreached) from error
+            raise _TransientError(f"gave no answer within {self._policy.timeout:g} s", unreached=unreached) from error
         except httpx.RequestError as error:
             what = told(str(error), self._key) or type(error).__name__
             raise _TransientError(f"broke off: {what}", unreached=isinstance(error, httpx.ConnectError)) from error
@@ -357,7 +359,7 @@ class EndpointClient:
         return ServerError(f"{url} {reason}: expected a server with that path and that model")
 
 
-def _connections(endpoint: Endpoint, key: Key | None, patience: Patience) -> httpx.Client:
+def _connections(endpoint: Endpoint, key: Key | None, retry_policy: RetryPolicy) -> httpx.Client:
     import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
     # of a packed answer a few bytes could fill the memory
@@ -368,8 +370,8 @@ def _connections(endpoint: Endpoint, key: Key | None, patience: Patience) -> htt
         httpx.URL(endpoint.embeddings)
         return httpx.Client(
             headers=headers,
-            timeout=httpx.Timeout(patience.timeout, connect=10.0),
-            transport=patience.transport,
+            timeout=httpx.Timeout(retry_policy.timeout, connect=10.0),
+            transport=retry_policy.transport,
             follow_redirects=False,  # so the key stays with the host that it was meant for
             trust_env=endpoint.host not in {"localhost", "127.0.0.1", "::1"},  # a proxy could not reach it
         )

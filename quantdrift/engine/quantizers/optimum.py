@@ -15,7 +15,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM, import_gptqmodel, silenced
-from quantdrift.engine.weights import left_as_it_was
+from quantdrift.engine.weights import restoring
 
 _INSTEAD = "use +backend=gptqmodel, which calibrates on whatever the model is run with"
 
@@ -49,9 +49,9 @@ def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[
     with OPTIMUM.importing():
         library: Any = importlib.import_module("optimum.gptq.quantizer")
     before = getattr(library, "GPTQ", None), library.tqdm
-    with torch.no_grad(), left_as_it_was(model), silenced(log):
+    with torch.no_grad(), restoring(model), silenced(log):
         model.config.use_cache = False  # type: ignore[union-attr]  # optimum asks for it, and not every model has it
-        with left_as_it_was(model):
+        with restoring(model):
             texts = _texts_of(model, batches)
         quantizer = library.GPTQQuantizer(
             bits=method.bits,

@@ -24,7 +24,7 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.refusals import refuse_uncalibrated
 from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.engine.weights import put_aside, weights_fingerprint
+from quantdrift.engine.weights import saved_weights, weights_fingerprint
 from quantdrift.spec.grammar import Spec, chooses
 
 
@@ -113,7 +113,7 @@ def save_candidate(
 def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:
     """Let sentence-transformers write the candidate, in the model's dtype, and see that it reads the same again."""
     model = pair.encoder.model
-    with put_aside(pair.layers), pair.under_layers(), torch.no_grad():
+    with saved_weights(pair.layers), pair.under_layers(), torch.no_grad():
         for layer in pair.layers:
             if layer.name in codes:
                 put_in_place(layer, codes[layer.name])

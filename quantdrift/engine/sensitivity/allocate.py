@@ -18,8 +18,8 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import (
+    CachedArrays,
     GapProblem,
-    KeptArrays,
     Setting,
     classification_problem,
     contenders_for,
@@ -214,7 +214,7 @@ def left_out(
     return units, [widths.get(name) for name in names]
 
 
-def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) -> KeptArrays:
+def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) -> CachedArrays:
     """Where measurements are kept: quantizer and budget have no part in the key, so that all share them."""
     key = key_of(
         version=_VERSION,
@@ -224,4 +224,4 @@ def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) ->
         inputs=inputs and inputs.problem.digest,
         runtime=dict(pair.runtime),
     )
-    return KeptArrays(root, key)
+    return CachedArrays(root, key)

@@ -21,7 +21,7 @@ from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
-from quantdrift.engine.weights import put_aside
+from quantdrift.engine.weights import saved_weights
 
 _ROOM = 2 * 2**30
 """Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
@@ -40,7 +40,7 @@ def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Ten
 @contextmanager
 def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None) -> Iterator[None]:
     """Inside, the layers are rounded to these widths, 16 leaving one alone; afterwards as before, bit for bit."""
-    with put_aside(layers):
+    with saved_weights(layers):
         for layer, bits in zip(layers, widths, strict=True):
             if bits <= 8:  # noqa: PLR2004 -- the widest that is rounded to
                 put_in_place(layer, quantize_rtn(layer.weight, bits=bits, group_size=group_size))

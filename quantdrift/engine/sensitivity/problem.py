@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.base.cache import array_in, kept_file, read_kept
+from quantdrift.base.cache import array_in, cache_file, read_cache
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import bytes_digest
@@ -96,7 +96,7 @@ class GapProblem:
         return np.where(self.valid, self.gap(chosen).numpy(), np.nan)
 
 
-class KeptArrays:
+class CachedArrays:
     """What was measured of one model on one set of calibration inputs, by name.
 
     Args:
@@ -113,7 +113,7 @@ class KeptArrays:
         path = None if self._folder is None else self._folder / f"{name}.npy"
         found = self._held.get(name)
         if found is None and path is not None:
-            found = read_kept(path, lambda content: array_in(content).copy())
+            found = read_cache(path, lambda content: array_in(content).copy())
         if found is None:
             found = measure()
             if path is not None:
@@ -122,7 +122,7 @@ class KeptArrays:
         return found
 
     def _write(self, path: Path, array: NDArray[np.float64]) -> None:
-        with keeping(path.parent), kept_file(path) as partial, partial.open("wb") as file:
+        with keeping(path.parent), cache_file(path) as partial, partial.open("wb") as file:
             np.save(file, array, allow_pickle=False)
 
 
@@ -148,7 +148,7 @@ class Setting:
     seed: int
     progress: Progress
     problem: GapProblem | None = None
-    kept: KeptArrays = field(default_factory=KeptArrays)
+    kept: CachedArrays = field(default_factory=CachedArrays)
 
     @property
     def gaps(self) -> GapProblem:

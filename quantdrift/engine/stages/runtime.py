@@ -11,7 +11,7 @@ from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.stages import ModelStage
-from quantdrift.engine.weights import left_as_it_was
+from quantdrift.engine.weights import restoring
 from quantdrift.spec.grammar import DTYPES, Scheme
 from quantdrift.stages.runtime import STAGE
 
@@ -53,7 +53,7 @@ class Runtime(ModelStage):
         """
         with ExitStack() as stack:
             for module in self.pair.modules:
-                stack.enter_context(left_as_it_was(module))
+                stack.enter_context(restoring(module))
                 if self.dtype is not None:
                     module.to(getattr(torch, self.dtype))
                 if (name := self.told.get("attention")) is not None:

@@ -15,7 +15,7 @@ from quantdrift.engine.heads import refuse_unfit
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.stages import ModelStage
-from quantdrift.engine.weights import put_aside
+from quantdrift.engine.weights import saved_weights
 from quantdrift.spec.grammar import Scheme
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Table(ModelStage):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, the tables are rounded."""
-        with put_aside(self.tables):
+        with saved_weights(self.tables):
             round_tables(self.tables, self.width)
             yield
 

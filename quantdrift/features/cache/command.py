@@ -11,7 +11,7 @@ from pathlib import Path
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.text import counted
 from quantdrift.cli.options import flag, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 
 SETTINGS = {"no_args_is_help": False}
 KINDS = {
@@ -30,15 +30,15 @@ _DEAD = 600
 
 
 @prints()
-def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> Shown:
+def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> Output:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
     Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not quantdrift's,
     and what a run wrote in the last ten minutes and has not finished.
     """
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
-        return Shown(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])
-    return Shown(next=[_of_kind(name, clear=clear) for name in KINDS])
+        return Output(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])
+    return Output(next=[_of_kind(name, clear=clear) for name in KINDS])
 
 
 def _of_kind(kind: str, *, clear: bool) -> str:

@@ -30,7 +30,7 @@ from quantdrift.features.canary.record import (
     draw,
     make,
 )
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, read_endpoint
 from quantdrift.statistics.estimates import as_json
@@ -78,7 +78,7 @@ class CheckOptions(Asking):
 
 
 @prints("json")
-def save(options: SaveOptions) -> Shown:
+def save(options: SaveOptions) -> Output:
     """Keep what a model gives a few texts.
 
     So that quantdrift canary check can tell later whether it is still the same model.
@@ -104,7 +104,7 @@ def save(options: SaveOptions) -> Shown:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     canary = make(options.model, texts, model.encode, prefixes=model.prefixes, now=now)
     canary.write(options.out)
-    return Shown(
+    return Output(
         data={"path": str(options.out), "texts": len(texts), "dimension": canary.dimension, "noise": canary.noise},
         title=f"{counted(len(texts), 'text')} of {options.model}, {canary.dimension:,} numbers each",
         lines=[f"its own noise, in other batches: {canary.noise:.1e} (1 - cosine)"],
@@ -116,7 +116,7 @@ def save(options: SaveOptions) -> Shown:
 
 
 @prints("json")
-def check(options: CheckOptions) -> Shown:
+def check(options: CheckOptions) -> Output:
     """Is it still the same model?
 
     Asks the texts again and holds the embeddings against those that were kept. The exit code is 0 (the same model),
@@ -130,7 +130,7 @@ def check(options: CheckOptions) -> Shown:
     found = compare(canary, vectors, refused, tolerance=options.tolerance)
     verdict = "changed" if found.changed else "same"
     before = canary.model if name != canary.model else "MODEL"
-    return Shown(
+    return Output(
         data={
             "verdict": verdict,
             "model": name,
@@ -264,7 +264,7 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
 
 def _on_server(name: str, prefixes: dict[Role, str], timeout: float, *, trusted: bool) -> _Model:
     from quantdrift.engine.encoders.server import in_halves
-    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, find_key
+    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, find_key
 
     endpoint = read_endpoint(name)
     hosts = [endpoint.host] if trusted else [endpoint.host, ""]
@@ -277,8 +277,8 @@ def _on_server(name: str, prefixes: dict[Role, str], timeout: float, *, trusted:
             )
         time.sleep(seconds)
 
-    patience = Patience(timeout=timeout, sleep=wait)
-    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=patience, hosts=hosts)
+    retry_policy = RetryPolicy(timeout=timeout, sleep=wait)
+    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), retry_policy=retry_policy, hosts=hosts)
 
     def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
         nonlocal until

@@ -7,7 +7,7 @@ from pathlib import Path
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import open_file, whole_file
 from quantdrift.cli.options import RUNS, argument, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 
 _LARGEST = 8 << 20
 """Bytes of a README.md."""
@@ -23,7 +23,7 @@ def command(
     base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
     name: str | None = option("NAME: Name of the quantized model in the metadata."),
     metadata: bool = option("Also write the results into the metadata at the head of the file.", default=True),
-) -> Shown:
+) -> Output:
     """Write what quantization changed into a model card: a section of README.md, and metadata.
 
     The runs are of one model, on any data, with any schemes: a row each. The metadata (base_model, and results in the
@@ -35,13 +35,13 @@ def command(
     card = card_of(find_runs(runs), base_model=base_model, name=name)
     data = {"section": card.section, "metadata": dict(card.metadata), "into": None if into is None else str(into)}
     if into is None:
-        return Shown(data=data, text=card.text() if metadata else card.section)
+        return Output(data=data, text=card.text() if metadata else card.section)
     before = _read(into)
     text = put_into(before, card, metadata=metadata)
     if text != before:
         with whole_file(into) as partial:
             partial.write_bytes(text.encode())
-    return Shown(data=data, next=[f"{'written' if text != before else 'nothing to change'}: {into}"])
+    return Output(data=data, next=[f"{'written' if text != before else 'nothing to change'}: {into}"])
 
 
 def _read(path: Path) -> str:

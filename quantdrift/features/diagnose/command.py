@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
 from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Versus, parse_pair
 
@@ -33,7 +33,7 @@ class DiagnoseOptions(OnModel):
 
 
 @prints("json", "markdown")
-def command(options: DiagnoseOptions) -> Shown:
+def command(options: DiagnoseOptions) -> Output:
     """Why do two runtimes of what should be one model give different embeddings? Before anyone blames bits.
 
     A few texts are encoded by both. Then the side that is a model in memory is changed in one way at a time (prompt,
@@ -63,7 +63,7 @@ def command(options: DiagnoseOptions) -> Shown:
             if isinstance(side, EndpointEncoder):
                 side.learn({}, {})
         found = diagnose(*sides, dataset, n=options.inputs, batch_size=options.batch_size, progress=options.progress)
-    return Shown(
+    return Output(
         data={"pair": str(pair), **asdict(found)},
         title=f"{pair}: {counted(found.n, 'text')} of {dataset.name}",
         grids=[_grid(found)],

@@ -22,7 +22,7 @@ from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.inputs import Model
-from quantdrift.engine.weights import left_as_it_was
+from quantdrift.engine.weights import restoring
 
 Vectors = NDArray[np.float32]
 Verdict = Literal["explains it", "part of it", "does not"]
@@ -179,7 +179,7 @@ def _undone(model: Any) -> Iterator[None]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     processor = None if backend is None else backend.post_processor
     limit = model.max_seq_length
-    with left_as_it_was(model):
+    with restoring(model):
         try:
             yield
         finally:

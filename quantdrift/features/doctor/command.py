@@ -7,14 +7,14 @@ from typing import Any
 
 from quantdrift.cli.options import prints
 from quantdrift.features.doctor.checks import NEEDED, diagnose
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 
 SETTINGS = {"no_args_is_help": False}
 
 
 @prints("json")
-def command() -> Shown:
+def command() -> Output:
     """Say what is installed, whether the start-up hook is active, and what is missing.
 
     The exit code is 1 where something for the main job is missing. An inactive hook is no failure: `quantdrift mteb
@@ -32,7 +32,7 @@ def command() -> Shown:
     lines += [f"Note: {line}" for line in found["advice"]]
     lines += [f"Missing: {line}" for line in problems] or ["Ready: models can be scored inside mteb."]
     code = 1 if problems else 0
-    return Shown(data=found, about=list(_environment(found)), grids=[packages], next=lines, code=code)
+    return Output(data=found, about=list(_environment(found)), grids=[packages], next=lines, code=code)
 
 
 def _environment(found: dict[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from quantdrift.encoders import KINDS
 from quantdrift.features.doctor.checks import components
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.stages import STAGES
 from quantdrift.study.plan import cells_of
@@ -41,7 +41,7 @@ _MORE = {
 
 
 @prints("json")
-def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, encoders, tasks, suites.")) -> Shown:
+def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, encoders, tasks, suites.")) -> Output:
     """List metrics, short names of models, quantizers, stages of a scheme, kinds of encoders, tasks or suites."""
     lists = {
         "metrics": _metrics,
@@ -58,7 +58,7 @@ def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, 
     rows = [_in_words(row) for row in found] if what == "quantizers" else found
     head = [name for name in (rows[0] if rows else ()) if name not in _ONLY_IN_JSON]
     grid = Grid(head=head, rows=[[str(row[name]) for name in head] for row in rows], words=head)
-    return Shown(data=found, grids=[grid], lines=_MORE.get(what, ()))
+    return Output(data=found, grids=[grid], lines=_MORE.get(what, ()))
 
 
 def _metrics() -> list[dict[str, Any]]:

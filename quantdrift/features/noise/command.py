@@ -13,7 +13,7 @@ from quantdrift.base.errors import RunError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
 
@@ -51,7 +51,7 @@ class NoiseOptions:
 
 
 @prints("json", "markdown")
-def command(options: NoiseOptions) -> Shown:
+def command(options: NoiseOptions) -> Output:
     """Run a model at full precision in other ways, and see how many answers change without any quantization.
 
     Number type, batch size, padding side, attention and threads, one at a time: each is a run of MODEL@fp+dtype=bf16
@@ -112,7 +112,7 @@ def _held(path: Path, fingerprint: str) -> Run:
     return run
 
 
-def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | None) -> Shown:
+def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | None) -> Output:
     from quantdrift.features.noise.rerun import server_noise
     from quantdrift.features.noise.study import METRICS
     from quantdrift.metrics import MetricError, measure
@@ -136,8 +136,8 @@ def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | 
     )
 
 
-def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: str, path: Path | None = None) -> Shown:
-    return Shown(
+def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: str, path: Path | None = None) -> Output:
+    return Output(
         data={
             "model": options.model,
             "path": None if path is None else str(path),

@@ -19,7 +19,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.record import Evidence
 from quantdrift.spec.grammar import read_endpoint
 
-WAYS = ((1, 32), (4, 32), (16, 32), (4, 1))
+CONFIGURATIONS = ((1, 32), (4, 32), (16, 32), (4, 1))
 """Requests under way at a time, and inputs in each; the first is what the others are compared with, also by itself."""
 
 
@@ -28,9 +28,9 @@ def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Prog
     endpoint = read_endpoint(name)
     encoder = open_endpoint(endpoint, Servers(concurrency=1), hosts=[endpoint.host], root=None)
     reading = search_of(dataset, Similarity.COSINE)
-    for concurrency, batch in WAYS:
+    for concurrency, batch in CONFIGURATIONS:
         pair = TwoModels(encoder, replace(encoder, concurrency=concurrency), device=torch.device("cpu"))
         pair.batch_size = batch
-        settings = Settings(k=k, batch_size=WAYS[0][1], noise_floor=False)
+        settings = Settings(k=k, batch_size=CONFIGURATIONS[0][1], noise_floor=False)
         measured = measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=progress)
         yield f"{concurrency} requests of {batch}" if concurrency > 1 else f"1 request of {batch}", measured.evidence

@@ -12,15 +12,15 @@ from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.results import Result
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeable")
-_WAYS = {key: option.usual for key, option in STAGES["runtime"].options.items()}
+_CONFIGURATIONS = {key: option.usual for key, option in STAGES["runtime"].options.items()}
 """Other than the usual: float32, batches of 32, texts filled up on the right, the attention that transformers takes."""
 
 
 def ways(*, every: bool = False) -> list[str]:
     """Schemes that run a model at full precision in another way: one setting at a time, or every combination."""
     if not every:
-        return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _WAYS.items() for value in values]
-    options = [["", *(f"+{name}={value}" for value in values)] for name, values in _WAYS.items()]
+        return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _CONFIGURATIONS.items() for value in values]
+    options = [["", *(f"+{name}={value}" for value in values)] for name, values in _CONFIGURATIONS.items()]
     return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
 
 

@@ -12,7 +12,7 @@ from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.text import counted
 from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Spec, chooses, parse
 
@@ -58,7 +58,7 @@ class PlanOptions(Measuring):
 
 
 @prints("json", "markdown")
-def command(options: PlanOptions) -> Shown:
+def command(options: PlanOptions) -> Output:
     """How many inputs does a verdict of the gate need, and do the data have them?
 
     A pilot is measured: some inputs at random, against the whole corpus. By how much its inputs differ, it is computed
@@ -177,7 +177,7 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
 # --- what is said ---------------------------------------------------------------------------------
 
 
-def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Shown:
+def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
     there, pilot = _size(dataset), run.record["pilot"]
     most = max((each.to_pass for each in found if each.to_pass is not None), default=None)
     seconds = {n: _seconds(pilot, n, dataset) for n in (there, most) if n is not None}
@@ -189,7 +189,7 @@ def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dat
         )
     times = [f"{n:,} inputs about {duration(each)}" for n, each in seconds.items()]
     lines.append(f"Time here, with the documents kept from the pilot: {', '.join(times)}.")
-    return Shown(
+    return Output(
         data={
             "spec": run.record["spec"],
             "data": dataset.name,

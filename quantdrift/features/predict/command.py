@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.text import with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Spec, parse_scheme
 
@@ -40,7 +40,7 @@ class PredictOptions(OnQueries):
 
 
 @prints("json")
-def command(options: PredictOptions) -> Shown:
+def command(options: PredictOptions) -> Output:
     """Estimate which share of first answers each width would change, before quantizing anything.
 
     One forward and one backward pass over 128 queries (at most a quarter of them) estimates how far each layer at
@@ -66,7 +66,7 @@ def command(options: PredictOptions) -> Shown:
     spec = f"{options.model}@{replace(scheme, weight_bits=min(on_front, key=lambda bits: abs(bits - 3.5)))}"
     n, by = len(found.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
-    return Shown(
+    return Output(
         data={
             "model": options.model,
             "data": dataset.name,

@@ -17,7 +17,7 @@ from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli import Interrupted
 from quantdrift.cli.options import argument, flag, option, prints
 from quantdrift.metrics.numbers import show_p
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RagOptions:
 
 
 @prints("json", "markdown")
-def command(options: RagOptions) -> Shown:
+def command(options: RagOptions) -> Output:
     """Which answers does a generator change, when the search that it reads from is quantized?
 
     Each question is asked without passages, with those that the reference found first, and with those that each
@@ -149,14 +149,14 @@ def _generator(options: RagOptions) -> Generator:
 # --- tables and sentences -------------------------------------------------------------------------
 
 
-def _shown(rag: Rag, n_changed: int, place: Path | None) -> Shown:
+def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
     record = rag.record
     what = {"generator": "generator", "extractive reader": "extractive reader, no generator", "FlashRAG": "answers"}
     about = [f"{what[record.kind]}: {shown(record.generator, _TEXT)}"]
     about += (
         ["only the query encoder is quantized; documents are embedded by the reference"] if _query_only(rag) else []
     )
-    return Shown(
+    return Output(
         data=_json(rag, n_changed),
         title=f"{len(record.ids):,} questions of {shown(record.data)}, {counted(record.n_passages, 'passage')} each",
         about=about,

@@ -11,7 +11,7 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Scheme, Spec, parse
 
@@ -53,7 +53,7 @@ class RepairOptions(OnModel):
 
 
 @prints("json")
-def command(options: RepairOptions) -> Shown:
+def command(options: RepairOptions) -> Output:
     """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
 
     Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the
@@ -88,7 +88,7 @@ def command(options: RepairOptions) -> Shown:
     how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
     with options.stoppable(f"{options.out} is not finished"):
         repair = repair_model(spec, dataset, goals=goals, out=options.out, **how)
-    return Shown(
+    return Output(
         data=repair.to_json(),
         title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
         grids=[_tried(repair), _found(repair)],
@@ -115,11 +115,11 @@ def _goals(options: RepairOptions) -> Goals:
     return Goals(bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names)
 
 
-def _planned(spec: Spec, goals: Goals) -> Shown:
-    from quantdrift.features.repair.choice import uniform_ways
+def _planned(spec: Spec, goals: Goals) -> Output:
+    from quantdrift.features.repair.choice import uniform_configurations
 
-    ways = uniform_ways(spec.scheme, goals.quantizers)
-    return Shown(
+    ways = uniform_configurations(spec.scheme, goals.quantizers)
+    return Output(
         data={"ways": [str(way) for way in ways]},
         title=f"{spec}: what repair tries",
         lines=[
@@ -218,7 +218,7 @@ def _verdict(repair: Repair, goals: Goals) -> list[str]:
     if goals.target is not None:
         told = f"that at most {percent(goals.target)} change there"
         high = f"the interval ends at {percent(apart.flips.high)}"
-        lines.append(f"Shown: {told}: {high}." if choice.shows(goals.target) else f"Not shown: {told}: {high}.")
+        lines.append(f"Output: {told}: {high}." if choice.shows(goals.target) else f"Not shown: {told}: {high}.")
     if chosen is not repair.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines

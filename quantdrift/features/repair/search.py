@@ -31,8 +31,8 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.sensitivity.allocate import choose_widths
 from quantdrift.engine.sensitivity.problem import (
+    CachedArrays,
     GapProblem,
-    KeptArrays,
     classification_problem,
     hold_out,
     retrieval_problem,
@@ -44,13 +44,13 @@ from quantdrift.features.repair.choice import (
     Goals,
     Repair,
     Tried,
-    allocated_way,
+    allocated_configuration,
     check_plain,
     chosen_apart,
     deployments,
-    finer_ways,
-    guided_way,
-    uniform_ways,
+    finer_configurations,
+    guided_configuration,
+    uniform_configurations,
 )
 from quantdrift.runs.folder import Run, now
 from quantdrift.spec.grammar import Scheme, Spec, parse
@@ -64,7 +64,7 @@ ALLOCATION = "allocation.json"
 
 
 @dataclass(slots=True, kw_only=True)
-class Workshop:
+class Tuner:
     """One model and one corpus, and all that is tried on them.
 
     Attributes:
@@ -173,7 +173,7 @@ class Workshop:
         try:
             self.make(opened, flow)
             with pair.candidate():
-                kept = KeptArrays(self.store.root, key)
+                kept = CachedArrays(self.store.root, key)
                 gaps = kept.get("gaps", lambda: self._gaps(problem, scheme))
         except (MissingExtraError, UnsupportedError) as error:
             return Tried(scheme=scheme, reason=str(error))
@@ -276,7 +276,7 @@ def repair_model(
     held = None
     if isinstance(dataset, RetrievalDataset):
         held = hold_out([*contents_of(dataset.queries)], share=SHARE, seed=settings.seed)
-    shop = Workshop(
+    tuner = Tuner(
         spec=spec,
         dataset=dataset,
         model=model,
@@ -287,8 +287,8 @@ def repair_model(
         progress=progress,
         revision=revision,
     )
-    plain, flow = shop.open(spec.scheme)
-    shop.reference(plain, flow)
+    plain, flow = tuner.open(spec.scheme)
+    tuner.reference(plain, flow)
     own = plain.quantized.bits()
     bits = goals.bits or own.linear_with_scales + MORE
     if own.linear_with_scales > bits + 1e-9:
@@ -296,60 +296,60 @@ def repair_model(
             f"{spec} takes {own.linear_with_scales:g} bits a linear weight, scales counted, and {bits:g} are allowed; "
             "give more, or start from a narrower scheme"
         )
-    weights = list(_weights(shop, bits, goals))
+    weights = list(_weights(tuner, bits, goals))
     finalists = [spec.scheme, *weights, *_around(weights[-1], kind is None)]
     found: list[Deployment] = []
     for scheme in dict.fromkeys(finalists):
         try:
-            run = shop.run(scheme)
+            run = tuner.run(scheme)
         except (MissingExtraError, UnsupportedError) as error:
-            shop.tried.append(Tried(scheme=scheme, reason=str(error)))
+            tuner.tried.append(Tried(scheme=scheme, reason=str(error)))
             continue
         found += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), goals)
     return Repair(
         bits=bits,
         target=goals.target,
-        tried=shop.tried,
+        tried=tuner.tried,
         choice=chosen_apart(found, goals, bits, seed=settings.seed),
-        n_tuned=max((each.n for each in shop.tried), default=0),
+        n_tuned=max((each.n for each in tuner.tried), default=0),
     )
 
 
-def _weights(shop: Workshop, bits: float, goals: Goals) -> Iterator[Scheme]:
+def _weights(tuner: Tuner, bits: float, goals: Goals) -> Iterator[Scheme]:
     """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
     few, many = STEPS
-    better = shop.ranked(uniform_ways(shop.spec.scheme, goals.quantizers), few, bits)
+    better = tuner.ranked(uniform_configurations(tuner.spec.scheme, goals.quantizers), few, bits)
     half = [each.scheme for each in better[: -(-len(better) // 2)]]
-    ranked = shop.ranked([way for scheme in half for way in (scheme, *finer_ways(scheme))], many, bits)
-    if shop.held is not None and (guided := guided_way(ranked[0].scheme)) is not None:
-        ranked = sorted([*shop.ranked([guided], many, bits), *ranked], key=lambda each: each.shift or 0.0)
+    ranked = tuner.ranked([way for scheme in half for way in (scheme, *finer_configurations(scheme))], many, bits)
+    if tuner.held is not None and (guided := guided_configuration(ranked[0].scheme)) is not None:
+        ranked = sorted([*tuner.ranked([guided], many, bits), *ranked], key=lambda each: each.shift or 0.0)
     yield ranked[0].scheme
     ways: list[Scheme] = []
-    for group in dict.fromkeys([ranked[0].scheme.group_size, shop.spec.scheme.group_size]):
+    for group in dict.fromkeys([ranked[0].scheme.group_size, tuner.spec.scheme.group_size]):
         same = replace(ranked[0].scheme, group_size=group)
-        counted = shop.open(same)[0].quantized.bits()
-        way = allocated_way(same, bits - (counted.linear_with_scales - counted.linear))
+        counted = tuner.open(same)[0].quantized.bits()
+        way = allocated_configuration(same, bits - (counted.linear_with_scales - counted.linear))
         ways += [] if way is None else [way]
-    allocated = shop.ranked(ways, many, bits)
+    allocated = tuner.ranked(ways, many, bits)
     if allocated:
-        yield _stored(shop, allocated[0].scheme)
+        yield _stored(tuner, allocated[0].scheme)
     if not allocated or (allocated[0].shift or 0.0) > (ranked[0].shift or 0.0):
         yield ranked[0].scheme  # last is what the rest builds on
 
 
-def _stored(shop: Workshop, scheme: Scheme) -> Scheme:
+def _stored(tuner: Tuner, scheme: Scheme) -> Scheme:
     """The same with the widths in a file, which other commands take."""
-    opened, flow = shop.open(scheme)
+    opened, flow = tuner.open(scheme)
     pair: QuantizedPair = opened.quantized
-    choose_widths(flow, opened.reading, shop.reference(opened, flow))
+    choose_widths(flow, opened.reading, tuner.reference(opened, flow))
     assert pair.allocation is not None  # it has just been chosen
-    shop.out.mkdir(parents=True, exist_ok=True)
-    file = shop.out / ALLOCATION
+    tuner.out.mkdir(parents=True, exist_ok=True)
+    file = tuner.out / ALLOCATION
     pair.allocation.write(file)
     rest = "".join(
         f"+{key}={value}" for key, value in scheme.options if key not in {"widths", "queries", "solver", "units"}
     )
-    return parse(f"{shop.spec.model}@{file}-{scheme.quantizer}{rest}").scheme
+    return parse(f"{tuner.spec.model}@{file}-{scheme.quantizer}{rest}").scheme
 
 
 def _around(weights: Scheme, search: bool) -> Iterator[Scheme]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
-from quantdrift.show.output import Shown
+from quantdrift.show.output import Output
 from quantdrift.spec.grammar import dtype_named, parse
 
 
@@ -35,7 +35,7 @@ class WaterfallOptions:
 
 
 @prints("json", "markdown")
-def command(options: WaterfallOptions) -> Shown:
+def command(options: WaterfallOptions) -> Output:
     """Tell apart what weights, activations, runtime, stored embeddings and index change.
 
     Every combination of the stages of SPEC is measured. Those of the same weights, activations and runtime share their
@@ -74,7 +74,7 @@ def command(options: WaterfallOptions) -> Shown:
     if options.plan or ended.code:
         return ended
     found = waterfalls_of(open_study(out))
-    return Shown(
+    return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [each.to_json() for each in found]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
         grids=[grid_of(each) for each in found],

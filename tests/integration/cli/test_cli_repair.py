@@ -13,7 +13,7 @@ from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
 
-WAYS = ("--quantizers", "rtn,hqq")
+CONFIGURATIONS = ("--quantizers", "rtn,hqq")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdrift: Run, tmp_path: Path) -> None:
-    asked = ("repair", "TINY@W3-g32", "--data", "ROOT/data", "--bits", "4.25", *WAYS, "--out", "out")
+    asked = ("repair", "TINY@W3-g32", "--data", "ROOT/data", "--bits", "4.25", *CONFIGURATIONS, "--out", "out")
     found = json.loads(quantdrift(*asked, "--json"))
     plain, chosen = found["deployments"][0], found["deployments"][found["chosen"]]
     assert plain["scheme"] == "W3-g32-rtn"

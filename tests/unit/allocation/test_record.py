@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.spec.allocation import AllocatedLayer, Allocation, check_fits
 from support import allocations
 
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool = False) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     edit(content)
-    path.write_text(json.dumps(sealed(content) if seal else content), encoding="utf-8")
+    path.write_text(json.dumps(with_checksum(content) if seal else content), encoding="utf-8")
 
 
 def test_bits_and_loss_follow_from_the_widths() -> None:

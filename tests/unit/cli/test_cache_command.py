@@ -14,7 +14,7 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.readings import fitted_probe
-from quantdrift.engine.sensitivity.problem import KeptArrays
+from quantdrift.engine.sensitivity.problem import CachedArrays
 from quantdrift.engine.shards import KeptShards
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
@@ -33,7 +33,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         layer = LayerCandidate(name=f"layer {number}", quantized=quantized)
         LayerStore(root, key_of(kind=2)).write(number, layer)
     for name in ("gap", "sqnr"):
-        KeptArrays(root, key_of(kind=3)).get(name, lambda: np.ones(4))
+        CachedArrays(root, key_of(kind=3)).get(name, lambda: np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
     shard = Shard(url="a.parquet", digest="ab", size=1, start=0, n=2, row=0)
     KeptShards(root / "shards", key=key_of(kind=5)).write(shard, b"two names and a state")

@@ -9,12 +9,12 @@ from typer.main import get_command
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import app
-from quantdrift.show.output import Shown, emit, form_of
+from quantdrift.show.output import Output, emit, form_of
 from quantdrift.show.tables import Grid
 from support.command_line import cli
 from support.places import ROOT
 
-SHOWN = Shown(
+SHOWN = Output(
     data={"flips": 3},
     title="a title",
     grids=[Grid(head=["run", "value"], rows=[["a\x1b[31m|b", "0.5 (0.4 to 0.6)"]], stacked=True, lines=["below"])],

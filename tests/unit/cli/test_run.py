@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.cli.measuring import RUNS, default_place
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_pair
@@ -34,7 +34,7 @@ def lies(place: Path, fingerprint: str, **more: Any) -> Path:
         "times": {"finished": "2026-11-20T18:23:00+00:00"},
     }
     place.mkdir(parents=True)
-    (place / "run.json").write_text(json.dumps(sealed(record)))
+    (place / "run.json").write_text(json.dumps(with_checksum(record)))
     return place
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cosine
 
 from quantdrift.base.errors import QuantDriftError, ScoreError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.features.canary.record import TEXTS, Canary, Role, Vectors, compare, make, moved
 from support.embedding_server import of_letters
 
@@ -95,11 +95,11 @@ def test_what_moved_is(seed: int, scale: float) -> None:
 
 
 def _with(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda content: sealed(content | changed)
+    return lambda content: with_checksum(content | changed)
 
 
 def _text(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda content: sealed(content | {"texts": [content["texts"][0] | changed, *content["texts"][1:]]})
+    return lambda content: with_checksum(content | {"texts": [content["texts"][0] | changed, *content["texts"][1:]]})
 
 
 @pytest.mark.parametrize(

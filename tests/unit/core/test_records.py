@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import MAX_DEPTH, check_seal, parse_json, read_json, sealed, whole_file, write_text
+from quantdrift.base.records import (
+    MAX_DEPTH,
+    check_checksum,
+    parse_json,
+    read_json,
+    whole_file,
+    with_checksum,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -95,10 +103,10 @@ def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) ->
 
 def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
     content = {"b": [1, 2.5, "é"], "a": {"x": None}, "threshold": 0.1 + 0.2}
-    whole = sealed(content)
-    check_seal(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
+    whole = with_checksum(content)
+    check_checksum(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
     assert list(whole)[-1] == "digest"
-    assert sealed(whole) == whole
+    assert with_checksum(whole) == whole
     for other in (
         {**whole, "b": [1, 2.5, "e"]},
         {**whole, "threshold": 0.3},
@@ -109,4 +117,4 @@ def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
         {**whole, "digest": None},
     ):
         with pytest.raises(ValueError, match="digest"):
-            check_seal(other)
+            check_checksum(other)

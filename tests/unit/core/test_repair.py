@@ -10,15 +10,15 @@ from quantdrift.features.repair.choice import (
     Deployment,
     Goals,
     against_plain,
-    allocated_way,
+    allocated_configuration,
     best,
     check_plain,
     chosen_apart,
     deployments,
-    finer_ways,
+    finer_configurations,
     front,
-    guided_way,
-    uniform_ways,
+    guided_configuration,
+    uniform_configurations,
 )
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.statistics.estimates import Estimate
@@ -63,31 +63,33 @@ def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
 
 
 def test_the_plain_scheme_comes_first_and_every_way_once() -> None:
-    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g64"), ["hqq", "rtn"])]
+    ways = [str(way) for way in uniform_configurations(parse_scheme("W4-g64"), ["hqq", "rtn"])]
     assert ways == ["W4-g64-rtn", "W4-g64-hqq"]
-    assert [str(way) for way in finer_ways(parse_scheme("W4-g64"))] == ["W4-g32-rtn"]
-    assert [way.group_size for way in finer_ways(parse_scheme("W4-channel"))] == [64, 32]
-    assert finer_ways(parse_scheme("W4-g32")) == []
+    assert [str(way) for way in finer_configurations(parse_scheme("W4-g64"))] == ["W4-g32-rtn"]
+    assert [way.group_size for way in finer_configurations(parse_scheme("W4-channel"))] == [64, 32]
+    assert finer_configurations(parse_scheme("W4-g32")) == []
 
 
 def test_options_of_a_quantizer_stay_with_it() -> None:
-    ways = [str(way) for way in uniform_ways(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"])]
+    ways = [
+        str(way) for way in uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"])
+    ]
     assert ways == ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"]
 
 
 def test_rounding_is_guided_where_a_quantizer_weighs_errors() -> None:
-    assert [str(guided_way(parse_scheme(each))) for each in ("W4-g64-gptq_ao", "W3-adaround+seed=1")] == [
+    assert [str(guided_configuration(parse_scheme(each))) for each in ("W4-g64-gptq_ao", "W3-adaround+seed=1")] == [
         "W4-g64-gptq_ao+guided=gap",
         "W3-g128-adaround+guided=gap+seed=1",
     ]
-    assert [guided_way(parse_scheme(each)) for each in ("W4", "W4-hqq", "W4-gptq+guided")] == [None] * 3
+    assert [guided_configuration(parse_scheme(each)) for each in ("W4", "W4-hqq", "W4-gptq+guided")] == [None] * 3
 
 
 def test_widths_lie_around_the_budget() -> None:
-    way = allocated_way(parse_scheme("W4-gptq+seed=1"), 4.125)
+    way = allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)
     assert str(way) == "W4.125-g128-gptq+gap+seed=1+widths=2,3,4,5,6,8"
-    assert allocated_way(parse_scheme("W2"), 1.9) is None
-    assert allocated_way(parse_scheme("W8"), 8.0) is None
+    assert allocated_configuration(parse_scheme("W2"), 1.9) is None
+    assert allocated_configuration(parse_scheme("W8"), 8.0) is None
 
 
 def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:

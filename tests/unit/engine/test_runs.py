@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence
@@ -122,7 +122,7 @@ def test_a_record_of_another_shape_is_refused_when_it_is_read(
     tmp_path: Path, evidence: Evidence, changes: dict[str, Any]
 ) -> None:
     run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
-    (run.path / "run.json").write_text(json.dumps(sealed({**run.record, **changes})))
+    (run.path / "run.json").write_text(json.dumps(with_checksum({**run.record, **changes})))
     with pytest.raises(RunError, match=r"run\.json is damaged"):
         read_run(run.path)
     if "files" not in changes:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.engine.weights import left_as_it_was
+from quantdrift.engine.weights import restoring
 
 
 def model() -> nn.Module:
@@ -21,7 +21,7 @@ def test_attributes_hooks_modules_and_settings_come_back(error: type[BaseExcepti
     found, seen = model(), []
     first = found[0]
     first.register_forward_hook(lambda *_: seen.append("mine"))
-    with nullcontext() if error is None else pytest.raises(error), left_as_it_was(found):
+    with nullcontext() if error is None else pytest.raises(error), restoring(found):
         found.train()
         found.is_quantized = True  # type: ignore[assignment]  # what optimum sets
         found.config.use_cache = False

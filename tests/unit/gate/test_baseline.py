@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
 from support.comparison_samples import evidence_of
@@ -113,7 +113,7 @@ def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
     with pytest.raises(RunError):
         read_baseline(path)
     with suppress(ValueError):  # NaN has no seal
-        path.write_text(json.dumps(sealed(content)), encoding="utf-8")
+        path.write_text(json.dumps(with_checksum(content)), encoding="utf-8")
     with pytest.raises(RunError) as stopped:
         read_baseline(path)
     assert told in str(stopped.value)

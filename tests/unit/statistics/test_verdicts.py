@@ -31,7 +31,7 @@ from support.paired_values import Floats, rates
 
 ALPHA = 0.05
 LEVELS = (0.05, 0.05 / 8, 0.001)
-WAYS: tuple[Better, ...] = ("lower", "higher")
+CONFIGURATIONS: tuple[Better, ...] = ("lower", "higher")
 
 
 def p_rate(worse: int, improved: int, n: int, margin: float) -> float:
@@ -171,7 +171,7 @@ def test_the_two_sided_means_are_twice_the_smaller_one(n: int) -> None:
     for shift in (-0.3, 0.0, 0.2):
         a = rng.random(n)
         b = a + rng.normal(shift, 0.5, n)
-        sides = [mean_worse(a, b, better=way, seed=2) for way in WAYS]
+        sides = [mean_worse(a, b, better=way, seed=2) for way in CONFIGURATIONS]
         assert randomization_test(a, b, seed=2) == min(1, 2 * min(sides))
     for worse in range(5):  # of zeros and ones both tests are one
         a, b = rates(worse, 4 - worse, 30)

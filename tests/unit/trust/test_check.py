@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError, ScoreError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics.conformal import ExchangeabilityWarning, StabilityError, Statistic
 from quantdrift.trust.check import StabilityCheck
@@ -140,7 +140,7 @@ def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> 
 def test_what_is_damaged_or_was_changed_is_refused(path: Path, name: str, value: Any) -> None:
     check().save(path)
     content = json.loads(path.read_text())
-    for changed in ({**content, name: value}, sealed({**content, name: value})):
+    for changed in ({**content, name: value}, with_checksum({**content, name: value})):
         path.write_text(json.dumps(changed))
         with pytest.raises(StabilityError, match=r"is damaged|format version 2"):
             StabilityCheck.load(path)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
-from quantdrift.base.records import sealed
+from quantdrift.base.records import with_checksum
 from quantdrift.runs.identity import Identity
 from quantdrift.trust.router import GapRouter, recovery_threshold
 from support.routing_samples import classified
@@ -80,6 +80,6 @@ def test_a_router_is_kept_with_what_it_was_set_on(tmp_path: Path) -> None:
         GapRouter.load(path, spec="vit@W4")
     content = json.loads(path.read_text())
     for change in ({"score": "margin"}, {"threshold": True}, {"threshold": None}, {"origin": {"who": 1}}):
-        path.write_text(json.dumps(sealed({**content, **change})))
+        path.write_text(json.dumps(with_checksum({**content, **change})))
         with pytest.raises(RunError, match="damaged"):
             GapRouter.load(path)

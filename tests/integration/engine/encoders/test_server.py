@@ -16,7 +16,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.engine import store as embeddings
-from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import read_endpoint
@@ -112,8 +112,8 @@ def test_a_hostile_server_costs_little_time_and_memory(
     server: Server, answer: Callable[[Request], None], message: str
 ) -> None:
     server.always = answer
-    patience = Patience(sleep=lambda _seconds: None, timeout=0.2 if "0.2 s" in message else 60)
-    client = EndpointClient(read_endpoint(server.name("one")), key=KEY, patience=patience)
+    retry_policy = RetryPolicy(sleep=lambda _seconds: None, timeout=0.2 if "0.2 s" in message else 60)
+    client = EndpointClient(read_endpoint(server.name("one")), key=KEY, retry_policy=retry_policy)
     began = time.perf_counter()
     tracemalloc.start()
     try:

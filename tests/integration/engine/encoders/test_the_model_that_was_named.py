@@ -70,12 +70,12 @@ def quantized(folder: Path) -> Any:
     )
 
 
-WAYS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": measured, "A vs B": compared, "quantize": quantized}
+CONFIGURATIONS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": measured, "A vs B": compared, "quantize": quantized}
 
 
-@pytest.fixture(params=list(WAYS))
+@pytest.fixture(params=list(CONFIGURATIONS))
 def way(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
-    return WAYS[request.param]
+    return CONFIGURATIONS[request.param]
 
 
 # --- weights that no file holds -------------------------------------------------------------------
