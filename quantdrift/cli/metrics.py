@@ -44,7 +44,7 @@ def command(
     """Compute metrics again from run folders, without the model (and without torch).
 
     One run: every metric with its interval and meaning. Several: one row per run, with flip@1, separation,
-    relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and coverage@0.10 in place of the last
+    relative.ndcg@10 and gold_lost@1 unless -m names others; change.accuracy and coverage@0.10 in place of the last
     two if all runs are on classification data. With --by, every input of every run counts once, and without -m the
     metrics are flip@1, harm and benefit.
     """

@@ -266,7 +266,7 @@ def _table(path: Path) -> Any:
 SEARCH = (f"flip@1 no worse by {MARGIN}", "gold_lost@10 no worse by 0.05", f"ndcg@10 no worse by {MARGIN}")
 CLASSES = (f"flip@1 no worse by {MARGIN}", f"accuracy no worse by {MARGIN}")
 NO_LABELS = (f"flip@1 no worse by {MARGIN}",)
-"""docs/gate.md has their false alarms and their power. Without any difference 99 inputs show "no
+"""docs/reference/gate.md has their false alarms and their power. Without any difference 99 inputs show "no
 worse by 0.03", and 59 "by 0.05": gold_lost@10 is defined for those of 100 that found something."""
 
 _STORED = ("flip@1", "gold_lost@1", "gold_lost@5", "gold_lost@10", "ndcg@10", "recall@10", "mrr@10")

@@ -1,6 +1,6 @@
 """Two sentence encoders made from scratch in minutes: `python encoders.py FROM TO`, of folders in BEIR's layout.
 
-They are subjects of docs/results.md, and no good retrievers: they have other shapes than MiniLM.
+They are subjects of docs/measured/results.md, and no good retrievers: they have other shapes than MiniLM.
 """
 
 import json
