@@ -129,7 +129,7 @@ def paired_results(
         flip, noise = drift["flip@1"].value, drift["noise_floor"].value
         told = "undefined" if flip is None else f"{100 * flip:.1f} % of {found.evidence.n_inputs:,} queries"
         floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-        print_line(f"drift of {clean(str(pair.spec))}: another first answer for {told}{floor}", error=True)
+        print_line(f"drift of {clean(str(pair.spec))}: another top-1 for {told}{floor}", error=True)
     return PairedResults(found.results("candidate"), drift)
 
 

@@ -148,7 +148,7 @@ def _summary(scores: Mapping[str, Any]) -> str:
         return f"main score {low}, at full precision {full}"
     noise = scores["drift_noise_floor"]
     floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-    return f"another first answer for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs{floor}"
+    return f"another top-1 for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs{floor}"
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:

@@ -64,7 +64,7 @@ class Drift:
 
     @property
     def changed(self) -> list[Changed]:
-        """The inputs whose first answer changed: right ones that became wrong first."""
+        """The inputs whose top-1 changed: right ones that became wrong first."""
         return [each for evidence in self.target.evidence for each in changed_inputs(evidence)]
 
     @tersely
@@ -215,7 +215,7 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
     how = "measured before" if drift.kept else "measured now"
     line = (
         f"{item.nodeid}: {shown(drift.spec)} on {shown(drift.data)} ({how}): {result.n_changed:,} of "
-        f"{result.n_inputs:,} first answers changed; {result.verdict}"
+        f"{result.n_inputs:,} top-1 answers changed; {result.verdict}"
     )
     _note(drift, passed=result.exit_code == 0, line=line, update=None)
     # for JUnit: who, on what, the verdict, and the metrics that are read first

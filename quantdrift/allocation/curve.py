@@ -68,7 +68,7 @@ class Point:
 
     Attributes:
         bits_per_weight: over the linear layers, codes alone.
-        flips: rate of inputs with another first answer, with the signs that rounding has here.
+        flips: rate of inputs with another top-1, with the signs that rounding has here.
         chance: the same if sign and size of every layer's shift were left to chance (`flip_chances`), which varies
             less with the inputs that happen to be drawn.
         shift: median over inputs of |shift| of the gap to the runner-up, in units of the score.
@@ -87,7 +87,7 @@ class Point:
 
 
 def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which inputs get another first answer, bool [n_inputs]: min over contenders of gap + shift < 0.
+    """Which inputs get another top-1, bool [n_inputs]: min over contenders of gap + shift < 0.
 
     A document beyond the contenders that are watched is not seen, so the rate is too low by those inputs which flip
     to one of these alone.

@@ -42,7 +42,7 @@ def command(
         default=4.5,
     ),
     recover: float = option(
-        "S: Find the smallest threshold that corrects this share of the changed answers; of a search, by rescoring "
+        "S: Find the smallest threshold that corrects this share of the top-1 changes; of a search, by rescoring "
         "the first 10 results.",
         default=0.9,
     ),
@@ -54,9 +54,9 @@ def command(
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
     The quantized model answers every input; where its first two scores are close, the original is asked too. The cost
-    relative to full precision is 1 / speed-up + routed share. The table shows how many changed answers are corrected,
+    relative to full precision is 1 / speed-up + routed share. The table shows how many top-1 changes are corrected,
     and how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost). Recommended is what
-    gives back --recover of the changed answers at the least cost: to route, to spend more bits (quantdrift allocate),
+    gives back --recover of the top-1 changes at the least cost: to route, to spend more bits (quantdrift allocate),
     or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
@@ -127,7 +127,7 @@ def _router(studied: RoutedRun, score: ConfidenceName, percentile: float | None)
         threshold = studied.operating.threshold
     else:
         raise QuantDriftError(
-            "no threshold is shown to give back so many changed answers of new inputs (none or too few changed here: "
+            "no threshold is shown to give back so many top-1 changes of new inputs (none or too few changed here: "
             "90 % takes 9, 99 % takes 99; or of a search the table's ceiling is lower); give a smaller --recover, more "
             "inputs, or a --percentile"
         )
@@ -182,7 +182,7 @@ def _tables(run: RoutedRun, *, share: float, speed_up: float, even: float) -> It
     if run.advice.choices:
         yield Grid(
             title=f"{run.name}: what to do",
-            head=["choice", "changed answers given back", "cost" if run.logits else "cost of encoding queries"],
+            head=["choice", "top-1 changes given back", "cost" if run.logits else "cost of encoding queries"],
             rows=[
                 [one.what, percent(one.changes) + (" (predicted)" if one.predicted else ""), percent(one.cost)]
                 for one in run.advice.choices

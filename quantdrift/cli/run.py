@@ -96,7 +96,7 @@ def command(options: RunOptions) -> Output:
     folder or at a URL that fsspec reads (s3://, hf://): --workers N, or --engine ray for many machines.
 
     The run folder holds evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
-    run.json (spec, versions, metrics with intervals). To see the changed answers: quantdrift show RUN. More metrics,
+    run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. More metrics,
     without the model: quantdrift metrics RUN
     """
     pair = parse_pair(options.spec)

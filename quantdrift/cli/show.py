@@ -44,7 +44,7 @@ def command(
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
     out: Path | None = option("-o --out FILE: Write all of them as CSV, with whole texts, for a spreadsheet."),
 ) -> Output:
-    """The inputs whose first answer changed, with their texts: harmful changes first.
+    """The inputs whose top-1 changed, with their texts: harmful changes first.
 
     Of every input: the reference's first answer and the candidate's, their scores, whether they are relevant, and the
     gap between the reference's first two, alone and in units of 2 epsilon (the separation ratio). Among changes of
@@ -67,7 +67,7 @@ def command(
         write_text(out, _csv(listed, texts), what="the changed inputs")
     kinds = [one.kind for one in every]
     counts = {} if set(kinds) <= {None} else {each: kinds.count(each) for each in KINDS}
-    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another first answer"
+    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
     parts = ", ".join(f"{count:,} {each}" for each, count in counts.items())
     lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
     rows = [list(changed_row(one, texts, exact=evidence.exact)) for one in listed]

@@ -1,4 +1,4 @@
-"""Metrics within buckets of inputs: change rate and harm by separation, by contenders.
+"""Metrics within buckets of inputs: top-1 change rate and harm by separation, by contenders.
 
 Source: paper, appendix, the tables of flips against relevance and of rates by contender count.
 """

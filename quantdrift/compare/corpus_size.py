@@ -28,7 +28,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEffect:
-    """Change rate and separation of the same queries at two corpus sizes.
+    """Top-1 change rate and separation of the same queries at two corpus sizes.
 
     Attributes:
         small: documents of the smaller corpus.
@@ -67,7 +67,7 @@ class SizeEffect:
 
     @property
     def flip_moved(self) -> int:
-        """1 if the change rate rose with the corpus, -1 if it fell, 0 if neither was seen."""
+        """1 if the top-1 change rate rose with the corpus, -1 if it fell, 0 if neither was seen."""
         return int(np.sign(self.only_large - self.only_small)) if self.p_flip < LEVEL else 0
 
     @property
@@ -77,7 +77,7 @@ class SizeEffect:
 
     @property
     def follows_separation(self) -> bool | None:
-        """Whether the change rate moved and the separation the other way; None if it stayed."""
+        """Whether the top-1 change rate moved and the separation the other way; None if it stayed."""
         return self.flip_moved == -self.separation_moved if self.flip_moved else None
 
     def to_json(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class SizeEffect:
             f"{100 * (end or 0):+.1f}" for end in (self.change.value, self.change.low, self.change.high)
         )
         moved = {
-            1: f"The change rate rises with the corpus, from {small} to {large}.",
-            -1: f"The change rate falls as the corpus grows, from {small} to {large}.",
-            0: f"The change rate is not seen to move: {small} and {large}, a difference of {value} points "
+            1: f"The top-1 change rate rises with the corpus, from {small} to {large}.",
+            -1: f"The top-1 change rate falls as the corpus grows, from {small} to {large}.",
+            0: f"The top-1 change rate is not seen to move: {small} and {large}, a difference of {value} points "
             f"(95 % interval {low} to {high}).",
         }
         way = {1: "rose", -1: "fell", 0: "did not move either way"}[self.separation_moved]

@@ -164,7 +164,7 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     ]
     if differ := int((names[0] != names[1]).sum()):
         notes.append(
-            f"the reference itself gives another first answer on {differ:,} of {one.n_inputs:,} "
+            f"the reference itself gives another top-1 on {differ:,} of {one.n_inputs:,} "
             "inputs (its scores are not the same to the last bit in both runs)"
         )
     return one, other, notes

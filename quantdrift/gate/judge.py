@@ -98,7 +98,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """An input whose first answer changed.
+    """An input whose top-1 changed.
 
     Attributes:
         changed: what gave way to what.
@@ -183,7 +183,7 @@ class Matched:
         before: the baseline, in the order of `now`.
         differs: what makes the two incomparable, one line each; empty if nothing does.
         notes: what to know, one sentence each, without a full stop.
-        n_answers_changed: inputs to which the candidate now gives another first answer than it did.
+        n_answers_changed: inputs to which the candidate now gives another top-1 than it did.
         same_candidate: whether its weights, or of a finished run its file, are known to be those of the baseline.
     """
 
@@ -284,7 +284,7 @@ def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None
 
 
 def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[tuple[Worst, ...], int, int | None]:
-    """Inputs whose first answer changed: right ones that became wrong, new ones, largest leads."""
+    """Inputs whose top-1 changed: right ones that became wrong, new ones, largest leads."""
     same, found = None, []
     if baseline is not None:
         answers = zip(baseline.input_ids, baseline.answers, strict=True)
@@ -323,7 +323,7 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
     # of both arms, or of both at once where they are the same
     answers = [[(text.split(">")[0], text.split(">")[-1]) for text in each.answers] for each in (one, other)]
     moved, answered = (sum(x[arm] != y[arm] for x, y in zip(*answers, strict=True)) for arm in (0, 1))
-    moves = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
+    moves = f"the reference gives another top-1 on {moved:,} of {len(rows):,} inputs"
     if moved > _OTHER_REFERENCE * len(rows):
         differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
     elif moved:

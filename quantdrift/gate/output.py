@@ -71,7 +71,7 @@ def sentences(result: GateResult) -> list[str]:
     """What changed, what each rule that does not pass means, what to do, what to know."""
     n, changed, moved = _inputs(result.n_inputs), result.n_changed, result.n_answers_changed
     new = f"; {result.n_new:,} of them had not in the baseline" if changed and result.n_new is not None else ""
-    lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another first answer than the reference{new}."]
+    lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
     if moved is not None:
         lines.append(f"On {_inputs(moved)} the candidate answers otherwise than in the baseline.")
     for each in result.judgements:

@@ -381,14 +381,14 @@ def coverage_chart(curves: Sequence[Curve]) -> Figure:
 
 
 def routing_chart(curves: Sequence[Curve]) -> Figure:
-    """How many changed answers come back, by the share of inputs that full precision answers."""
+    """How many top-1 changes come back, by the share of inputs that full precision answers."""
     return _curves(
         curves,
         name="routing",
         title="What asking full precision again gives back",
         x="inputs asked again, least sure first",
         x_axis={"axis": PERCENT},
-        y="changed answers that come back",
+        y="top-1 changes that come back",
         caption="The inputs on which the candidate is least sure are answered by full precision again; of a search, it "
         "orders the candidate's first items. The dotted line is what a random choice of inputs would give back.",
         diagonal=True,

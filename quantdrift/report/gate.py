@@ -171,7 +171,7 @@ def _sentence(result: GateResult) -> str:
 def _numbers(result: GateResult) -> Iterator[Number]:
     passed = sum(each.outcome == "pass" for each in result.judgements)
     yield Number(label="rules that pass", value=f"{passed:,} of {len(result.judgements):,}")
-    yield Number(label="changed answers", value=f"{result.n_changed:,}", note=f"of {result.n_inputs:,} inputs")
+    yield Number(label="top-1 changes", value=f"{result.n_changed:,}", note=f"of {result.n_inputs:,} inputs")
     if result.n_new is not None:
         yield Number(label="new changes", value=f"{result.n_new:,}", note="not changed in the baseline")
     if result.n_answers_changed is not None:

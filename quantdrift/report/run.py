@@ -27,7 +27,7 @@ from quantdrift.spec.grammar import Spec, parse_pair
 _MOST_BITS = 7.5
 _FIRST_NUMBERS = ("flip@1", "noise_floor", "change.accuracy", "change.ndcg@10", "gold_lost@1", "at_risk")
 _CALLED = {
-    "flip@1": "changed answers",
+    "flip@1": "top-1 changes",
     "noise_floor": "noise floor",
     "change.accuracy": "accuracy moves by",
     "change.ndcg@10": "nDCG@10 moves by",
@@ -58,7 +58,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
     found, classes = verdict(record), classifies(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
-    what = f"set of first {k} answers" if k > 1 else "class" if classes else "first answer"
+    what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
     reference, _, candidate = str(record["spec"]).partition(" vs ")
     arms = (reference, candidate) if candidate else ("full precision", reference.rpartition("@")[2])
     listed = Section(

@@ -221,7 +221,7 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
 
     heads: Mapping[Tone, str] = {
         "good": "Safe to deploy, by every run",
-        "warn": "Changed first answers, and no loss that is shown",
+        "warn": "Top-1 changes, and no loss that is shown",
         "plain": "Too few inputs to tell, in at least one run",
         "bad": "A loss that is shown in at least one run",
     }
@@ -246,7 +246,7 @@ def _numbers(results: Sequence[Result], told: Counter[Tone]) -> Iterator[Number]
         note = "most that full precision changes when it is run twice"
         yield Number(label="noise floor", value=percent(max(floors, key=lambda each: each[0])[0]), note=note)
     if flips := values("flip@1"):
-        for label, pick in (("fewest changed answers", min), ("most changed answers", max)):
+        for label, pick in (("fewest top-1 changes", min), ("most top-1 changes", max)):
             value, one = pick(flips, key=lambda each: each[0])
             yield Number(label=label, value=percent(value), note=named(one))
     if lost := values("gold_lost@1"):

@@ -41,7 +41,7 @@ def _rate(result: Result, metric: str) -> float | None:
 
 
 HEATS: Mapping[str, tuple[str, str, Callable[[float], float]]] = {
-    "flip@1": ("changed first answers, %", "{:.1f}", lambda value: sqrt(value / 100)),
+    "flip@1": ("top-1 changes, %", "{:.1f}", lambda value: sqrt(value / 100)),
     "gold_lost@1": ("relevant first answers lost, %", "{:.1f}", lambda value: sqrt(value / 100)),
     "change.ndcg@10": ("change of nDCG@10", "{:+.3f}", lambda value: sqrt(max(0.0, -value))),
     "change.accuracy": ("change of accuracy, points", "{:+.1f}", lambda value: sqrt(max(0.0, -value / 100))),
@@ -189,7 +189,7 @@ _HOW = {False: "Bars are 95 % intervals.", True: "Points are means over the corp
 
 
 def change_rates(results: Sequence[Result]) -> Figure:
-    """Change rate by quantizer and width, with intervals and the noise floor."""
+    """Top-1 change rate by quantizer and width, with intervals and the noise floor."""
     rates = [one for one in averaged(results, "flip@1") if one.scheme.criterion is None]
     many = len({one.scheme.group_size for one in rates}) > 1
     values: list[dict[str, Any]] = [
@@ -215,7 +215,7 @@ def change_rates(results: Sequence[Result]) -> Figure:
             n="runs:d",
         ),
     }  # fmt: skip
-    y = {"field": "rate", "type": "quantitative", "title": "changed first answers", "axis": PERCENT}
+    y = {"field": "rate", "type": "quantitative", "title": "top-1 changes", "axis": PERCENT}
     layer: list[dict[str, Any]] = [
         {
             "mark": {"type": "rule", "strokeWidth": 2},
@@ -230,14 +230,14 @@ def change_rates(results: Sequence[Result]) -> Figure:
         layer += marked("y", max(floors), "noise floor")
     return Figure(
         name="change-rates",
-        title="Changed first answers by quantizer and width",
+        title="Top-1 changes by quantizer and width",
         caption=f"{_HOW[any(one.n > 1 for one in rates)]} Lower is better.{told}",
         spec=by_model(models, {"width": WIDE, "height": 300, "layer": layer}, values),
     )
 
 
 def pareto(results: Sequence[Result]) -> Figure:
-    """Bits per weight against changed answers; what nothing beats is joined, and allocations have another mark."""
+    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark."""
     rates = [one for one in averaged(results, "flip@1") if one.bits is not None]
     values: list[dict[str, Any]] = []
     for one in rates:
@@ -270,7 +270,7 @@ def pareto(results: Sequence[Result]) -> Figure:
         "title": "bits per weight, scales counted",
         "scale": {"zero": False, "nice": True, "padding": 24},
     }
-    y = {"field": "rate", "type": "quantitative", "title": "changed first answers", "axis": PERCENT}
+    y = {"field": "rate", "type": "quantitative", "title": "top-1 changes", "axis": PERCENT}
     told = tooltip(
         model="model", scheme="scheme", bits="bits per weight:.2f", rate="changed:.1%", low="from:.1%", high="to:.1%"
     )
@@ -306,7 +306,7 @@ def pareto(results: Sequence[Result]) -> Figure:
     return Figure(
         name="pareto",
         title="What bits buy",
-        caption="Each point is a scheme: its bits per weight, and the changed first answers"
+        caption="Each point is a scheme: its bits per weight, and the top-1 changes"
         f"{', mean over the corpora' if any(one.n > 1 for one in rates) else ''}. Left and low is best. The line joins "
         "the schemes that no other one beats in both; the others are pale.",
         spec=by_model(models, {"width": WIDE, "height": 300, "layer": layer}, values),

@@ -1,4 +1,4 @@
-"""The inputs of a run whose first answers changed, and all inputs as a data frame."""
+"""The inputs of a run whose top-1 changed, and all inputs as a data frame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("harmful", "neutral", "beneficial")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """An input whose first answer changed; with a cut-off k, the set of its first k.
+    """An input whose top-1 changed; with a cut-off k, the set of its first k.
 
     Attributes:
         input_id: its name.

@@ -186,7 +186,7 @@ class Run:
         return verdict(self.record)
 
     def changed(self, k: int = 1) -> list[Changed]:
-        """The inputs whose first answer changed: relevant ones lost first, then the largest gaps.
+        """The inputs whose top-1 changed: relevant ones lost first, then the largest gaps.
 
         Args:
             k: how many of the first ranks are looked at, as a set.
@@ -201,7 +201,7 @@ class Run:
     def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """One row per input, as a data frame of pandas.
 
-        The index is the input's id. `flip` says whether the first answer changed; `gap`, `candidate_gap`, `epsilon`
+        The index is the input's id. `flip` says whether the top-1 changed; `gap`, `candidate_gap`, `epsilon`
         and `S` are in score units, `separation` = gap / (2 epsilon); `reference` and `candidate` are the first
         answers, `reference_score` and `candidate_score` what each arm gave to its own, `reference_relevant` and
         `candidate_relevant` are missing where an input has no labels. Every metric gets a column of its name.

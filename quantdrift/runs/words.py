@@ -181,7 +181,7 @@ def verdict(record: Record) -> Verdict:
     name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
     step = found.get(change)
     word = standing(flip, noise=noise, change=step)
-    told = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'first answer'}"
+    told = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'top-1'}"
     if flip.low is not None and flip.high is not None:
         told += f" ({percent(flip.low)} to {percent(flip.high)}"
         told += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
@@ -190,7 +190,7 @@ def verdict(record: Record) -> Verdict:
     else:
         moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
         told += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
-    rule = f"{100 * MARGIN:g} % of changed answers and {MARGIN:g} of {name} are let pass"
+    rule = f"{100 * MARGIN:g} % of top-1 changes and {MARGIN:g} of {name} are let pass"
     return Verdict(word=word, sentence=f"{told}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
 
 
@@ -210,7 +210,7 @@ def findings(record: Record) -> Iterator[str]:
         n = metrics["flip@1"]["n"]
         yield (
             f"{round(flip * n):,} of {n:,} inputs ({percent(flip)}) have another "
-            f"{'class' if classes else 'first answer'} than {'of the reference' if served else 'at full precision'}"
+            f"{'class' if classes else 'top-1'} than {'of the reference' if served else 'at full precision'}"
             + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
         )
     yield from _on_ties(metrics, flip)

@@ -122,7 +122,7 @@ significantly worse), "underpowered" (neither, with fewer inputs than it takes) 
 
 
 MARGIN = 0.03
-"""What is let pass where nobody says: a share of changed answers, and a loss of nDCG or accuracy."""
+"""What is let pass where nobody says: a share of top-1 changes, and a loss of nDCG or accuracy."""
 
 Standing = Literal["safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to tell"]
 """What one candidate comes to, by `standing`."""
@@ -140,7 +140,7 @@ def standing(
     - too few inputs to tell: the intervals leave open which of these it is.
 
     Args:
-        flip: the share of changed first answers.
+        flip: the share of top-1 changes.
         noise: the share that the reference changes by itself, where it was measured.
         change: by how much nDCG or accuracy moved, where there are labels.
         margin: the share, and the loss, that are let pass.

@@ -2,7 +2,7 @@
 
 A query whose gap is small is encoded at full precision, and the k documents that the candidate found are compared
 with it again by full-precision embeddings. What the candidate did not find among its first k cannot come back: the
-share of changed first answers whose true first item is there is the ceiling.
+share of top-1 changes whose true first item is there is the ceiling.
 
 All of it is computed from stored evidence, which holds the reference's scores of the candidate's first items.
 """
@@ -88,7 +88,7 @@ class Rescoring:
         k: how many of the candidate's first items are rescored.
         encoded: share of the queries that are encoded at full precision, 0 to 1.
         documents: documents compared at full precision, per query of the run (no document is encoded).
-        restored: share of the changed first answers that become the reference's again; None if none changed.
+        restored: share of the top-1 changes that become the reference's again; None if none changed.
         ceiling: the same if every query were rescored: share whose reference's first item is among the k.
         change: mean nDCG@10 after rescoring minus the candidate's; None without labels or ten stored ranks.
         loss: the reference's minus the candidate's: what there was to gain.

@@ -85,12 +85,12 @@ class GapRouter(Threshold):
     def at_recovered_share(
         cls, slice_: Evidence | tuple[Any, Any], share: float = 0.9, score: ConfidenceName = "gap"
     ) -> GapRouter:
-        """Set the smallest threshold that routes a share of the changed answers of a slice.
+        """Set the smallest threshold that routes a share of the top-1 changes of a slice.
 
         Args:
             slice_: evidence of a run, or the scores of reference and candidate, each [n, n_items]. Labels are not
                 looked at.
-            share: of the inputs whose first answer changed, above 0 and at most 1.
+            share: of the inputs whose top-1 changed, above 0 and at most 1.
             score: which confidence.
 
         Returns:
@@ -122,9 +122,9 @@ def percentile_threshold(confidence: Floats, percentile: float) -> float:
 
 
 def recovery_threshold(confidence: Floats, changed: NDArray[np.bool_], share: float) -> float:
-    """The smallest threshold that routes at least a share of the changed answers.
+    """The smallest threshold that routes at least a share of the top-1 changes.
 
-    With c the confidences of the changed answers in increasing order and m their number, the next number above
+    With c the confidences of the top-1 changes in increasing order and m their number, the next number above
     c[ceil(share m)]: inputs are routed strictly below the threshold.
     """
     if not 0 < share <= 1:
@@ -132,7 +132,7 @@ def recovery_threshold(confidence: Floats, changed: NDArray[np.bool_], share: fl
     least = np.sort(confidence[changed & ~np.isnan(confidence)])
     if not len(least):
         raise QuantDriftError(
-            f"none of the {len(confidence)} first answers changed on this slice, so no threshold "
+            f"none of the {len(confidence)} top-1 answers changed on this slice, so no threshold "
             "can be said to give them back; take more inputs, or a percentile"
         )
     # 0.9 of 10 is 9, not the 10 that a product with its last bit too high would give

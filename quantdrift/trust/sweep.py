@@ -91,8 +91,8 @@ class SweepPoint:
         percentile: of it on the slice, where the threshold is set.
         routed: share of the other inputs that are routed, 0 to 1.
         accuracy: recovered share of the accuracy loss; 1 is all of it, and beyond 1 or below 0 is possible where
-            changed answers were better than before, or are.
-        changes: recovered share of the changed answers, 0 to 1.
+            top-1 changes were better than before, or are.
+        changes: recovered share of the top-1 changes, 0 to 1.
     """
 
     score: ConfidenceName
@@ -171,14 +171,14 @@ def break_even_share(speed_up: float = SPEED_UP) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """The smallest threshold that is expected to give back a share of the changed answers of new inputs.
+    """The smallest threshold that is expected to give back a share of the top-1 changes of new inputs.
 
     Attributes:
         score: which confidence.
         threshold: of it; inputs below are asked again.
         routed: share of the inputs that are asked again, 0 to 1.
         cost: relative to full precision alone; of a search, of encoding queries.
-        changes: share of the changed answers of new inputs that are the reference's again, as is expected.
+        changes: share of the top-1 changes of new inputs that are the reference's again, as is expected.
         low: lower end of the 95 % interval of that share.
         high: its upper end.
         k: of a search, how many of the candidate's first items are rescored.
@@ -199,7 +199,7 @@ def operating_point(
 ) -> OperatingPoint | None:
     """The operating point of a run; None where so many cannot be given back, or too few changed to show it.
 
-    Below the m-th smallest confidence of n changed answers lies, of the changed answers of new inputs like these, a
+    Below the m-th smallest confidence of n top-1 changes lies, of the top-1 changes of new inputs like these, a
     share that is Beta(m, n + 1 - m) distributed, m / (n + 1) on average: never the m / n of the run itself, on which
     the threshold was set.
 
@@ -243,12 +243,12 @@ Fix = Literal["route", "allocate", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One thing that can be done about changed answers.
+    """One thing that can be done about top-1 changes.
 
     Attributes:
         what: in words.
         fix: which fix it is; None for leaving the run as it is, and for full precision alone.
-        changes: share of the changed answers that it gives back, 0 to 1.
+        changes: share of the top-1 changes that it gives back, 0 to 1.
         cost: per input, relative to full precision alone; of a search, of encoding queries.
         predicted: whether `changes` is predicted from the run; else it is counted in it.
     """
@@ -266,10 +266,10 @@ class Advice:
 
     Attributes:
         fix: "route", "allocate" or "nothing".
-        wanted: share of the changed answers that is to come back.
+        wanted: share of the top-1 changes that is to come back.
         choices: what was compared, from the cheapest to full precision.
         by_risk: what the paper's rule says: "route" where fewer inputs are at risk than `limit`, else "allocate".
-        flip_rate: share of the inputs whose first answer changed.
+        flip_rate: share of the inputs whose top-1 changed.
         noise_floor: the same of the reference against itself, if measured.
         at_risk: share of the inputs whose separation ratio is below 1.
         limit: share at risk from which on the paper's rule does not route: where it costs what full precision does,
@@ -292,9 +292,9 @@ class Advice:
         """The advice in words."""
         changed, noise, risk = self.flip_rate, self.noise_floor, self.at_risk
         if self.fix == "nothing":
-            told = f"Recommended: nothing. {_percent(changed.value)} of {changed.n:,} first answers changed"
+            told = f"Recommended: nothing. {_percent(changed.value)} of {changed.n:,} top-1 answers changed"
             return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
-        best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the changed answers"
+        best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
         if best.fix is None:
             nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
             told = f"Recommended: allocate. {nothing}; more bits"
@@ -309,7 +309,7 @@ class Advice:
         interval = f"95 % interval {_percent(risk.low)} to {_percent(risk.high)}"
         return [
             f"{told}{more}.",
-            f"Counted are changed answers and cost. (By the share of inputs at risk alone the paper would {then}: "
+            f"Counted are top-1 changes and cost. (By the share of inputs at risk alone the paper would {then}: "
             f"{_percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {_percent(self.limit)}.{unsure})",
         ]
 
@@ -330,12 +330,12 @@ def advise(
     """Decide between routing, more bits and nothing.
 
     Nothing, if no answer changed or no more than between two runs of the reference. Else the cheapest choice that gives
-    back the wanted share of the changed answers; more bits where none does for less than full precision costs.
+    back the wanted share of the top-1 changes; more bits where none does for less than full precision costs.
 
     Args:
         evidence: of the run.
         point: the routing that gives back the wanted share; None where there is none.
-        wanted: share of the changed answers, above 0 and at most 1.
+        wanted: share of the top-1 changes, above 0 and at most 1.
         bits: per weight, of a run in which nothing but weights was quantized; what one more would give back is then
             predicted, by shifts of the scores that shrink as the grid's steps do. None compares no such choice.
         speed_up: of the candidate over full precision; one more bit slows it down by the bits it reads.

@@ -74,7 +74,7 @@ def command(options: DiagnoseOptions) -> Output:
 def _words(found: Diagnosis) -> Iterator[str]:
     from quantdrift.features.diagnose.diagnosis import ROUNDING
 
-    flips = f"{found.first[0]:,} of {found.n_queries:,} queries have another first answer among these texts"
+    flips = f"{found.first[0]:,} of {found.n_queries:,} queries have another top-1 among these texts"
     if found.before <= ROUNDING and not found.found:
         yield f"Both give the same embeddings (1 - cosine {_distance(found.before)}): there is nothing to explain."
         return

@@ -146,7 +146,7 @@ class Deployment:
         vector_bits: a dimension of the stored embeddings; 0 where none are stored.
         looked: share of the inputs that full precision is asked about again; 0 without.
         cost: time that an input takes, relative to the plain scheme.
-        flips: share of the inputs with another first answer.
+        flips: share of the inputs with another top-1.
         difference: the same less that of the plain scheme, paired; None for the plain scheme itself.
         changed: bool [n_inputs], which.
     """
@@ -247,7 +247,7 @@ def _on(each: Deployment, rows: NDArray[np.bool_]) -> Deployment:
 
 
 def front(found: Sequence[Deployment]) -> list[bool]:
-    """Of each deployment whether no other is as good in bits, cost and changed answers, and better in one."""
+    """Of each deployment whether no other is as good in bits, cost and top-1 changes, and better in one."""
     points = [(each.all_bits, float(each.vector_bits), each.cost, each.rate) for each in found]
 
     def beaten(point: tuple[float, ...]) -> bool:
@@ -289,7 +289,7 @@ class Choice:
     confirmed: Deployment
 
     def shows(self, target: float) -> bool:
-        """Whether the interval of the changed answers ends at a target or below."""
+        """Whether the interval of the top-1 changes ends at a target or below."""
         high = self.confirmed.flips.high
         return high is not None and high <= target
 

@@ -181,7 +181,7 @@ def _found(repair: Repair) -> Grid:
         "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
         + ("; stored: of a dimension of a document's embedding." if stored else "."),
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
-        "* nothing else is as good in size, cost and changed answers.",
+        "* nothing else is as good in size, cost and top-1 changes.",
     ]
     title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)

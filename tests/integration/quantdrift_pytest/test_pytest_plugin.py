@@ -106,7 +106,7 @@ def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Py
             r"E +gold_lost@5 <= 1 .*pass",
             r"E +\d of \d changed inputs, the worst first",
             r".*fail: 1 of 1 rules, ndcg@10 >= 1 \(below the limit\)",
-            r".*test_function: minilm@W2.* first answers changed; fail",
+            r".*test_function: minilm@W2.* top-1 answers changed; fail",
         ]
     )
     text = str(told.stdout)

@@ -204,7 +204,7 @@ def test_what_is_secret_in_a_url_is_refused_and_not_shown_again(name: str) -> No
 
 def test_the_pages_for_users_tell_the_truth() -> None:
     """Rows `SPEC` | `canonical form`, blocks of a spec, carets and a message, and commands."""
-    page = (DOCS / "spec-strings.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "spec-strings.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+@[^`]+)` \| `([^`]+@[^`]+)` \|", page, re.MULTILINE)
     assert len(rows) >= 6
     for text, canonical in rows:
@@ -217,7 +217,7 @@ def test_the_pages_for_users_tell_the_truth() -> None:
         assert caught.value.caret() == f"{text}\n{carets}"
         assert str(caught.value) == message
     for name in ("checkpoints.md", "servers.md"):
-        shown = re.findall(r'quantdrift run "([^"]+)"', (DOCS / name).read_text(encoding="utf-8"))
+        shown = re.findall(r'quantdrift run "([^"]+)"', (DOCS / "guides" / name).read_text(encoding="utf-8"))
         assert len(shown) >= 3
         assert all(isinstance(parse_pair(text), Versus) for text in shown)
 

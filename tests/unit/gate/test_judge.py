@@ -302,7 +302,7 @@ def test_another_reference_is_known_by_its_answers(moved: int, differs: bool) ->
     answers = [answer_of("c", "b")] * moved + old[moved:]
     now, then = (snapshot({"flip@1": ones(100, [])}, answers=held) for held in (answers, old))
     found = match(now, then)
-    told = f"the reference gives another first answer on {moved} of 100 inputs"
+    told = f"the reference gives another top-1 on {moved} of 100 inputs"
     assert any(told in line for line in found.differs) == differs
     assert any(told in line for line in found.notes) == (moved > 0 and not differs)
 

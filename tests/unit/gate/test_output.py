@@ -98,7 +98,7 @@ def test_markdown_by_hand() -> None:
         "| rule | now (95 %) | n (needed) | outcome |\n"
         "|---|---|---|---|\n"
         "| `flip@1 <= 0.25` | 24.4 % (22.3 to 26.6) | 1,509 | pass |\n\n"
-        "- 312 of 1,509 inputs have another first answer than the reference.\n"
+        "- 312 of 1,509 inputs have another top-1 than the reference.\n"
     )
 
 

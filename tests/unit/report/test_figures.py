@@ -98,11 +98,11 @@ def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> N
     assert one.run is not None
     flip, change = (one.run[name].value for name in ("flip@1", "change.ndcg@10"))
     assert flip is not None
-    assert found["e5", "docs", "W3-gptq", "changed first answers, %"]["told"] == f"{100 * flip:.1f}"
-    assert found["e5", "docs", "W3-gptq", "changed first answers, %"]["open"] == f"#{one.cell.name}"
+    assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
+    assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{one.cell.name}"
     assert found["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
-    assert found["e5", "docs", "W2-rtn", "changed first answers, %"]["told"] == "open"
-    shades = [found["e5", "docs", scheme, "changed first answers, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
+    assert found["e5", "docs", "W2-rtn", "top-1 changes, %"]["told"] == "open"
+    shades = [found["e5", "docs", scheme, "top-1 changes, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
     assert shades[0] < shades[1]
 
 

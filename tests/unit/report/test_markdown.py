@@ -58,9 +58,9 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
     run = written(tmp_path / "run", metrics={"flip@1": {"value": 0.5, "low": 0.15, "high": 0.85, "n": 4}}, diff={})
     text = markdown_of(of_run.page_of(run, data=folder))
     page = rendered(text)
-    assert "50.0 % of the inputs have another first answer" in page
+    assert "50.0 % of the inputs have another top-1" in page
     numbers, changed, *_ = tables(page)
-    assert ["changed answers", "50.0 %", "95 %: 15.0 to 85.0"] in numbers
+    assert ["top-1 changes", "50.0 %", "95 %: 15.0 to 85.0"] in numbers
     assert [row[0] for row in changed[1:]] == ["q2 question 2", "q3 question 3"]
     assert changed[1][1:3] == [
         "a text a (relevant, rank 2 in the other)",

@@ -66,7 +66,7 @@ def test_the_operating_point_of_a_search_counts_what_is_restored() -> None:
     candidate[0, 0], candidate[1, 0], candidate[2, 0] = 10.75, 10.5, 1.5
     assert (np.argsort(-candidate, axis=1) == 0).argmax(1).tolist() == [1, 1, 10, 0]
     evidence = searched(reference, candidate)
-    # gaps 0.25, 0.5, 1, 1: two of three changed answers come back with the first 10
+    # gaps 0.25, 0.5, 1, 1: two of three top-1 changes come back with the first 10
     half = operating_point(evidence, share=0.4, speed_up=4)
     assert half is not None
     assert (half.k, half.routed, half.cost, half.changes) == (10, 0.5, 0.75, pytest.approx(2 / 3 * 2 / 3))

@@ -47,7 +47,7 @@ def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(share: fl
 
 
 def test_what_cannot_be_set_is_refused() -> None:
-    with pytest.raises(QuantDriftError, match="none of the 4 first answers changed"):
+    with pytest.raises(QuantDriftError, match="none of the 4 top-1 answers changed"):
         GapRouter.at_recovered_share((AFTER, AFTER))
     with pytest.raises(QuantDriftError, match="share above 0 and at most 1"):
         GapRouter.at_recovered_share((BEFORE, AFTER), 0)

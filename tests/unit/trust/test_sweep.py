@@ -29,7 +29,7 @@ def test_cost_is_one_pass_of_the_candidate_and_the_routed_part_of_the_other() ->
 
 def test_the_operating_point_is_the_least_that_gives_back_a_share() -> None:
     evidence = classified(BEFORE, AFTER, [1, 0, 1, 0])
-    # below the first and below the second of two changed answers lie 1/3 and 2/3 of those of new inputs
+    # below the first and below the second of two top-1 changes lie 1/3 and 2/3 of those of new inputs
     found = [operating_point(evidence, "gap", share, speed_up=4) for share in (0.3, 0.5, 0.6)]
     assert [(at.routed, at.cost, at.changes, at.k) for at in found if at] == [
         (0.25, 0.5, pytest.approx(1 / 3), None),
@@ -152,7 +152,7 @@ def test_smaller_shifts_flip_what_they_flip_among_all_items(factor: float) -> No
 
 def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> None:
     same = advise(classified(AFTER, AFTER))
-    assert (same.fix, same.sentences) == ("nothing", ["Recommended: nothing. 0.0 % of 4 first answers changed."])
+    assert (same.fix, same.sentences) == ("nothing", ["Recommended: nothing. 0.0 % of 4 top-1 answers changed."])
     moved, epsilon = np.array([True, True, False, False]), np.zeros(4, dtype=np.float32)
     noisy = advise(classified(BEFORE, AFTER, noise=Noise(flips=moved, epsilon=epsilon)))
     assert (noisy.fix, noisy.choices) == ("nothing", ())
