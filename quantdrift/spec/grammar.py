@@ -35,7 +35,7 @@ _SHARED = {
         pattern=r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
         values='a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
     ),
-    "head": Option(),
+    "head": Option(values="the path of the module that is the classification head, or none"),
     "seed": Option(pattern="[0-9]{1,18}", values="a whole number, 0 or more"),
 }
 """Options of no stage alone."""

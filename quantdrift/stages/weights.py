@@ -12,7 +12,7 @@ _LIBRARIES = list(
 )
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
-    "allocation": Option(),
+    "allocation": Option(values="a file of quantdrift allocate"),
     "queries": _COUNT,
     "solver": Option(pattern="knapsack|greedy", values="knapsack or greedy"),
     "units": Option(pattern="layer|fused", values="layer or fused"),

@@ -298,13 +298,19 @@ def test_a_command(tmp_path: Path) -> None:
 def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
     points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
     groups = {"quantdrift.quantizers": points, "quantdrift.formats": {"odd": "bad:X"}}
-    site = install(tmp_path, "bad", "X = 1\n", groups)
+    groups["quantdrift.stages"] = {"mine": "bad:TAKEN"}
+    groups["quantdrift.encoders"] = {"mine": "bad:X"}
+    taken = "from quantdrift.stages import Option, Stage\n"
+    taken += "TAKEN = Stage(what='x', kind='model', work='bad:X', options={'emb': Option()})\n"
+    site = install(tmp_path, "bad", f"X = 1\n{taken}", groups)
     told = quantdrift(site, "doctor", cwd=tmp_path)
     for said in (
         "'bad' of quantdrift.quantizers cannot be used",
         "a 'rtn' of its own",
         "lower case",
         "expected Quantizer",
+        "expected EncoderKind",
+        "there is an option +emb= already",
     ):
         assert said in " ".join(told.split())
     quantdrift(site, "run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet", cwd=tmp_path)
