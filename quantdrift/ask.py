@@ -18,11 +18,11 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
 from quantdrift.checkpoints.named import resolve
-from quantdrift.encoders import PACKAGES as ENCODING
-from quantdrift.quantizers import PACKAGES as QUANTIZING
+from quantdrift.encoders import KINDS
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint
-from quantdrift.stages import PACKAGES as STAGING
+from quantdrift.stages import STAGES
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 """How far the run of a place is."""
@@ -30,11 +30,11 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
     *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval"),
-    *ENCODING,
-    *QUANTIZING,
+    *KINDS.packages,
+    *QUANTIZERS.packages,
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnx-ir", "onnxscript", "onnxruntime"),
     *("onnxruntime-gpu", "faiss-gpu", "numba"),
-    *STAGING,
+    *STAGES.packages,
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
 

@@ -7,7 +7,7 @@ such objects from elsewhere. Nothing else lists them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -49,6 +49,8 @@ def imported(where: str) -> Any:
 class Registry(Mapping[str, Entry], Generic[Entry]):
     """Objects by name: those of a package of ours, and those of the entry points of a group.
 
+    They are loaded when they are first asked for, and are in the order of their `place`, where they have one.
+
     A module's name is the object's, with the joint for "_". A module without such an object is none. What another
     package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells: the rest goes on working.
 
@@ -58,11 +60,22 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         attribute: name of the object in each.
         kind: what an object has to be.
         joint: what stands for "_" in names.
+        clash: why an object of another package cannot stand beside the others; None where it can.
         broken: names of entry points that give no such object, to the reason.
     """
 
-    def __init__(self, group: str, *, package: str, attribute: str, kind: type[Entry], joint: str = "-") -> None:
+    def __init__(
+        self,
+        group: str,
+        *,
+        package: str,
+        attribute: str,
+        kind: type[Entry],
+        joint: str = "-",
+        clash: Callable[[Mapping[str, Entry], Entry], str | None] = lambda *_: None,
+    ) -> None:
         self.group, self.package, self.attribute, self.kind, self.joint = group, package, attribute, kind, joint
+        self.clash = clash
         self.broken: dict[str, str] = {}
         REGISTRIES[group] = self
 
@@ -85,24 +98,28 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         entries: dict[str, Entry] = {name: entry for name, entry in found.items() if entry is not None}
         for name, point in self._others.items():
             try:
-                entries[name] = self._loaded(name, point, taken=name in entries)
+                entries[name] = self._loaded(name, point, entries)
             except Exception as error:  # somebody else's module
                 self.broken[name] = f"{type(error).__name__}: {error}"
-        return entries
+        places = {name: (entry.place, name) for name, entry in entries.items() if hasattr(entry, "place")}
+        return dict(sorted(entries.items(), key=lambda entry: places.get(entry[0], (0, ""))))
 
-    def _loaded(self, name: str, point: EntryPoint, *, taken: bool) -> Entry:
-        if taken:
+    @cached_property
+    def packages(self) -> dict[str, Package]:
+        """The packages that they stand on, by name."""
+        return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
+
+    def _loaded(self, name: str, point: EntryPoint, entries: Mapping[str, Entry]) -> Entry:
+        if name in entries:
             raise ValueError(f"quantdrift has a {name!r} of its own")
         if not _NAME.fullmatch(name):
             raise ValueError(f"expected a name in lower case, got {name!r}")
         entry = point.load()
         if not isinstance(entry, self.kind):
             raise TypeError(f"expected {self.kind.__name__}, got {entry!r:.80}")
+        if (why := self.clash(entries, entry)) is not None:
+            raise ValueError(why)
         return entry
-
-    def is_others(self, name: str) -> bool:
-        """Whether another package gives it."""
-        return name not in self._ours
 
     def module(self, name: str) -> str | None:
         """Name of the module that an object comes from; None if there is none of this name."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.encoders import FILES
+from quantdrift.encoders import KINDS
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -127,7 +127,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _local(name: str, path: Path) -> ModelSource:
-    if not any((path / file).is_file() for file in FILES):
+    if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
         found = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "

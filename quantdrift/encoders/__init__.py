@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 from quantdrift.base.registry import Package, Registry, imported
@@ -41,18 +40,9 @@ class EncoderKind:
         return not self.accepts or bool(imported(self.accepts)(source, revision))
 
 
-_FOUND: Registry[EncoderKind] = Registry(
+KINDS: Registry[EncoderKind] = Registry(
     "quantdrift.encoders", package="quantdrift.encoders", attribute="KIND", kind=EncoderKind
-)
-KINDS: Mapping[str, EncoderKind] = MappingProxyType(
-    dict(sorted(_FOUND.items(), key=lambda entry: (entry[1].place, entry[0])))
 )
 """All kinds by name, in the order in which they are asked."""
 USUAL: Mapping[Use, str] = {"search": "sentence", "classes": "classifier", "shortlist": "cross-encoder"}
 """The kind that is meant where nothing tells of another."""
-FILES = tuple(dict.fromkeys(file for kind in KINDS.values() for file in kind.files))
-"""Names of files of which one makes a folder a model."""
-PACKAGES: Mapping[str, Package] = MappingProxyType(
-    {package.name: package for kind in KINDS.values() for package in kind.packages}
-)
-"""The packages that load models, by name."""

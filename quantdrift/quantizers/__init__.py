@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from quantdrift.base.registry import Package, Registry, imported
@@ -37,16 +35,9 @@ class Quantizer:
         return imported(self.make)(scheme)
 
 
-__all__ = ["PACKAGES", "QUANTIZERS", "Package", "Quantizer"]
+__all__ = ["QUANTIZERS", "Package", "Quantizer"]
 
-_FOUND: Registry[Quantizer] = Registry(
+QUANTIZERS: Registry[Quantizer] = Registry(
     "quantdrift.quantizers", package="quantdrift.quantizers", attribute="QUANTIZER", kind=Quantizer, joint="_"
 )
-QUANTIZERS: Mapping[str, Quantizer] = MappingProxyType(
-    dict(sorted(_FOUND.items(), key=lambda entry: (entry[1].place, entry[0])))
-)
 """All quantizers by name, in the order of lists."""
-PACKAGES: Mapping[str, Package] = MappingProxyType(
-    {package.name: package for entry in QUANTIZERS.values() for package in entry.packages}
-)
-"""The packages that quantize, by name."""

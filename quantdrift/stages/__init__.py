@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantdrift.base.registry import Package, Registry, imported
@@ -97,25 +96,12 @@ class Stage:
         return imported(self.work)(*arguments)
 
 
-_FOUND: Registry[Stage] = Registry("quantdrift.stages", package="quantdrift.stages", attribute="STAGE", kind=Stage)
+def _taken(stages: Mapping[str, Stage], stage: Stage) -> str | None:
+    taken = {"calib", "head", "seed", "guided", "query", *(key for each in stages.values() for key in each.options)}
+    return next((f"there is an option +{key}= already" for key in stage.options if key in taken), None)
 
 
-def _without_clashes() -> dict[str, Stage]:
-    """All stages in order; one of another package whose option is taken is broken."""
-    taken: set[str] = {"calib", "head", "seed", "guided", "query"}
-    found = {}
-    for name, stage in sorted(_FOUND.items(), key=lambda entry: (_FOUND.is_others(entry[0]), entry[1].place, entry[0])):
-        if _FOUND.is_others(name) and (clash := sorted(taken & {*stage.options})):
-            _FOUND.broken[name] = f"there is an option +{clash[0]}= already"
-        else:
-            taken |= {*stage.options}
-            found[name] = stage
-    return dict(sorted(found.items(), key=lambda entry: (entry[1].place, entry[0])))
-
-
-STAGES: Mapping[str, Stage] = MappingProxyType(_without_clashes())
-"""All stages by name, in the order of a deployment."""
-PACKAGES: Mapping[str, Package] = MappingProxyType(
-    {package.name: package for stage in STAGES.values() for package in stage.packages}
+STAGES: Registry[Stage] = Registry(
+    "quantdrift.stages", package="quantdrift.stages", attribute="STAGE", kind=Stage, clash=_taken
 )
-"""The packages that do what stages say, by name."""
+"""All stages by name, in the order of a deployment."""

@@ -21,7 +21,7 @@ import torch
 from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.engine.quantizers.base import Moments
-from quantdrift.quantizers import PACKAGES
+from quantdrift.quantizers import QUANTIZERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Library:
 
 
 GPTQMODEL, AUTO_GPTQ, OPTIMUM, AUTOAWQ, HQQ = (
-    Library(backend=name, module=PACKAGES[name].module, extra=PACKAGES[name].extra)
+    Library(backend=name, module=QUANTIZERS.packages[name].module, extra=QUANTIZERS.packages[name].extra)
     for name in ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
 )
 

