@@ -190,7 +190,7 @@ def verdict(record: Record) -> Verdict:
     else:
         moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
         told += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
-    rule = f"top-1 changes of {100 * MARGIN:g} % and {MARGIN:g} of {name} are let pass"
+    rule = f"Top-1 changes of {100 * MARGIN:g} % and {MARGIN:g} of {name} are let pass"
     return Verdict(word=word, sentence=f"{told}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
 
 
