@@ -22,7 +22,7 @@ def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> Encod
         if use == "classes":
             raise
         return usual
-    return _wanted(source, found, usual if use not in found.uses else found)
+    return found if use in found.uses else _wanted(source, found, usual)
 
 
 def check_kind(source: ModelSource, name: str, revision: str | None = None) -> None:

@@ -61,13 +61,13 @@ class Command:
     """The command of a feature, which lies in its module `command`.
 
     Attributes:
-        group: title of the part of the help that it stands in.
+        group: title of the part of the help that it stands in; a form of another command has none.
         help: one line; that of ours is the docstring of their package.
         form_of: the command that it is a form of, `quantdrift FORM_OF --NAME`; it has no line in the help then.
         page: whether the feature has a module `page`, whose `on_study` completes the page of studies of its name.
     """
 
-    group: str
+    group: str = ""
     help: str | None
     form_of: str | None = None
     page: bool = False

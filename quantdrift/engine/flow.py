@@ -63,7 +63,6 @@ class Reading:
         depth: ranks in the evidence; as many as are kept if None.
         held_out: positions of the inputs that rates are over, which no criterion looks at; None leaves out those that
             layers were measured on.
-        noisy: whether the noise floor is measured, where it is asked for.
         ids: names of what ranks.
         item_ids: names of what is ranked.
         record: how outputs were read, for run.json.
@@ -78,7 +77,6 @@ class Reading:
     dataset: str | None = None
     depth: int | None = None
     held_out: Rows | None = None
-    noisy: bool = True
     ids: Sequence[str] = ()
     item_ids: Sequence[str] = ()
     record: Mapping[str, object] = field(default_factory=dict)
@@ -174,9 +172,12 @@ class Flow:
             not_calibrated_on(self.pair, reading.ids, reading.dataset)
         return reading
 
-    def measure(self, reading: Reading, reference: Arms) -> Measured:
-        """The candidate, whose widths are chosen, encodes; and a reading, which is ready, reads both arms."""
-        pair, fingerprint = self.pair, self.pair.fingerprint
+    def measure(self, reading: Reading, reference: Arms, fingerprint: str) -> Measured:
+        """The candidate, whose widths are chosen, encodes; and a reading, which is ready, reads both arms.
+
+        `fingerprint` is the digest of the reference's weights, which takes seconds of a large model.
+        """
+        pair = self.pair
         with self.timed("calibration", pair.needs_calibration):
             size, root = self.settings.batch_size, self.store.root
             pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
@@ -204,7 +205,7 @@ class Flow:
         self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
     ) -> Measured:
         noise, floor = None, None
-        if self.settings.noise_floor and reading.noisy:
+        if self.settings.noise_floor:
             noise, floor = self._noise(reading, state, reference, fingerprints[0])
         evidence = reading.evidence(state, candidate, noise)
         rest = not_calibrated_on(self.pair, reading.ids, reading.dataset)

@@ -26,8 +26,8 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
         RunError: no space to keep embeddings.
     """
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
-    ready = flow.ready(reading)
-    reference = flow.reference(ready)
+    ready, fingerprint = flow.ready(reading), pair.fingerprint
+    reference = flow.reference(ready, fingerprint)
     with flow.timed("allocation", pair.needs_widths):
         choose_widths(flow, ready, reference)
-    return flow.measure(ready, reference)
+    return flow.measure(ready, reference, fingerprint)

@@ -125,7 +125,7 @@ class QuantizedPair:
     @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        return calibrates(self.scheme) or any(one.needs_moments for one in self._quantizers())
+        return calibrates(self.scheme)
 
     @property
     def needs_widths(self) -> bool:
@@ -244,7 +244,7 @@ class QuantizedPair:
         if sample.key is None:
             return replace(sample, guide=make)
         key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
-        name = key_of(**key, weights=self.fingerprint, **dict(options_under_layers(self.scheme)))
+        name = key_of(**key, weights=self.fingerprint, under=options_under_layers(self.scheme))
 
         def kept() -> Sequence[Tensor | None]:
             if name not in guides:

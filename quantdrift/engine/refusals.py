@@ -24,8 +24,10 @@ def refuse_settings(scheme: Scheme) -> None:
         if (problem := stage.check(scheme)) is not None:
             raise UnsupportedError(f"{problem}; got {scheme}")
     takes = {"head", *QUANTIZERS[scheme.quantizer].options}
-    takes |= {key for stage in STAGES.values() if stage.kind != "layers" or stage in there for key in stage.options}
-    takes -= {*STAGES["weights"].options} - {*QUANTIZERS[scheme.quantizer].options}
+    others = [
+        stage for name, stage in STAGES.items() if name != "weights" and (stage.kind != "layers" or stage in there)
+    ]
+    takes |= {key for stage in others for key in stage.options}
     takes |= {"calib", "seed"} if calibrates(scheme) else set()
     takes |= {"seed"} if chooses(scheme) or any(stage.draws for stage in there) else set()
     stored = scheme.option("allocation")

@@ -1,4 +1,4 @@
-"""From a pair and data to a run folder; and what else is made of data: a part of a corpus, inputs among themselves."""
+"""From a pair and data to a run folder."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from quantdrift.ask import libraries
 from quantdrift.base.display import note
-from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import Dataset
-from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.flow import Measured
-from quantdrift.engine.inputs import Rows, Settings
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import measure
 from quantdrift.engine.opening import NONE, Given, Opened, open_pair
-from quantdrift.engine.readings import Search
 from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sizes import ALL, nested_subset
-from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.runs.folder import Run, check_place, now, write_run
@@ -128,97 +122,6 @@ def _written(opened: Opened, measured: Measured, out: Path, settings: Settings, 
         started=opened.started,
     )
     return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
-
-
-# --- A part of a corpus ---------------------------------------------------------------------------
-
-
-def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0) -> Opened:
-    """A search that is opened, in one part of the corpus; items keep the positions they have in the whole.
-
-    Raises:
-        DataError: the corpus is smaller.
-    """
-    if not isinstance(opened.reading, Search):
-        raise UnsupportedError(
-            f"{dataset.name} is no search, so no corpus has sizes; leave sizes out, or say neighbours"
-        )
-    n_documents = len(opened.reading.sides[-1].ids)
-    subset = nested_subset(n_documents, n_documents if size == ALL else int(size), seed=seed)
-    data = _describe_part(opened.data, dataset, subset, seed)
-    return replace(opened, reading=replace(opened.reading, rows=subset), data=data)
-
-
-def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
-    """Number of queries that have "all", "some" and "none" of their relevant documents in a part of the corpus.
-
-    Counted are relevant documents that the whole corpus holds; a query without any does not count.
-    """
-    known, inside = set(dataset.document_ids), {dataset.document_ids[position] for position in subset.tolist()}
-    counts = {"all": 0, "some": 0, "none": 0}
-    for query in dataset.query_ids:
-        relevant = {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0} & known
-        if relevant:
-            there = len(relevant & inside)
-            counts["all" if there == len(relevant) else "some" if there else "none"] += 1
-    return counts
-
-
-def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed: int) -> dict[str, Any]:
-    """What run.json says of a part of a corpus; parts differ in fingerprint as corpora do."""
-    n, of = len(subset), data["n_documents"]
-    size = {
-        "seed": seed,
-        "n": n,
-        "of": of,
-        "corpus": data["name"],
-        "corpus_fingerprint": data["fingerprint"],
-        "relevant_inside": relevant_inside(dataset, subset)
-        if isinstance(dataset, RetrievalDataset) and dataset.qrels
-        else None,
-    }
-    said = {**data, "corpus_size": size, "n_documents": n}
-    if n < of:
-        said["name"] = f"{data['name']}, {n} documents"
-        # which documents, not how they were drawn: the same seed may draw others elsewhere
-        said["fingerprint"] = key_of(corpus=data["fingerprint"], documents=digest_of(subset))
-    return said
-
-
-# --- Labelled inputs, each searched among the others ----------------------------------------------
-
-LEAST = 3
-"""Inputs of a self-retrieval: itself, a first and a runner-up."""
-
-
-def neighbours_of(opened: Opened) -> Opened:
-    """Of labelled data opened for neighbours: every input as a search among the others, by cosine.
-
-    Raises:
-        DataError: there are fewer than LEAST inputs.
-    """
-    (inputs,), data = opened.reading.sides, opened.data
-    if len(inputs.ids) < LEAST:
-        raise DataError(f"{data['name']} has {len(inputs.ids)} inputs to search among; expected at least {LEAST}")
-    search = Search(
-        queries=inputs,
-        documents=None,
-        similarity=Similarity.COSINE,
-        excluded=np.arange(len(inputs.ids)),
-        calibration=opened.reading.calibration,
-        source=opened.reading.source,
-        record={"reading": "self-retrieval"},
-        dataset=opened.reading.dataset,
-    )
-    described = {
-        **{key: data[key] for key in ("inputs", "split", "fingerprint", "path")},
-        "name": f"{data['name']}-self",
-        "kind": "self-retrieval",
-        "n_queries": data["n_inputs"],
-        "n_documents": data["n_inputs"],
-        "warnings": [f"every input searches the others of {data['name']}, itself left out"],
-    }
-    return replace(opened, reading=search, data=described)
 
 
 # --- run.json: how a run was measured, and every default metric of it -----------------------------

@@ -18,8 +18,9 @@ from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_loaded
+from quantdrift.engine.parts import neighbours_of, part_of
 from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.run import measured_run, neighbours_of, part_of
+from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.shards import run_shards

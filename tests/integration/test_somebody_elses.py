@@ -99,15 +99,15 @@ CLIP = Stage(
 class Norms(ModelStage):
     @contextmanager
     def applied(self):
+        # hooks: the weights are those of the reference, and the outputs are not
+        decimals = int(self.scheme.option("gains"))
         parts = [part for module in self.pair.modules for part in module.modules()]
-        norms = [part.weight for part in parts if "Norm" in type(part).__name__]
-        kept = [weight.data.clone() for weight in norms]
+        norms = [part for part in parts if "Norm" in type(part).__name__]
+        hooks = [norm.register_forward_hook(lambda _, __, out: out.round(decimals=decimals)) for norm in norms]
         self.n = len(norms)
-        for weight in norms:
-            weight.data = (weight.data * 1.37).round(decimals=int(self.scheme.option("gains")))
         yield
-        for weight, data in zip(norms, kept):
-            weight.data = data
+        for hook in hooks:
+            hook.remove()
 
     def record(self):
         return {"gains": self.n}

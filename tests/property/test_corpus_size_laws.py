@@ -23,9 +23,9 @@ from quantdrift.base.progress import Silent
 from quantdrift.engine.flow import Flow, assemble
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.parts import nested_subset
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sizes import nested_subset
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.indexes import Index
 from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
@@ -86,7 +87,12 @@ def score_deployed(
     kept, known = (_cut(stages, both, similarity) for both in (candidate, reference))
     for stage in stages:
         kept = stage.stored(kept, known.documents.numpy())
-    index = next((found for stage in stages if (found := stage.index(kept, similarity)) is not None), None)
+    indexes = [found for stage in stages if (found := stage.index(kept, similarity)) is not None]
+    if len(indexes) > 1:
+        raise UnsupportedError(
+            "two stages of the scheme give an index each, and one is searched; leave one of them out"
+        )
+    index = indexes[0] if indexes else None
     first = max(stage.first for stage in stages)
     decoded = kept.decoded() if first else None
     scorer = _Scorer(first, kept, index, similarity, decoded)

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Read finished runs", help=__doc__, form_of="report")
+COMMAND = Command(help=__doc__, form_of="report")

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Guard", help=__doc__, form_of="gate")
+COMMAND = Command(help=__doc__, form_of="gate")

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Trust and repair", help=__doc__, form_of="allocate")
+COMMAND = Command(help=__doc__, form_of="allocate")

@@ -119,13 +119,12 @@ def corpus(scheme: str) -> World:
     return World(scheme, texts, width=24)
 
 
-def search(one: World, rows: NDArray[np.int64] | None, *, noisy: bool = True) -> Search:
+def search(one: World, rows: NDArray[np.int64] | None) -> Search:
     return Search(
         queries=one.inputs("query"),
         documents=one.inputs("document"),
         similarity=Similarity.COSINE,
         rows=rows,
-        noisy=noisy,
         qrels={"q0": {"d1": 1, "elsewhere": 2}, "q3": {"d2599": 1}},
     )
 
@@ -135,8 +134,8 @@ def test_the_whole_corpus_as_a_part_is_the_plain_run_bit_for_bit(scheme: str) ->
     one = corpus(scheme)
     whole = one.measure(search(one, np.arange(N_DOCS)), k=20, batch_size=64)[0].evidence
     assert one.encoded("candidate", "document") == (0 if "query" in scheme else N_DOCS)
-    part = one.measure(search(one, np.arange(9), noisy=False), k=20, batch_size=64)[0].evidence
-    assert (part.n_items[0], whole.n_items[0], part.noise) == (9, N_DOCS, None)
+    part = one.measure(search(one, np.arange(9)), k=20, batch_size=64)[0].evidence
+    assert (part.n_items[0], whole.n_items[0]) == (9, N_DOCS)
     plain = corpus(scheme)
     expected = plain.measure(search(plain, None), k=20, batch_size=64)[0].evidence
     top = expected.reference_top.reference_scores
