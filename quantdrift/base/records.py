@@ -274,13 +274,13 @@ class Record(BaseModel):
 def problem_of(error: ValidationError) -> str:
     """The first thing that is wrong with a file, in a few words."""
     first = error.errors()[0]
-    place = ".".join(str(each) for each in first["loc"])
+    place = ".".join(str(step) for step in first["loc"])
     if first["type"] == "missing":
         return f"{place} is missing"
     what = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return f"{place}: {what}" if place else what
-    return f"{place}: {what.lower().partition(' or instance')[0]}; got {first['input']!r:.40}"
+    if first["type"] != "value_error":
+        what = f"{what.lower().partition(' or instance')[0]}; got {first['input']!r:.40}"
+    return f"{place}: {what}" if place else what
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from quantdrift.ask import State, finished
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, StudyError
 from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text
 from quantdrift.runs.folder import Run, now
-from quantdrift.study.grid import CaptureGrid
+from quantdrift.study.grid import CaptureGrid, Part
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
 
 StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
@@ -30,10 +30,8 @@ StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
 STUDY, CELLS, FAILED = "study.json", "cells", "failed"
 
 
-class PlannedCell(BaseModel):
+class PlannedCell(Part):
     """A cell as study.json has it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: str
     spec: str

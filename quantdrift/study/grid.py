@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import product
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.base.errors import SpecError, UnknownNameError
 from quantdrift.quantizers import QUANTIZERS
@@ -18,32 +18,34 @@ _QUERIES = 128
 """That a criterion looks at where a scheme does not say."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+def known_name(kind: str, name: str, names: Collection[str]) -> str:
+    """A name that is one of those known; a ValueError, as pydantic wants it, names the nearest."""
+    if name not in names:
+        raise ValueError(str(UnknownNameError(kind, name, names, hint=f"(one of {', '.join(names)})")))
+    return name
 
 
-class HeldOut(_Part):
+class Part(BaseModel):
+    """A part of a study.yaml."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, value: Any) -> Any:
+        for key in value if isinstance(value, dict) else ():
+            known_name("key", str(key)[:60], cls.model_fields)
+        return value
+
+
+class HeldOut(Part):
     """Which queries rates are over: a share of all, drawn by a seed. Criteria look at others only."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.75
     seed: _Seed = 0
 
 
-def _criterion(name: str) -> str:
-    return _known("criterion", name, CRITERIA)
-
-
-def _quantizer(name: str) -> str:
-    return _known("quantizer", name, [*QUANTIZERS])
-
-
-def _known(kind: str, name: str, names: Sequence[str]) -> str:
-    if name not in names:
-        raise ValueError(str(UnknownNameError(kind, name, names, hint=f"(one of {', '.join(names)})")))
-    return name
-
-
-class CaptureGrid(_Part):
+class CaptureGrid(Part):
     """What a capture study compares.
 
     Attributes:
@@ -58,11 +60,9 @@ class CaptureGrid(_Part):
         documents: that quantizers calibrate on, where not as many as usual.
     """
 
-    criteria: list[Annotated[str, AfterValidator(_criterion)]] = Field(
-        ["gap", "reconstruction", "random"], min_length=1
-    )
+    criteria: list[str] = Field(["gap", "reconstruction", "random"], min_length=1)
     budgets: list[float] = Field([3.5], min_length=1)
-    quantizers: list[Annotated[str, AfterValidator(_quantizer)]] = Field(["rtn"], min_length=1)
+    quantizers: list[str] = Field(["rtn"], min_length=1)
     activations: list[int] = Field([FULL_BITS], min_length=1)
     granularity: str = "g128"
     widths: list[int] = []
@@ -72,6 +72,10 @@ class CaptureGrid(_Part):
 
     @model_validator(mode="after")
     def _can_be_compared(self) -> Self:
+        for criterion in self.criteria:
+            known_name("criterion", criterion, CRITERIA)
+        for quantizer in self.quantizers:
+            known_name("quantizer", quantizer, QUANTIZERS)
         for name in ("criteria", "budgets", "quantizers", "activations", "sizes", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name}: expected each once")

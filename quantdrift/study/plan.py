@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import SpecError, StudyError, nearest
-from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file
+from quantdrift.base.errors import SpecError, StudyError
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file, problem_of
 from quantdrift.data.shards import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
-from quantdrift.study.grid import CaptureGrid, HeldOut
+from quantdrift.study.grid import CaptureGrid, HeldOut, Part, known_name
 
 _LARGEST = 1 << 20
 """Bytes of a study.yaml."""
@@ -27,11 +29,24 @@ MOST_CELLS = 100_000
 # --- the file -------------------------------------------------------------------------------------
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+def _scheme(text: str) -> Scheme:
+    """Parse a scheme; a SpecError shows it without a model."""
+    try:
+        return parse(f"model@{text}").scheme
+    except SpecError as error:
+        raise ValueError(str(error).removeprefix("model@")) from error
 
 
-class CellSettings(_Part):
+def _checked(text: str) -> str:
+    _scheme(text)
+    return text
+
+
+SchemeText = Annotated[str, AfterValidator(_checked)]
+"""A scheme as it is written."""
+
+
+class CellSettings(Part):
     """How cells are measured: the options of `quantdrift run`, and queries to hold out; None where nothing is said."""
 
     k: int | None = Field(default=None, ge=1)
@@ -50,7 +65,7 @@ class CellSettings(_Part):
         return self.model_dump(exclude_none=True)
 
 
-class ModelEntry(_Part):
+class ModelEntry(Part):
     """A model, as in a spec; `name` is what the cells are called by.
 
     `{data}` in it stands for the name of the data: a model for each, such as checkpoints that are fine-tuned to them.
@@ -65,8 +80,14 @@ class ModelEntry(_Part):
     def _short(cls, value: Any) -> Any:
         return {"model": value} if isinstance(value, str) else value
 
+    @property
+    def called(self) -> str:
+        """What the cells call it."""
+        is_place = self.model.startswith((".", "~", "/"))
+        return self.name or (Path(self.model).name if is_place else self.model)
 
-class DataEntry(_Part):
+
+class DataEntry(Part):
     """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task.
 
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
@@ -142,7 +163,7 @@ class DataEntry(_Part):
         return "-".join([self.corpus, *map(str, self.sizes)])
 
 
-class Row(_Part):
+class Row(Part):
     """Some cells: of a model, a scheme and data by their names; in `exclude`, * stands for anything."""
 
     model: str | None = None
@@ -150,28 +171,39 @@ class Row(_Part):
     data: str | None = None
 
 
-class Study(_Part):
+class Included(Row):
+    """Cells of one more scheme; model and data may be left out."""
+
+    scheme: SchemeText
+
+
+class Study(Part):
     """The content of study.yaml; `shows` names the tables of the paper that it is for."""
 
     models: list[ModelEntry] = Field(min_length=1)
-    schemes: list[str]
+    schemes: list[SchemeText] = Field([])
     data: list[DataEntry] = Field(min_length=1)
     seeds: list[int] = Field([0], min_length=1)
     capture: CaptureGrid | None = None
     settings: CellSettings = CellSettings()
-    include: list[Row] = []
-    exclude: list[Row] = []
-    shows: list[str] = []
-
-    @model_validator(mode="before")
-    @classmethod
-    def _schemes_of_its_own(cls, value: Any) -> Any:
-        return {"schemes": [], **value} if isinstance(value, dict) and "capture" in value else value
+    include: list[Included] = Field([])
+    exclude: list[Row] = Field([])
+    shows: list[str] = Field([])
 
     @model_validator(mode="after")
-    def _whole_corpora(self) -> Self:
+    def _can_be_planned(self) -> Self:
+        if self.capture is None and not self.schemes:
+            raise ValueError("schemes: expected at least one")
         if self.capture is not None and any(entry.sizes for entry in self.data):
             raise ValueError("capture is measured on whole corpora; leave sizes out of data, or make two studies")
+        names = {"model": [entry.called for entry in self.models], "data": [entry.called for entry in self.data]}
+        for what, known in names.items():
+            if twice := next((name for name in known if known.count(name) > 1), None):
+                raise ValueError(f"two {what} entries are called {twice}; give one of them a name")
+            for row in (*self.include, *self.exclude):
+                pattern = getattr(row, what)
+                if pattern is not None and not any(fnmatchcase(name, pattern) for name in known):
+                    known_name(what, pattern, known)
         return self
 
     @field_validator("data")
@@ -191,58 +223,52 @@ def read_study(path: Path) -> Study:
     """What a study.yaml says, checked; folders in it are relative to its own.
 
     Raises:
-        StudyError: it cannot be read, or holds something else; names the line.
+        StudyError: it cannot be read, or holds something else; names the line or the key.
     """
-    node, value = loaded_yaml(path)
-    return study_of(value, path, folder=path.absolute().parent, node=node)
+    return study_of(loaded_yaml(path), path, folder=path.absolute().parent)
 
 
-def loaded_yaml(path: Path) -> tuple[yaml.Node | None, Any]:
-    """The tree of a YAML file of ours, and what it says.
-
-    Raises:
-        StudyError: it cannot be read, or is no YAML, or too large.
-    """
-    try:
-        with open_file(path) as file:
-            content = file.read(_LARGEST + 1)
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise StudyError(f"{path} cannot be read: {error.strerror}; expected a study.yaml") from error
-    except ValueError as error:
-        raise StudyError(f"{path}: {error}; expected a study.yaml, in UTF-8") from error
-    if len(content) > _LARGEST:
-        raise StudyError(f"{path} is larger than {_LARGEST:,} bytes; expected a study.yaml")
-    return _loaded(text, path)
-
-
-def study_of(value: Any, path: Path, *, folder: Path, node: yaml.Node | None = None) -> Study:
-    """The study that a YAML value says, checked; an error names the line of `path` where the tree is given.
+def study_of(value: Any, path: Path, *, folder: Path) -> Study:
+    """The study that the YAML value of a file says, checked.
 
     Raises:
         StudyError: it holds something else.
     """
+    if not isinstance(value, dict):
+        raise StudyError(f"{path}: expected models, schemes and data, a list each")
     try:
-        found = Study.model_validate(value)
-        _check_schemes(found)
-    except _AtPlaceError as error:
-        raise StudyError(f"{path}{_at(node, error.place)}: {error}") from error.__cause__
+        return _from(Study.model_validate(value), folder)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise StudyError(f"{path}{_at(node, first['loc'])}: {_problem(first)}") from error
-    return _from(found, folder)
-
-
-class _AtPlaceError(Exception):
-    """What is wrong with a value, and where it stands."""
-
-    def __init__(self, message: str, *place: str | int) -> None:
-        super().__init__(message)
-        self.place = place
+        raise StudyError(f"{path}: {clean(problem_of(error))}") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates and the like stay texts: a folder may be called 2026-01-01."""
+    """YAML without what nobody means: aliases, which could grow without end, a key that stands there twice, levels
+    without end. Dates and the like stay texts: a folder may be called 2026-01-01.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As yaml does, for a part of a document."""
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise ComposerError(None, None, f"expected no alias (*{event.anchor})", event.start_mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """As yaml does, for a mapping."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise ConstructorError(None, None, f"{str(key.value)[:60]!r} stands there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -251,115 +277,25 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _loaded(text: str, path: Path) -> tuple[yaml.Node | None, Any]:
-    """The tree of a YAML text, and what it says; aliases, which could grow without end, are refused."""
+def loaded_yaml(path: Path) -> Any:
+    """What a YAML file of ours says.
+
+    Raises:
+        StudyError: it cannot be read, or is no YAML, or too large.
+    """
     try:
-        loader, depth = _Loader(text), 0
-        for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:  # each further level would take longer than the one before
-                raise StudyError(f"{path}: this is not YAML of a study: it is nested deeper than {MAX_DEPTH} levels")
-            if isinstance(event, yaml.AliasEvent) and event.start_mark is not None:
-                raise StudyError(f"{path}, line {event.start_mark.line + 1}: expected no alias (*{event.anchor})")
-        node = loader.get_single_node()
-        _refuse_twice(node, path)
-        return node, None if node is None else loader.construct_document(node)
+        with open_file(path) as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise StudyError(f"{path} is larger than {_LARGEST:,} bytes; expected a study.yaml")
+        return yaml.load(content.decode("utf-8-sig"), Loader=_Loader)
+    except OSError as error:
+        raise StudyError(f"{path} cannot be read: {error.strerror}; expected a study.yaml") from error
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        raise StudyError(f"{path}, line {line}: this is not YAML: {clean(str(error.problem))}") from error
+        raise StudyError(f"{path}, line {line}: this is not YAML of a study: {clean(str(error.problem))}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: this is not YAML: {clean(str(error))[:200]}") from error
-
-
-def _refuse_twice(node: yaml.Node | None, path: Path) -> None:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise StudyError(f"{path}, line {line}: {clean(str(key.value))[:60]!r} stands there twice")
-            seen.add(key.value)
-    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
-        for each in part if isinstance(part, tuple) else (part,):
-            _refuse_twice(each, path)
-
-
-def _at(node: yaml.Node | None, place: Sequence[str | int]) -> str:
-    return "" if node is None else f", line {_line(node, place)}"
-
-
-def _line(node: yaml.Node | None, place: Sequence[str | int]) -> int:
-    """The line of what stands at a place, or of the nearest thing around it."""
-    line = 1
-    for step in place:
-        line = 1 if node is None else node.start_mark.line + 1
-        if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if key.value == str(step)]
-            if not found:
-                return line
-            (key, node), *_ = found
-            line = key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            node = node.value[step]
-            line = node.start_mark.line + 1
-    return line
-
-
-_KEYS: Mapping[str, type[BaseModel]] = {
-    "": Study, "models": ModelEntry, "data": DataEntry, "settings": CellSettings, "include": Row, "exclude": Row,
-    "capture": CaptureGrid, "held_out": HeldOut,
-}  # fmt: skip
-
-
-def _problem(first: Any) -> str:
-    """One error of pydantic as a sentence."""
-    place = [str(each) for each in first["loc"]]
-    shown = ".".join(place)
-    if first["type"] == "extra_forbidden":
-        around = next((name for name in reversed(place[:-1]) if name in _KEYS), "")
-        known = list(_KEYS[around].model_fields)
-        meant = nearest(place[-1], known, n=1)
-        return f"unknown key {clean(place[-1])[:60]!r}; " + (
-            f"did you mean {meant[0]}?" if meant else f"expected one of {', '.join(known)}"
-        )
-    if first["type"] == "missing":
-        return f"{shown or 'the study'} is missing; expected models, schemes and data, a list each"
-    if first["type"] == "model_type":
-        return f"expected models, schemes and data, a list each{f', at {shown}' if shown else ''}"
-    what = first["msg"].removeprefix("Value error, ")
-    got = "" if first["type"] == "value_error" else f"; got {clean(repr(first['input']))[:60]}"
-    return f"{shown}: {what[:1].lower()}{what[1:]}{got}"
-
-
-def _check_schemes(study: Study) -> None:
-    if not study.schemes and study.capture is None:
-        raise _AtPlaceError("schemes: expected at least one", "schemes")
-    for number, scheme in enumerate(study.schemes):
-        _scheme(scheme, "schemes", number)
-    for number, row in enumerate(study.include):
-        if row.scheme is None:
-            raise _AtPlaceError("include: expected a scheme; model and data may be left out", "include", number)
-        _scheme(row.scheme, "include", number, "scheme")
-    names = {"model": [_called(one) for one in study.models], "data": [one.called for one in study.data]}
-    for what, known in names.items():
-        if twice := next((name for name in known if known.count(name) > 1), None):
-            raise _AtPlaceError(
-                f"two {what} entries are called {twice}; give one of them a name", "models" if what == "model" else what
-            )
-        for rows in ("include", "exclude"):
-            for number, row in enumerate(getattr(study, rows)):
-                name = getattr(row, what)
-                if name is not None and not any(fnmatchcase(one, name) for one in known):
-                    meant = nearest(name, known, n=1)
-                    hint = f"did you mean {meant[0]}?" if meant else f"expected one of {', '.join(known)}"
-                    raise _AtPlaceError(f"{rows}: no {what} is called {clean(name)!r}; {hint}", rows, number, what)
-
-
-def _scheme(text: str, *place: str | int) -> Scheme:
-    try:
-        return parse(f"model@{text}").scheme
-    except SpecError as error:
-        raise _AtPlaceError(str(error).removeprefix("model@"), *place) from error
+        raise StudyError(f"{path}: expected a study.yaml, in UTF-8; {clean(str(error))[:200]}") from error
 
 
 def _from(study: Study, folder: Path) -> Study:
@@ -368,18 +304,14 @@ def _from(study: Study, folder: Path) -> Study:
     def whole(name: str) -> str:
         return name if is_url(name) else str((folder / Path(name).expanduser()).resolve())
 
-    models = [
-        one.model_copy(update={"model": whole(one.model), "name": _called(one)})
-        if one.model.startswith((".", "~")) or (folder / one.model).is_dir()
-        else one
-        for one in study.models
-    ]
-    data = [one.model_copy(update={"folder": whole(one.folder)}) if one.folder else one for one in study.data]
+    def placed(model: str | None) -> str | None:
+        is_folder = model and (model.startswith((".", "~")) or (folder / model).is_dir())
+        return whole(model) if model and is_folder else model
+
+    models = [entry.model_copy(update={"model": placed(entry.model), "name": entry.called}) for entry in study.models]
     data = [
-        one.model_copy(update={"retriever": whole(one.retriever)})
-        if one.retriever and (one.retriever.startswith((".", "~")) or (folder / one.retriever).is_dir())
-        else one
-        for one in data
+        entry.model_copy(update={"folder": entry.folder and whole(entry.folder), "retriever": placed(entry.retriever)})
+        for entry in study.data
     ]
     if study.capture is None:
         return study.model_copy(update={"models": models, "data": data})
@@ -393,10 +325,6 @@ def _from(study: Study, folder: Path) -> Study:
         "settings": study.settings.over(CellSettings(held_out=HeldOut())),
     }
     return study.model_copy(update=more)
-
-
-def _called(entry: ModelEntry) -> str:
-    return entry.name or (Path(entry.model).name if entry.model.startswith((".", "~", "/")) else entry.model)
 
 
 # --- its cells ------------------------------------------------------------------------------------
@@ -442,11 +370,11 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
             for scheme in schemes:
                 for seeded in _seeded(scheme, study.seeds):
                     spec = Spec(model=model.model.replace("{data}", data.plain), scheme=seeded)
-                    name = f"{_slug(_called(model))}@{_slug(str(seeded))}_on_{_slug(data.called)}"
-                    found[_called(model), str(seeded), data.called] = Cell(
+                    name = f"{_slug(model.called)}@{_slug(str(seeded))}_on_{_slug(data.called)}"
+                    found[model.called, str(seeded), data.called] = Cell(
                         name=name,
                         spec=spec,
-                        called=_called(model),
+                        called=model.called,
                         data=data,
                         settings=data.settings.over(model.settings.over(study.settings)),
                     )
@@ -463,7 +391,7 @@ def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntr
         return pattern is None or any(fnmatchcase(name, pattern) for name in names)
 
     return any(
-        fits(row.model, _called(model), model.model)
+        fits(row.model, model.called, model.model)
         and fits(row.scheme, scheme, *([str(_scheme(scheme))] if scheme else []))
         and fits(row.data, data.called)
         for row in rows

@@ -96,7 +96,7 @@ def load_suite(name: str) -> Suite:
     if name not in files:
         raise UnknownNameError("suite", name, files, hint="(quantdrift list suites shows all)")
     file = files[name]
-    _, content = loaded_yaml(file)
+    content = loaded_yaml(file)
     known = isinstance(content, dict) and {"about", "study"} <= {*content} <= _KEYS
     if not known or not all(isinstance(content.get(part, {}), dict) for part in ("study", "offline", "made")):
         raise StudyError(f"{file} is no suite; expected {', '.join(sorted(_KEYS))}")
