@@ -45,6 +45,13 @@ _TYPES = {
     "candidate_entropy": pa.float64(),
 }
 """The columns that are read."""
+_PLAIN = ("n_items", "delta_min", "delta_max")
+"""Of them those that evidence has as they are."""
+_PARTS = {
+    "noise": (Noise, {"flips": "noise_flip", "epsilon": "noise_epsilon"}),
+    "confidence": (Confidence, {"msp": "candidate_msp", "entropy": "candidate_entropy"}),
+}
+"""Parts of evidence that may be missing, and the columns of their fields."""
 _NAMED = tuple(name for name, held in _TYPES.items() if held == pa.list_(pa.string()))
 """Of them those that hold names, each many times: read as numbers of the names that the file lists once."""
 _LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
@@ -60,15 +67,8 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
     _check(evidence)
     columns: dict[str, Any] = {
         "input_id": pa.array([str(name) for name in evidence.input_ids], pa.string()),
-        "flip": pa.array(perturbation.flips(evidence)),
-        "gap": _nullable(perturbation.gap(evidence)),
-        "candidate_gap": _nullable(perturbation.candidate_gap(evidence)),
-        "epsilon": _nullable(perturbation.epsilon(evidence)),
-        "separation": _nullable(perturbation.separation_ratio(evidence)),
-        "S": _nullable(perturbation.perturbation_s(evidence)),
-        "n_items": pa.array(evidence.n_items, pa.int64()),
-        "delta_min": pa.array(evidence.delta_min, pa.float32()),
-        "delta_max": pa.array(evidence.delta_max, pa.float32()),
+        **{name: _nullable(figure(evidence)) for name, figure in perturbation.FIGURES.items()},
+        **{name: pa.array(getattr(evidence, name), _TYPES[name]) for name in _PLAIN},
     }
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
     if evidence.exhaustive_top is not None:
@@ -85,12 +85,9 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
         columns["judged_items"] = _lists(offsets, _names(evidence, evidence.judgements.items))
         grades = pa.array(evidence.judgements.grades, pa.int64())
         columns["judged_grades"] = _lists(offsets, grades)
-    if evidence.noise is not None:
-        columns["noise_flip"] = pa.array(evidence.noise.flips, pa.bool_())
-        columns["noise_epsilon"] = pa.array(evidence.noise.epsilon, pa.float32())
-    if evidence.confidence is not None:
-        columns["candidate_msp"] = pa.array(evidence.confidence.msp, pa.float64())
-        columns["candidate_entropy"] = pa.array(evidence.confidence.entropy, pa.float64())
+    for part, (_, names) in _PARTS.items():
+        if (values := getattr(evidence, part)) is not None:
+            columns |= {name: pa.array(getattr(values, field), _TYPES[name]) for field, name in names.items()}
     version = FORMAT_VERSION if evidence.exact else _BOUNDS_VERSION
     metadata = {_VERSION_KEY: str(version).encode(), _DELTAS_KEY: evidence.deltas.encode()}
     table = pa.table(columns).replace_schema_metadata(metadata)
@@ -165,22 +162,19 @@ def _evidence(table: pa.Table) -> Evidence:
         if not np.array_equal(own_offsets, offsets):
             raise ValueError("the judged items of an input and their grades differ in number")
         judgements = Judgements(offsets=offsets, items=_indices(names, vocabulary), grades=_numpy(grades))
-    noise = confidence = None
-    if "noise_flip" in table.column_names:
-        noise = Noise(flips=_values(table, "noise_flip"), epsilon=_values(table, "noise_epsilon"))
-    if "candidate_msp" in table.column_names:
-        confidence = Confidence(msp=_values(table, "candidate_msp"), entropy=_values(table, "candidate_entropy"))
+    parts: dict[str, Any] = {
+        part: kind(**{field: _values(table, name) for field, name in names.items()})
+        for part, (kind, names) in _PARTS.items()
+        if any(name in table.column_names for name in names.values())
+    }
     return Evidence(
         input_ids=np.array(_column(table, "input_id").to_pylist(), dtype=object),
         item_ids=np.array(list(vocabulary), dtype=object),
         reference_top=tops[0],
         candidate_top=tops[1],
-        delta_min=_values(table, "delta_min"),
-        delta_max=_values(table, "delta_max"),
-        n_items=_values(table, "n_items"),
+        **{name: _values(table, name) for name in _PLAIN},
         judgements=judgements,
-        noise=noise,
-        confidence=confidence,
+        **parts,
         exhaustive_top=tops[2] if len(tops) > len(_ARMS) else None,
         deltas=cast(Deltas, deltas),
     )
@@ -260,7 +254,7 @@ def _filled(values: NDArray[Any], lengths: NDArray[np.int64], shape: tuple[int, 
     return rows
 
 
-def _nullable(values: NDArray[np.float64]) -> pa.Array:
+def _nullable(values: NDArray[Any]) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
 
 

@@ -6,6 +6,10 @@ were taken. Source: paper, section 3.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -213,3 +217,16 @@ def ties_for_first(
     both = np.sort(np.hstack(tied), axis=1)
     shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
     return sizes[0], sizes[1], shared, cut[0] | cut[1]
+
+
+FIGURES: Mapping[str, Callable[[Evidence], NDArray[Any]]] = MappingProxyType(
+    {
+        "flip": flips,
+        "gap": gap,
+        "candidate_gap": candidate_gap,
+        "epsilon": epsilon,
+        "separation": separation_ratio,
+        "S": perturbation_s,
+    }
+)
+"""The figures of an input that are most looked at, by the names that they have in tables and files."""

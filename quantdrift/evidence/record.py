@@ -6,10 +6,10 @@ all items, and what is needed to judge it later: relevance labels and the noise 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,7 +31,19 @@ Stage = Literal["codes", "index"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Top:
+class _Rows:
+    """Arrays with one row per input."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def part(self, rows: NDArray[np.int64]) -> Self:
+        """The rows of some of the inputs, in the order given."""
+        return replace(self, **{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top(_Rows):
     """The first k items of one arm's ranking, best first, with both arms' scores.
 
     Attributes:
@@ -58,6 +70,9 @@ class Judgements:
     offsets: NDArray[np.int64]
     items: NDArray[np.int64]
     grades: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
     def of(self, row: int) -> dict[int, int]:
         """The labels of one input, item index to grade."""
@@ -104,7 +119,7 @@ class Judgements:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Noise:
+class Noise(_Rows):
     """The reference against itself, run again with another batch size and order.
 
     Attributes:
@@ -117,7 +132,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Confidence:
+class Confidence(_Rows):
     """How sure the candidate's class probabilities (softmax of all its logits) are.
 
     Only logits have it: a softmax of similarities is no probability of anything.
@@ -166,23 +181,8 @@ class Evidence:
     deltas: Deltas = "all"
 
     def __post_init__(self) -> None:
-        n = len(self.input_ids)
-        lengths = {
-            "reference_top": len(self.reference_top.items),
-            "candidate_top": len(self.candidate_top.items),
-            "delta_min": len(self.delta_min),
-            "delta_max": len(self.delta_max),
-            "n_items": len(self.n_items),
-        }
-        if self.judgements is not None:
-            lengths["judgements"] = len(self.judgements.offsets) - 1
-        if self.exhaustive_top is not None:
-            lengths["exhaustive_top"] = len(self.exhaustive_top.items)
-        if self.noise is not None:
-            lengths["noise"] = len(self.noise.flips)
-        if self.confidence is not None:
-            lengths["confidence"] = len(self.confidence.msp)
-        wrong = {name: length for name, length in lengths.items() if length != n}
+        n = self.n_inputs
+        wrong = {name: len(part) for name, part in self._parts() if len(part) != n}
         if wrong:
             raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
         if len(set(self.input_ids.tolist())) < n:
@@ -194,32 +194,16 @@ class Evidence:
         Args:
             rows: int64, positions of the inputs, each at most once.
         """
+        parts = {
+            name: whole[rows] if isinstance(whole, np.ndarray) else whole.part(rows) for name, whole in self._parts()
+        }
+        return replace(self, **parts)
 
-        def top(whole: Top) -> Top:
-            return Top(
-                items=whole.items[rows],
-                reference_scores=whole.reference_scores[rows],
-                candidate_scores=whole.candidate_scores[rows],
-            )
-
-        noise, judgements, confidence = self.noise, self.judgements, self.confidence
-        if noise is not None:
-            noise = Noise(flips=noise.flips[rows], epsilon=noise.epsilon[rows])
-        if confidence is not None:
-            confidence = Confidence(msp=confidence.msp[rows], entropy=confidence.entropy[rows])
-        return replace(
-            self,
-            input_ids=self.input_ids[rows],
-            reference_top=top(self.reference_top),
-            candidate_top=top(self.candidate_top),
-            delta_min=self.delta_min[rows],
-            delta_max=self.delta_max[rows],
-            n_items=self.n_items[rows],
-            judgements=None if judgements is None else judgements.part(rows),
-            noise=noise,
-            confidence=confidence,
-            exhaustive_top=None if self.exhaustive_top is None else top(self.exhaustive_top),
-        )
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """What has a row for each input, by name, as far as it is there."""
+        for name in _PER_INPUT:
+            if (part := getattr(self, name)) is not None:
+                yield name, part
 
     def seen(self, stage: Stage) -> Evidence | None:
         """What a stage of a deployment changes; None where no approximate index was searched.
@@ -265,6 +249,8 @@ class Evidence:
         """How many ranks are stored, k."""
         return int(self.reference_top.items.shape[1])
 
+
+_PER_INPUT = [field.name for field in fields(Evidence) if field.name not in {"item_ids", "deltas"}]
 
 Found = TypeVar("Found")
 Asked = ParamSpec("Asked")

@@ -121,15 +121,8 @@ def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
     """The figures and first answers of every input as a data frame, with a column for each metric."""
     with extras_named(needed_for="Run.to_pandas"):
         import pandas as pd  # noqa: PLC0415 -- an extra
-    columns: dict[str, Any] = {
-        "flip": perturbation.flips(evidence),
-        "gap": perturbation.gap(evidence),
-        "candidate_gap": perturbation.candidate_gap(evidence),
-        "epsilon": perturbation.epsilon(evidence),
-        "separation": perturbation.separation_ratio(evidence),
-        "S": perturbation.perturbation_s(evidence),
-        "n_items": evidence.n_items,
-    }
+    columns: dict[str, Any] = {name: figure(evidence) for name, figure in perturbation.FIGURES.items()}
+    columns["n_items"] = evidence.n_items
     labels = [{} if evidence.judgements is None else evidence.judgements.of(row) for row in range(evidence.n_inputs)]
     for arm in ("reference", "candidate"):
         top = getattr(evidence, f"{arm}_top")
