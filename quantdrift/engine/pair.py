@@ -38,8 +38,9 @@ from quantdrift.engine.stages.of_scheme import model_stages, options_under_layer
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import POSSIBLE_BITS, Scheme, calibrates, parse_scheme
+from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
 from quantdrift.stages import STAGES
+from quantdrift.stages.weights import POSSIBLE_BITS
 
 Arm = Literal["reference", "candidate"]
 

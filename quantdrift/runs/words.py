@@ -65,7 +65,7 @@ def _dtypes(record: Record) -> str:
     """The number types that both models compute with, where they are known."""
     made = record.get("quantization") or {}
     reference = str(record.get("settings", {}).get("dtype") or "").removeprefix("torch.")
-    runtime = str((made.get("runtime") or {}).get("dtype"))
+    runtime = str((made.get(STAGES["runtime"].part) or {}).get("dtype"))
     candidate = DTYPES[runtime] if runtime in DTYPES else str(made.get("dtype") or reference).removeprefix("torch.")
     if not reference:
         return ""
@@ -110,7 +110,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
     for stage in STAGES.values():
-        yield from stage.lines(made)
+        if told := made.get(stage.part):
+            yield from stage.lines(told)
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"

@@ -17,8 +17,7 @@ from quantdrift.base.errors import DataError, QuantDriftError, SpecError
 from quantdrift.base.records import AS_LIST, Record, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import POSSIBLE_BITS
-from quantdrift.stages.weights import DEFAULT_QUANTIZER
+from quantdrift.stages.weights import DEFAULT_QUANTIZER, POSSIBLE_BITS
 
 Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]

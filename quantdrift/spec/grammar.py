@@ -24,10 +24,6 @@ from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import STAGES, Kind, Option
 from quantdrift.stages.weights import CHOICE, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS
 
-MIN_BITS, MAX_BITS = 2, 8
-"""Of quantized weights."""
-POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
-
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
 _SHARED = {
@@ -419,7 +415,7 @@ def _scheme_at(text: str, start: int, end: int) -> Scheme:
     stored = _STORED.fullmatch(text[start:end])
     if stored is None:
         return Scheme(**_read_scheme(text, start, end))
-    from quantdrift.spec.allocation import scheme_of  # noqa: PLC0415 -- it imports this
+    from quantdrift.spec.allocation import scheme_of  # noqa: PLC0415 -- pydantic takes as long as all else here
 
     try:
         written = scheme_of(stored["file"], stored["rest"])

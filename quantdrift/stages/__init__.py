@@ -64,7 +64,8 @@ class Stage:
         tried: options that `repair` tries.
         formats: of saved candidates that can carry it.
         packages: that do it.
-        lines: what a run says of it, from the part "quantization" of run.json.
+        part: of "quantization" in run.json that is about it, by key; empty where there is none.
+        lines: what a run says of it, from that part.
     """
 
     what: str
@@ -85,6 +86,7 @@ class Stage:
     tried: tuple[Mapping[str, str], ...] = ()
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
+    part: str = ""
     lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 
     def in_(self, scheme: Scheme) -> bool:

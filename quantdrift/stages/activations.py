@@ -7,14 +7,13 @@ from quantdrift.base.text import some
 from quantdrift.stages import Option, Stage
 
 
-def _lines(made: Mapping[str, Any]) -> Iterator[str]:
-    if activations := made.get("activations"):
-        covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
-        missing = activations["not_covered"]
-        scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
-        why = "which nothing calls (torch's own attention and experts read the weights alone)"
-        only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
-        yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
+def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
+    covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
+    missing = activations["not_covered"]
+    scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
+    why = "which nothing calls (torch's own attention and experts read the weights alone)"
+    only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
+    yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
 
 
 STAGE = Stage(
@@ -31,5 +30,6 @@ STAGE = Stage(
         )
     },
     calibrates=lambda scheme: scheme.activation_bits is not None and not scheme.per_token,
+    part="activations",
     lines=_lines,
 )

@@ -8,6 +8,7 @@ STAGE = Stage(
     kind="model",
     place=30,
     work="quantdrift.engine.stages.runtime:Runtime",
+    part="runtime",
     options={
         "batch": Option(pattern="[1-9][0-9]{0,4}", values=_NUMBER, batches=True, usual=("1", "8", "128")),
         "dtype": Option(pattern="bf16|fp16", values="bf16 or fp16", usual=("fp16", "bf16")),

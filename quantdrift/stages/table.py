@@ -7,10 +7,9 @@ from quantdrift.base.text import some
 from quantdrift.stages import Option, Stage
 
 
-def _lines(made: Mapping[str, Any]) -> Iterator[str]:
-    if table := made.get("embedding_table"):
-        tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
-        yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
+def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
+    yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
 
 
 STAGE = Stage(
@@ -22,5 +21,6 @@ STAGE = Stage(
     under_layers=True,
     tried=({"table": "8"},),
     formats=("safetensors",),
+    part="embedding_table",
     lines=_lines,
 )

@@ -5,6 +5,9 @@ from quantdrift.stages import Option, Stage
 
 FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
+MIN_BITS, MAX_BITS = 2, 8
+"""Of quantized weights."""
+POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 _LIBRARIES = list(

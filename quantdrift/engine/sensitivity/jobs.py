@@ -30,7 +30,8 @@ from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.trial import Trial
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import MAX_BITS, MIN_BITS, Spec
+from quantdrift.spec.grammar import Spec
+from quantdrift.stages.weights import MAX_BITS, MIN_BITS
 from quantdrift.statistics.estimates import Estimate, percentile_interval, rate_estimate, resampled, undefined
 from quantdrift.statistics.paired import paired_rate_difference
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, quantized_inputs
 from quantdrift.engine.stages import ModelStage
 from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.activations import STAGE
 
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
@@ -63,4 +64,4 @@ class Activations(ModelStage):
             "layers": len(names),
             "not_covered": [name for name in names if name not in covered],
         }
-        return {"activations": told}
+        return {STAGE.part: told}

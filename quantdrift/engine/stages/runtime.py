@@ -42,7 +42,7 @@ class Runtime(ModelStage):
 
     def record(self) -> Mapping[str, Any]:
         """All of it."""
-        return {"runtime": self.told}
+        return {STAGE.part: self.told}
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.stages import ModelStage
 from quantdrift.engine.weights import saved_weights
 from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.table import STAGE
 
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
@@ -48,7 +49,7 @@ class Table(ModelStage):
         """Bits, shapes, and what shares a table, such as the head of a language model."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
         told = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
-        return {"embedding_table": told}
+        return {STAGE.part: told}
 
     def bits(self) -> list[StoredBits]:
         """Of every table, with one scale for each row."""

@@ -17,8 +17,9 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import MAX_BITS, Scheme
+from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
+from quantdrift.stages.weights import MAX_BITS
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
