@@ -16,20 +16,6 @@ from quantdrift.base.errors import QuantDriftError
 _MARK = "__quantdrift_wrapped__"
 
 
-def expected(holder: Any, name: str, *parameters: str) -> Any:
-    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions)."""
-    function = getattr(holder, name, None)
-    if function is None or not callable(function):
-        kind = "method" if isinstance(holder, type) else "function"
-        raise TypeError(f"{holder.__name__} has no {kind} {name}")
-    if is_replaced(function):
-        return None
-    missing = set(parameters) - inspect.signature(function).parameters.keys() if parameters else set()
-    if missing:
-        raise TypeError(f"{holder.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
-    return function
-
-
 def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> None:
     """Put a wrapper in a function's place."""
     setattr(wrapper, _MARK, True)
@@ -39,10 +25,14 @@ def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> No
 def wrap(
     holder: Any, name: str, parameters: Iterable[str], around: Callable[..., Any], *, static: bool = False
 ) -> None:
-    """Put `around(original, ...)` in the place of a function, unless it is there already."""
-    original = expected(holder, name, *parameters)
-    if original is None:
+    """Put `around(original, ...)` in the place of a function, unless it is there already (a reload keeps it)."""
+    original = getattr(holder, name, None)
+    if not callable(original):
+        raise TypeError(f"{holder.__name__} has no function {name}")
+    if is_replaced(original):
         return
+    if missing := {*parameters} - inspect.signature(original).parameters.keys():
+        raise TypeError(f"{holder.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

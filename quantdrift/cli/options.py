@@ -217,10 +217,10 @@ class OnQueries(OnModel):
 
 def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
     """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
-    from quantdrift.data.labelled import load_search_task, read_search_folder
+    from quantdrift.data.labelled import load_task, read_folder, searched
 
     _refuse_both(data, task, also)
-    return read_search_folder(data, split) if data is not None else load_search_task(str(task))
+    return searched(read_folder(data, split) if data is not None else load_task(str(task)))
 
 
 def any_data(data: Path | None, task: str | None, split: str) -> Dataset:

@@ -51,10 +51,6 @@ class Labelled:
     inputs: Sequence[Any] = field(repr=False)
     labels: tuple[str, ...] | None = field(repr=False)
 
-    def contents(self) -> Iterator[str]:
-        """What tells inputs apart, one string an input: the text, or a digest of the image."""
-        yield from contents_of(self.inputs)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassificationDataset:
@@ -93,7 +89,7 @@ class ClassificationDataset:
         """
         digest = hashlib.blake2b(digest_size=16)
         for part in (self.test, self.train):
-            sides = () if part is None else (part.ids, part.contents(), part.labels or ())
+            sides = () if part is None else (part.ids, contents_of(part.inputs), part.labels or ())
             digest.update(bytes([len(sides)]))
             for side in sides:
                 feed(digest, side)
@@ -102,9 +98,9 @@ class ClassificationDataset:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is tolerated but worth telling, one sentence each."""
-        ids, contents = self.test.ids, list(self.test.contents())
+        ids, contents = self.test.ids, list(contents_of(self.test.inputs))
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
-        known = set() if self.train is None else set(self.train.contents())
+        known = set() if self.train is None else set(contents_of(self.train.inputs))
         pairs = list(zip(ids, contents, strict=True))
         told = [
             counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
@@ -287,24 +283,14 @@ def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     )
 
 
-def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
-    """The queries and documents in a folder."""
-    if is_classification_folder(folder):
+def searched(dataset: Dataset) -> RetrievalDataset:
+    """Data that are queries and documents."""
+    if not isinstance(dataset, RetrievalDataset):
         raise DataError(
-            f"{folder} holds classification data, and this takes queries and documents; quantdrift run takes "
-            f"it. To search, it needs {BEIR_LAYOUT}"
+            f"{dataset.path or dataset.name} has classes, and this takes queries and documents; quantdrift run takes "
+            f"it. To search, a folder needs {BEIR_LAYOUT}"
         )
-    return read_beir_folder(folder, split)
-
-
-def load_search_task(name: str) -> RetrievalDataset:
-    """The queries and documents of a task."""
-    found = load_task(name)
-    if not isinstance(found, RetrievalDataset):
-        raise DataError(
-            f"the task {name} has classes, and this takes queries and documents; quantdrift run --task {name} takes it"
-        )
-    return found
+    return dataset
 
 
 def told_apart(classes: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
 from quantdrift.checkpoints.kinds import check_kind, kind_of
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.data.images import Kind
+from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.encoders import KINDS
@@ -290,7 +290,7 @@ def _classes(
             role="document" if isinstance(model, EmbeddingModel) else "input",
             ids=part.ids,
             items=part.inputs,
-            digest={"contents": digest_of(part.contents())},
+            digest={"contents": digest_of(contents_of(part.inputs))},
             lengths=np.array([len(one) for one in part.inputs], dtype=np.int64) if dataset.kind == "text" else None,
         )
 

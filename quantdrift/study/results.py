@@ -17,11 +17,12 @@ from quantdrift.base.records import whole_file
 from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.evidence.record import Evidence
-from quantdrift.metrics import Metric, MetricError, measure, parse_metric
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics.base import estimates
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
 from quantdrift.spec.grammar import Scheme, parse
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import PlannedCell, StudyFolder
 
 SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
@@ -79,22 +80,14 @@ def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[lis
         default = SHOWN_OF_CLASSES if done and all(classifies(run.record) for run in done) else SHOWN
         metrics = [parse_metric(name) for name in default]
     for cell, run in zip(folder.cells, runs, strict=True):
-        known: dict[str, Estimate] = {}
-        if run is not None:
-            known = metrics_of(run.evidence(), metrics)
+        known = {} if run is None else metrics_of(run.evidence(), metrics)
         found.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
     return found, list(metrics)
 
 
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
     """Metrics by their strings; those of more ranks than are kept are undefined."""
-    known: dict[str, Estimate] = {}
-    for metric in metrics:
-        try:
-            known |= measure(evidence, [metric])
-        except MetricError as error:
-            known[str(metric)] = undefined(str(error))
-    return known
+    return dict(zip(map(str, metrics), estimates(metrics, evidence), strict=True))
 
 
 _TEXTS = {"model", "scheme", "data", "state", "spec", "run", "metric", "quantizer", "criterion", "against"}

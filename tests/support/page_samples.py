@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.data.labelled import read_search_folder
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
@@ -36,7 +36,7 @@ def search_run(
     rng = np.random.default_rng(seed)
     about = rng.integers(0, len(names), len(queries))
     labels = {query: [names[one]] for query, one in zip(queries, about, strict=True)} if qrels is None else qrels
-    dataset = read_search_folder(write_beir_folder(folder / "data", queries, documents, labels))
+    dataset = read_beir_folder(write_beir_folder(folder / "data", queries, documents, labels))
     reference = rng.normal(size=(len(queries), len(names)))
     reference[np.arange(len(queries)), about] += 2
     candidate = reference + noise * rng.normal(size=reference.shape)

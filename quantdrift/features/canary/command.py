@@ -88,9 +88,9 @@ def save(options: SaveOptions) -> Output:
     Canary.check_place(options.out)
     texts = list(TEXTS[: options.texts])
     if options.data is not None:
-        from quantdrift.data.labelled import read_search_folder
+        from quantdrift.data.labelled import read_folder, searched
 
-        found = of_texts(read_search_folder(options.data), "canary")
+        found = of_texts(searched(read_folder(options.data)), "canary")
         texts = draw(found.queries, found.documents, options.texts)
     elif options.texts > len(TEXTS):
         raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")

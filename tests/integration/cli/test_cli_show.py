@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.data.labelled import read_search_folder
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
@@ -51,7 +51,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(data: Path, tmp_path: Path) -> Run:
     """A run on that folder."""
-    dataset = read_search_folder(data)
+    dataset = read_beir_folder(data)
     state = score_matrix(np.array(REFERENCE), np.array(CANDIDATE))
     evidence = assemble(state, input_ids=dataset.query_ids, item_ids=dataset.document_ids, qrels=dataset.qrels)
     record = {"spec": "minilm@W4-g128-rtn", "data": describe_data(dataset)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
-from quantdrift.data.labelled import read_search_folder
+from quantdrift.data.retrieval import read_beir_folder
 from support.candidate_samples import tiny
 from support.places import ROOT
 from support.small_evidence import assert_same
@@ -24,7 +24,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def data(place: Path) -> RetrievalDataset:
-    return read_search_folder(place / "data")
+    return read_beir_folder(place / "data")
 
 
 @pytest.fixture(scope="module")

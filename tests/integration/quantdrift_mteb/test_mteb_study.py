@@ -12,6 +12,7 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
@@ -107,7 +108,7 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
     assert [image.shape for image in data.test.inputs] == [(4, 4, 3), (4, 5, 3), (4, 4, 3)]
     assert data.test.inputs[0][0, 0].tolist() == [1, 2, 3]
     assert set(np.ravel(data.test.inputs[1]).tolist()) == {7}
-    assert len(set(data.test.contents())) == 2  # the first, stored as PNG, and the file are the same bytes
+    assert len(set(contents_of(data.test.inputs))) == 2  # the first, stored as PNG, and the file are the same bytes
     assert data.train is not None
     assert len(data.train.ids) == 3
 

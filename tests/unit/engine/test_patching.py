@@ -1,13 +1,12 @@
 """How functions of a harness are replaced: only those that are as expected, and only once."""
 
-import functools
 import sys
 from typing import Any
 
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.patching import errors_in_one_line, expected, is_replaced, replace
+from quantdrift.base.patching import errors_in_one_line, is_replaced, wrap
 
 
 class Harness:
@@ -19,31 +18,22 @@ class Harness:
         return results
 
 
-def harness() -> type[Harness]:
-    """A class of its own for every test, as they change it."""
-    return type("Harness", (), dict(vars(Harness)))
-
-
-def wrapper_of(function: Any) -> Any:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return "ours", function(*args, **kwargs)
-
-    return wrapper
-
-
 def test_a_method_is_replaced_once_and_what_it_was_can_be_had() -> None:
-    kind = harness()
-    original = expected(kind, "search", "corpus", "top_k")
-    assert original is Harness.search
-    assert not is_replaced(kind.search)
-    replace(kind, "search", wrapper_of(original))
+    kind = type("Harness", (), dict(vars(Harness)))  # a class of its own, as it is changed
+    for _ in range(2):  # once
+        wrap(kind, "search", ("corpus", "top_k"), lambda original, *args: ("ours", original(*args)))
     assert is_replaced(kind.search)
-    assert expected(kind, "search", "corpus") is None
     assert kind().search(["a"], 3) == ("ours", (["a"], 3))
-    assert kind.search.__wrapped__ is original  # type: ignore[attr-defined]  # functools put it there
-    assert not is_replaced(original)
+    assert kind.search.__wrapped__ is Harness.search
+    assert not is_replaced(Harness.search)
     assert not is_replaced(kind.judge)
+
+
+def test_what_is_not_as_expected_is_not_replaced() -> None:
+    with pytest.raises(TypeError, match="Harness has no function find"):
+        wrap(Harness, "find", (), lambda original, *args: None)
+    with pytest.raises(TypeError, match=r"Harness\.search has no parameter k"):
+        wrap(Harness, "search", ("k",), lambda original, *args: None)
 
 
 def test_only_our_own_errors_become_one_line_and_the_hook_is_put_in_place_once(
