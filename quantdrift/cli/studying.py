@@ -19,7 +19,7 @@ from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder, StudyKind, check_folder, plan_into
+from quantdrift.study.folder import FailedCell, StudyFolder, StudyKind, check_folder, plan_into
 from quantdrift.study.plan import Cell, Study, cells_of
 from quantdrift.study.sources import Data, fingerprint_of
 
@@ -71,10 +71,9 @@ def measured(
     folder = plan_into(
         out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
     )
-    pairs = list(zip(cells, folder.cells, strict=True))
-    states = {planned.name: folder.state(planned) for planned in folder.cells}
+    states = {cell.name: folder.state(cell) for cell in folder.cells}
     left = {"done"} if again else {"done", "failed"}
-    to_do = [(cell, planned) for cell, planned in pairs if states[planned.name] not in left]
+    to_do = [cell for cell in folder.cells if states[cell.name] not in left]
     if not to_do:
         return _plan(folder, states, [], 0)
     from quantdrift.engine.store import EmbeddingStore, default_store
@@ -92,8 +91,8 @@ def measured(
     for line in (told.title, *_told(works), *told.lines):
         note(line)
     if again:
-        for _, planned in to_do:
-            folder.forget_failure(planned)
+        for cell in to_do:
+            folder.forget_failure(cell)
     expected = {name: seconds for work in works for name, seconds in work.of_cells.items()}
     display = Display(len(to_do), expected, quiet=options.quiet)
     try:
@@ -150,7 +149,7 @@ class Display:
         self._at += 1
         self._passed, self._before = self._passed + self._before, self._expected.get(cell.name, 0.0)
         left = f"about {duration(self._left(spent, done))} left" if done else ""
-        named = f"{cell.called}@{cell.spec.scheme} on {cell.data.called}"
+        named = f"{cell.model}@{cell.spec.scheme} on {cell.data.called}"
         self._bars.update(self._all, completed=done, description=clean(named), left=left)
         if self._lines:
             note(f"cell {self._at:,} of {self._n:,}: {named}{left and f'; {left}'}")
@@ -234,7 +233,7 @@ def _ended(folder: StudyFolder) -> Output:
     )
 
 
-def _reasons(failed: Sequence[tuple[PlannedCell, FailedCell]]) -> Iterator[str]:
+def _reasons(failed: Sequence[tuple[Cell, FailedCell]]) -> Iterator[str]:
     """Why cells failed, each reason once."""
     names: dict[str, list[str]] = {}
     for cell, why in failed:

@@ -29,7 +29,7 @@ from quantdrift.engine.workers import Workers
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Spec, chooses, parse
-from quantdrift.study.folder import FailedCell, PlannedCell, StudyFolder
+from quantdrift.study.folder import FailedCell, StudyFolder
 from quantdrift.study.plan import Cell, DataEntry
 from quantdrift.study.sources import Data
 
@@ -44,8 +44,6 @@ def settings_of(cell: Cell) -> Settings:
 
 
 # --- what there is to do --------------------------------------------------------------------------
-
-Open = tuple[Cell, PlannedCell]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +76,13 @@ class Work:
 
 
 def survey(
-    cells: Sequence[Open], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
+    cells: Sequence[Cell], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
 ) -> list[Work]:
     """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
     found, models = [], _Models(device)
     with progress.stage("looking at what there is to do", len(cells)) as tell:
         for group in _groups(cells):
-            first = group[0][0]
+            first = group[0]
             try:
                 if isinstance(whole := data.known(first.data), ShardedDataset):
                     found.append(_in_shards(group, whole))
@@ -96,28 +94,28 @@ def survey(
                     else _work(group, model, data, store=store, progress=progress)
                 )
             except QuantDriftError as error:
-                found.append(Work(model=first.called, data=first.data.called, cells=len(group), problem=str(error)))
+                found.append(Work(model=first.model, data=first.data.called, cells=len(group), problem=str(error)))
             tell(len(group))
     return found
 
 
-def _in_shards(group: Sequence[Open], whole: ShardedDataset) -> Work:
+def _in_shards(group: Sequence[Cell], whole: ShardedDataset) -> Work:
     """Of a corpus in shards every cell takes both arms; how long, depends on who works."""
-    first, inputs = group[0][0], len(whole.query_ids) + whole.n_documents
-    return Work(model=first.called, data=first.data.called, cells=len(group), inputs=inputs, passes=2.0 * len(group))
+    first, inputs = group[0], len(whole.query_ids) + whole.n_documents
+    return Work(model=first.model, data=first.data.called, cells=len(group), inputs=inputs, passes=2.0 * len(group))
 
 
-def _told_nothing(group: Sequence[Open], data: Data) -> Work:
+def _told_nothing(group: Sequence[Cell], data: Data) -> Work:
     """Of rerankers only how many pairs there are is told: what they rerank is found when it is needed."""
-    first = group[0][0]
+    first = group[0]
     dataset = data.of(first.data)
     assert isinstance(dataset, RetrievalDataset)  # a retriever was loaded for it
     pairs = len(dataset.queries) * min(first.data.top, len(dataset.documents))
-    return Work(model=first.called, data=first.data.called, cells=len(group), inputs=pairs, passes=len(group) + 1.0)
+    return Work(model=first.model, data=first.data.called, cells=len(group), inputs=pairs, passes=len(group) + 1.0)
 
 
-def _work(group: Sequence[Open], model: LocalModel, data: Data, *, store: EmbeddingStore, progress: Progress) -> Work:
-    first = group[0][0]
+def _work(group: Sequence[Cell], model: LocalModel, data: Data, *, store: EmbeddingStore, progress: Progress) -> Work:
+    first = group[0]
     opened = _opened(first, model, data)
     flow = Flow(pair=opened.pair, settings=settings_of(first), store=store, progress=progress)
     sides, weights = opened.reading.sides, opened.pair.fingerprint
@@ -127,7 +125,7 @@ def _work(group: Sequence[Open], model: LocalModel, data: Data, *, store: Embedd
     missing = sum(size for size, there in zip(sizes, kept, strict=True) if not there)
     wanted, of_cells = missing, dict[str, float]()
     one_of_each: dict[Spec, Cell] = {}
-    for cell, _ in group:  # what is encoded for one size of a corpus is kept for all
+    for cell in group:  # what is encoded for one size of a corpus is kept for all
         one_of_each.setdefault(cell.spec, cell)
     for cell in one_of_each.values():
         candidate = sizes[0] if cell.spec.scheme.query_only else sum(sizes)
@@ -135,7 +133,7 @@ def _work(group: Sequence[Open], model: LocalModel, data: Data, *, store: Embedd
         wanted += candidate
     inputs = sum(len(side.ids) for side in sides)
     return Work(
-        model=first.called,
+        model=first.model,
         data=first.data.corpus,
         cells=len(group),
         inputs=inputs,
@@ -147,12 +145,12 @@ def _work(group: Sequence[Open], model: LocalModel, data: Data, *, store: Embedd
     )
 
 
-def _groups(cells: Sequence[Open]) -> Iterator[list[Open]]:
+def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """The cells of each model on each corpus; those of one model follow each other."""
-    keyed: dict[str, dict[str, list[Open]]] = {}
-    for cell, planned in cells:
+    keyed: dict[str, dict[str, list[Cell]]] = {}
+    for cell in cells:
         of_model = keyed.setdefault(cell.spec.model, {})
-        of_model.setdefault(cell.data.whole.model_dump_json(), []).append((cell, planned))
+        of_model.setdefault(cell.data.whole.model_dump_json(), []).append(cell)
     for of_model in keyed.values():
         yield from of_model.values()
 
@@ -225,7 +223,7 @@ class _Shortlists:
 
 
 def run_cells(
-    cells: Sequence[Open],
+    cells: Sequence[Cell],
     folder: StudyFolder,
     data: Data,
     *,
@@ -248,10 +246,10 @@ def run_cells(
     models, busy = _Models(device), []
     shortlists = _Shortlists(store, progress, device)
 
-    def attempt(cell: Cell, planned: PlannedCell) -> None:
+    def attempt(cell: Cell) -> None:
         announce(cell)
         try:
-            settings, out, key = settings_of(cell), folder.place(cell.name), planned.fingerprint
+            settings, out, key = settings_of(cell), folder.place(cell.name), cell.fingerprint
             how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
             if isinstance(whole := data.known(cell.data), ShardedDataset):
                 _refuse_parts(cell)
@@ -260,23 +258,23 @@ def run_cells(
             else:
                 lists = shortlists.of(cell, data)
                 measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
-            folder.forget_failure(planned)
+            folder.forget_failure(cell)
         except DiskError:
             raise
         except Exception as error:  # whatever else it is, the other cells go on
-            failed(cell, folder.fail(planned, error))
+            failed(cell, folder.fail(cell, error))
 
-    def taken(cell: Cell, planned: PlannedCell) -> bool:
+    def taken(cell: Cell) -> bool:
         """Whether no other process is at a cell; then it is measured, unless one has been since."""
-        with folder.holding(planned.name) as held:
-            if held and folder.run(planned) is None and folder.failure(planned) is None:
-                attempt(cell, planned)
+        with folder.holding(cell.name) as held:
+            if held and folder.run(cell) is None and folder.failure(cell) is None:
+                attempt(cell)
             return held
 
     for group in _groups(cells):
-        busy += [each for each in group if not taken(*each)]
-    for each in busy:
-        while not taken(*each):
+        busy += [cell for cell in group if not taken(cell)]
+    for cell in busy:
+        while not taken(cell):
             time.sleep(_WAIT)
 
 
@@ -298,7 +296,7 @@ def _check_prompts(data: Data, entry: DataEntry, model: LocalModel, called: str)
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:
     dataset = data.of(cell.data)
     check_pair(cell.spec, dataset, reranks=lists is not None)
-    _check_prompts(data, cell.data, model, cell.called)
+    _check_prompts(data, cell.data, model, cell.model)
     texts = calibration_texts(cell.spec.scheme)
     among = cell.data.neighbours
     if among and not isinstance(dataset, ClassificationDataset):

@@ -22,23 +22,12 @@ from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, StudyError
 from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text
 from quantdrift.runs.folder import Run, now
-from quantdrift.study.grid import CaptureGrid, Part
-from quantdrift.study.plan import Cell, CellSettings, DataEntry
+from quantdrift.study.grid import CaptureGrid
+from quantdrift.study.plan import Cell
 
 StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
 """What the results of a study are read as: a table (grid), or what the feature of its name makes of them."""
 STUDY, CELLS, FAILED = "study.json", "cells", "failed"
-
-
-class PlannedCell(Part):
-    """A cell as study.json has it."""
-
-    name: str
-    spec: str
-    model: str
-    data: DataEntry
-    settings: CellSettings
-    fingerprint: str | None
 
 
 class StudyRecord(Record):
@@ -50,7 +39,7 @@ class StudyRecord(Record):
     MAKE: ClassVar[str] = "quantdrift study run study.yaml"
     ERROR: ClassVar[type[QuantDriftError]] = StudyError
 
-    cells: Annotated[tuple[PlannedCell, ...], AS_LIST]
+    cells: Annotated[tuple[Cell, ...], AS_LIST]
     capture: CaptureGrid | None = None
     kind: StudyKind = "grid"
     shows: Annotated[tuple[str, ...], AS_LIST] = ()
@@ -84,7 +73,7 @@ class StudyFolder:
     """
 
     path: Path
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[Cell, ...]
     capture: CaptureGrid | None = None
     kind: StudyKind = "grid"
     shows: tuple[str, ...] = ()
@@ -93,7 +82,7 @@ class StudyFolder:
         """The run folder of a cell."""
         return self.path / CELLS / name
 
-    def failure(self, cell: PlannedCell) -> FailedCell | None:
+    def failure(self, cell: Cell) -> FailedCell | None:
         """Why a cell failed, if it did since its fingerprint is this one."""
         try:
             found = FailedCell.read(self.path / FAILED / f"{cell.name}.json")
@@ -101,21 +90,18 @@ class StudyFolder:
             return None
         return found if found.fingerprint == cell.fingerprint else None
 
-    def run(self, cell: PlannedCell) -> Run | None:
+    def run(self, cell: Cell) -> Run | None:
         """The finished run of a cell, if it is whole and has the cell's fingerprint."""
-        return self._finished(cell)[1]
+        return finished(self.place(cell.name), cell.fingerprint)[1]
 
-    def state(self, cell: PlannedCell) -> State:
+    def state(self, cell: Cell) -> State:
         """How far a cell is; a run that was changed is damaged, one of other data or settings outdated."""
-        state, _ = self._finished(cell)
+        state, _ = finished(self.place(cell.name), cell.fingerprint)
         if state == "done":
             return state
         if self._is_held(cell.name):
             return "running"
         return "failed" if self.failure(cell) is not None else state
-
-    def _finished(self, cell: PlannedCell) -> tuple[State, Run | None]:
-        return finished(self.place(cell.name), cell.fingerprint)
 
     def _is_held(self, name: str) -> bool:
         with suppress(OSError, ImportError), self.holding(name) as held:  # where it cannot be told, it is not
@@ -139,7 +125,7 @@ class StudyFolder:
         finally:
             lock.release()
 
-    def fail(self, cell: PlannedCell, error: BaseException) -> FailedCell:
+    def fail(self, cell: Cell, error: BaseException) -> FailedCell:
         """Keep why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
         told = FailedCell(
@@ -154,7 +140,7 @@ class StudyFolder:
         write_text(place, told.text(), what="why the cell failed")  # also over one that is damaged
         return told
 
-    def forget_failure(self, cell: PlannedCell) -> None:
+    def forget_failure(self, cell: Cell) -> None:
         """A cell is tried again, or has been measured."""
         (self.path / FAILED / f"{cell.name}.json").unlink(missing_ok=True)
 
@@ -187,15 +173,7 @@ def plan_into(
     """
     check_folder(path)
     planned = tuple(
-        PlannedCell(
-            name=cell.name,
-            spec=str(cell.spec),
-            model=cell.called,
-            data=cell.data,
-            settings=cell.settings,
-            fingerprint=mark,
-        )
-        for cell, mark in zip(cells, fingerprints, strict=True)
+        cell.model_copy(update={"fingerprint": mark}) for cell, mark in zip(cells, fingerprints, strict=True)
     )
     record = StudyRecord(cells=planned, capture=capture, kind=kind, shows=tuple(shows))
     if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
@@ -330,23 +338,28 @@ def _from(study: Study, folder: Path) -> Study:
 # --- its cells ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One run of a study.
+class Cell(Part):
+    """One run of a study, as study.json has it.
 
     Attributes:
         name: of its run folder.
         spec: the pair.
-        called: what the model is called.
+        model: what the model is called.
         data: what it is measured on.
         settings: how.
+        fingerprint: that its run must have; None where model or data are not to be had.
     """
 
     name: str
-    spec: Spec
-    called: str
+    spec: Annotated[
+        InstanceOf[Spec],
+        BeforeValidator(lambda spec: parse(spec) if isinstance(spec, str) else spec),
+        PlainSerializer(str),
+    ]
+    model: str
     data: DataEntry
     settings: CellSettings
+    fingerprint: str | None = None
 
 
 def cells_of(study: Study) -> tuple[Cell, ...]:
@@ -374,7 +387,7 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
                     found[model.called, str(seeded), data.called] = Cell(
                         name=name,
                         spec=spec,
-                        called=model.called,
+                        model=model.called,
                         data=data,
                         settings=data.settings.over(model.settings.over(study.settings)),
                     )

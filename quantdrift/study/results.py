@@ -21,9 +21,10 @@ from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.base import estimates
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
-from quantdrift.spec.grammar import Scheme, parse
+from quantdrift.spec.grammar import Scheme
 from quantdrift.statistics.estimates import Estimate
-from quantdrift.study.folder import PlannedCell, StudyFolder
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.plan import Cell
 
 SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
 """Metrics of a study of searches, where none are asked for."""
@@ -34,7 +35,7 @@ SHOWN_OF_CLASSES = ("flip@1", "gold_lost@1", "change.accuracy", "separation")
 class Result:
     """One cell: where it stands, and what was measured where it is done."""
 
-    cell: PlannedCell
+    cell: Cell
     state: State
     run: Run | None
     metrics: dict[str, Estimate]
@@ -47,7 +48,7 @@ class Result:
     @property
     def parsed(self) -> Scheme:
         """Of the candidate."""
-        return parse(self.cell.spec).scheme
+        return self.cell.spec.scheme
 
     def row(self) -> dict[str, Any]:
         """As a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
@@ -66,7 +67,7 @@ class Result:
             ends = (estimate.value, estimate.low, estimate.high)
             columns = zip((name, f"{name} low", f"{name} high"), ends, strict=True)
             found |= {column: None if end is None or not isfinite(end) else end for column, end in columns}
-        return {**found, "spec": self.cell.spec, "run": str(self.run.path) if self.run else None}
+        return {**found, "spec": str(self.cell.spec), "run": str(self.run.path) if self.run else None}
 
 
 def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
@@ -136,12 +137,12 @@ class Sized:
     effect: SizeEffect
 
 
-def sized_of(cells: Iterable[tuple[PlannedCell, Run | None]]) -> list[Sized]:
+def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
     """Each scheme on each corpus of which two sizes or more are done."""
     found: dict[tuple[str, str, str], list[Run]] = {}
     for cell, run in cells:
         if run is not None and run.record["data"].get("corpus_size"):
-            key = (cell.model, str(parse(cell.spec).scheme), cell.data.corpus)
+            key = (cell.model, str(cell.spec.scheme), cell.data.corpus)
             found.setdefault(key, []).append(run)
     compared = []
     for (model, scheme, corpus), runs in found.items():

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import needs_inputs, parse
+from quantdrift.spec.grammar import needs_inputs
 from quantdrift.statistics.estimates import CONFIDENCE, Estimate, percentile_interval, resampled, undefined
 from quantdrift.statistics.paired import randomization_test
 from quantdrift.statistics.verdicts import holm
@@ -384,7 +384,7 @@ def read_capture(folder: StudyFolder, metrics: Sequence[Metric]) -> Capture:
     done: dict[str, dict[tuple[str, str], Run]] = {}
     for cell in folder.cells:
         if (run := folder.run(cell)) is not None:
-            done.setdefault(cell.data.called, {})[cell.model, str(parse(cell.spec).scheme)] = run
+            done.setdefault(cell.data.called, {})[cell.model, str(cell.spec.scheme)] = run
     points: dict[Point, dict[str, int]] = {}
     missing = 0
     models = dict.fromkeys(cell.model for cell in folder.cells)

@@ -26,7 +26,8 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.conformal import Statistic
 from quantdrift.statistics.estimates import Estimate
-from quantdrift.study.folder import PlannedCell, StudyFolder
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.plan import Cell
 from quantdrift.study.results import Result, sized_of
 from quantdrift.trust.certify import ALPHAS, Certificate, certify
 from quantdrift.trust.sweep import PERCENTILES, answers_of, sweep
@@ -90,7 +91,7 @@ class Table:
 class RunCell:
     """A finished run, whose evidence is read once."""
 
-    cell: PlannedCell
+    cell: Cell
     model: str
     data: str
     scheme: Scheme

@@ -63,7 +63,7 @@ def study(place: Path, data: Path, schemes: Sequence[str], **settings: bool) -> 
         folder = plan_into(place / "study", cells, [fingerprint_of(cell, found) for cell in cells])
         failures: list[object] = []
         run_cells(
-            list(zip(cells, folder.cells, strict=True)),
+            folder.cells,
             folder,
             found,
             store=EmbeddingStore(place / "cache"),

@@ -12,9 +12,9 @@ from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import measure
 from quantdrift.runs.folder import write_run
 from quantdrift.spec.grammar import parse
-from quantdrift.study.folder import STUDY, PlannedCell, StudyFolder, StudyRecord
+from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
-from quantdrift.study.plan import CellSettings, DataEntry
+from quantdrift.study.plan import Cell, CellSettings, DataEntry
 from support.routing_samples import classified, logits, searched, similarities
 
 SCHEMES = ("W8", "W4", "W3", "W4-gptq", "W3-gptq", "W3.5+gap")
@@ -39,9 +39,9 @@ def study_of(
         for name in data:
             for scheme in schemes:
                 spec = parse(f"{model}@{scheme}")
-                cell = PlannedCell(
+                cell = Cell(
                     name=f"cell{len(cells)}",
-                    spec=str(spec),
+                    spec=spec,
                     model=model,
                     data=DataEntry(folder=f"/{name}", name=name),
                     settings=CellSettings(),
@@ -71,7 +71,7 @@ def _evidence(bits: float, model: int, quantizer: str, data: str, n: int) -> Evi
     return replace(made, noise=floor)
 
 
-def _record(cell: PlannedCell, spec: Any, evidence: Evidence) -> dict[str, Any]:
+def _record(cell: Cell, spec: Any, evidence: Evidence) -> dict[str, Any]:
     bits, called = spec.scheme.weight_bits, cell.data.called
     quantization: dict[str, Any] = {"quantizer": spec.scheme.quantizer}
     if spec.scheme.criterion is not None:
@@ -84,9 +84,13 @@ def _record(cell: PlannedCell, spec: Any, evidence: Evidence) -> dict[str, Any]:
         }
     kind = {"kind": "classification", "inputs": "texts", "n_inputs": evidence.n_inputs}
     return {
-        "spec": cell.spec,
+        "spec": str(cell.spec),
         "cell": cell.fingerprint,
-        "model": {"name": cell.model, "fingerprint": f"weights of {cell.model}", "candidate_fingerprint": cell.spec},
+        "model": {
+            "name": cell.model,
+            "fingerprint": f"weights of {cell.model}",
+            "candidate_fingerprint": str(cell.spec),
+        },
         "bits_per_weight": {"linear": bits, "linear_with_scales": bits + 0.125, "n_parameters": 22_000_000},
         "quantization": quantization,
         "data": {

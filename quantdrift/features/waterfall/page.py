@@ -10,7 +10,6 @@ from quantdrift.features.waterfall.shares import Waterfall, in_words, waterfalls
 from quantdrift.report.figures import WIDE, Figure, short, spec_of, tooltip
 from quantdrift.report.page import Page, Section
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 
@@ -22,7 +21,7 @@ def on_study(page: Page, folder: StudyFolder) -> Page:
     if any(folder.run(cell) is None for cell in folder.cells):
         return page
     found = waterfalls_of(folder)
-    scheme = parse(folder.cells[-1].spec).scheme
+    scheme = folder.cells[-1].spec.scheme
     verdict, *words = in_words(found, named=short(scheme))
     largest = max(found[0].stages, key=lambda stage: stage.share.value or 0.0).name
     section = Section(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.spec.grammar import Scheme, parse
+from quantdrift.spec.grammar import Scheme
 from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
 from quantdrift.study.folder import StudyFolder
 
@@ -161,8 +161,8 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
                 f"{folder.path}: {cell.spec} is {folder.state(cell)}, and shares are over all combinations; the same "
                 "command goes on"
             )
-        evidence[frozenset(parse(cell.spec).scheme.stages)] = run.evidence()
-    order = parse(folder.cells[-1].spec).scheme.stages
+        evidence[frozenset(cell.spec.scheme.stages)] = run.evidence()
+    order = folder.cells[-1].spec.scheme.stages
     if len(evidence) != 2 ** len(order) - 1:
         raise StudyError(f"{folder.path} lacks combinations of {', '.join(order)}; make it again")
     shared = set.intersection(*({*each.input_ids.tolist()} for each in evidence.values()))

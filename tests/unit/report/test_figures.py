@@ -10,10 +10,10 @@ import pytest
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
 from quantdrift.report.figures import Curve, Figure, theme
-from quantdrift.spec.grammar import parse_scheme
+from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.statistics.estimates import Estimate
-from quantdrift.study.folder import PlannedCell, StudyFolder
-from quantdrift.study.plan import CellSettings, DataEntry
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.plan import Cell, CellSettings, DataEntry
 from quantdrift.study.results import Result, results_of
 from quantdrift_paper import figures as paper_figures
 from quantdrift_paper.law import law_runs
@@ -84,8 +84,8 @@ def test_every_spec_is_drawn_without_a_word_and_loads_nothing(
 
 
 def test_charts_of_a_study_where_nothing_is_done_can_be_drawn(capfd: pytest.CaptureFixture[str]) -> None:
-    cell = PlannedCell(
-        name="c", spec="m@W4", model="m", data=DataEntry(task="t"), settings=CellSettings(), fingerprint=None
+    cell = Cell(
+        name="c", spec=parse("m@W4"), model="m", data=DataEntry(task="t"), settings=CellSettings(), fingerprint=None
     )
     figure = study_figures.heat_map([Result(cell=cell, state="failed", run=None, metrics={})], {})
     assert [row["told"] for row in rows(figure)] == ["failed"]
@@ -94,7 +94,7 @@ def test_charts_of_a_study_where_nothing_is_done_can_be_drawn(capfd: pytest.Capt
 
 def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> None:
     found = {(row["model"], row["data"], row["scheme"], row["shown"]): row for row in rows(charts(results)[0])}
-    (one,) = [each for each in results if each.cell.spec == "e5@W3-g128-gptq" and each.cell.data.called == "docs"]
+    (one,) = [each for each in results if str(each.cell.spec) == "e5@W3-g128-gptq" and each.cell.data.called == "docs"]
     assert one.run is not None
     flip, change = (one.run[name].value for name in ("flip@1", "change.ndcg@10"))
     assert flip is not None
@@ -116,9 +116,9 @@ def test_points_of_the_law_are_the_runs(study: StudyFolder, results: list[Result
 
 
 def result(scheme: str, data: str, flip: float, bits: float = 4.0) -> Result:
-    cell = PlannedCell(
+    cell = Cell(
         name=f"{scheme} on {data}",
-        spec=f"m@{scheme}",
+        spec=parse(f"m@{scheme}"),
         model="m",
         data=DataEntry(task=data),
         settings=CellSettings(),

@@ -71,7 +71,7 @@ def values(study: StudyFolder, scheme: str, metric: str, kind: str = "") -> list
     """Of the runs of a scheme, straight from the run folders; classes if the kind is that, else searches."""
     found = []
     for cell in study.cells:
-        if cell.spec.endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
+        if str(cell.spec).endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
             value = read_run(study.place(cell.name))[metric].value
             assert value is not None
             found.append(value)

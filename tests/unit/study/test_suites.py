@@ -26,7 +26,7 @@ def test_every_suite_can_be_planned(name: str) -> None:
         assert by_capture or getattr(_CONTENT[shown][1], "__name__", "") != "<lambda>", shown
     if suite.offline is not None:
         offline = cells_of(suite.study(offline=True))
-        assert {cell.called for cell in offline} <= {"minilm", "python-docs-reranker", "small-clip", "vit"}
+        assert {cell.model for cell in offline} <= {"minilm", "python-docs-reranker", "small-clip", "vit"}
         assert all(cell.data.task or cell.data.folder for cell in offline)
         parts = [{(cell.spec.scheme.quantizer, cell.spec.scheme.criterion) for cell in one} for one in (offline, cells)]
         assert parts[0] <= parts[1]
@@ -64,7 +64,7 @@ def test_the_paper_s_image_tasks_have_a_model_each() -> None:
     assert len(cells) == 2 * 21 * 2 * 16
     place = str(Path.cwd() / "vit-b-16" / "SVHN")
     assert {cell.data.called for cell in cells if cell.spec.model == place} == {"SVHN", "SVHN-self"}
-    assert {cell.called for cell in cells} == {"ViT-B/16", "ViT-L/16"}
+    assert {cell.model for cell in cells} == {"ViT-B/16", "ViT-L/16"}
 
 
 def test_what_is_to_be_made_first_is_told_with_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
