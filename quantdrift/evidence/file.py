@@ -162,6 +162,7 @@ def _evidence(table: pa.Table) -> Evidence:
         if not np.array_equal(own_offsets, offsets):
             raise ValueError("the judged items of an input and their grades differ in number")
         judgements = Judgements(offsets=offsets, items=_indices(names, vocabulary), grades=_numpy(grades))
+    plain: dict[str, Any] = {name: _values(table, name) for name in _PLAIN}
     parts: dict[str, Any] = {
         part: kind(**{field: _values(table, name) for field, name in names.items()})
         for part, (kind, names) in _PARTS.items()
@@ -172,7 +173,7 @@ def _evidence(table: pa.Table) -> Evidence:
         item_ids=np.array(list(vocabulary), dtype=object),
         reference_top=tops[0],
         candidate_top=tops[1],
-        **{name: _values(table, name) for name in _PLAIN},
+        **plain,
         judgements=judgements,
         **parts,
         exhaustive_top=tops[2] if len(tops) > len(_ARMS) else None,

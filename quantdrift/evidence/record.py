@@ -194,7 +194,7 @@ class Evidence:
         Args:
             rows: int64, positions of the inputs, each at most once.
         """
-        parts = {
+        parts: dict[str, Any] = {
             name: whole[rows] if isinstance(whole, np.ndarray) else whole.part(rows) for name, whole in self._parts()
         }
         return replace(self, **parts)

@@ -189,14 +189,14 @@ class Study(Part):
     """The content of study.yaml; `shows` names the tables of the paper that it is for."""
 
     models: list[ModelEntry] = Field(min_length=1)
-    schemes: list[SchemeText] = Field([])
+    schemes: list[SchemeText] = Field(default=[])
     data: list[DataEntry] = Field(min_length=1)
     seeds: list[int] = Field([0], min_length=1)
     capture: CaptureGrid | None = None
     settings: CellSettings = CellSettings()
-    include: list[Included] = Field([])
-    exclude: list[Row] = Field([])
-    shows: list[str] = Field([])
+    include: list[Included] = Field(default=[])
+    exclude: list[Row] = Field(default=[])
+    shows: list[str] = Field(default=[])
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
@@ -259,8 +259,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """As yaml does, for a part of a document."""
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
             raise ComposerError(None, None, f"expected no alias (*{event.anchor})", event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
