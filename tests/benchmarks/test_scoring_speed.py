@@ -77,27 +77,6 @@ def test_the_start_of_numba() -> None:
             subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_CACHE_DIR": folder})
 
 
-def test_streamed_scoring_against_dense_topk(arms: Arms) -> None:
-    """What one would write first: both products a tile at a time, sub, max, min, two top-k."""
-
-    def plain() -> None:
-        (rq, rd), (cq, cd) = arms
-        best = [torch.full((N_QUERIES, K), float("-inf")) for _ in range(2)]
-        where = [torch.zeros((N_QUERIES, K), dtype=torch.int64) for _ in range(2)]
-        low = torch.full((N_QUERIES,), float("inf"))
-        high = -low
-        for at in range(0, N_DOCS, TILE):
-            tiles = [rq @ rd[at : at + TILE].t(), cq @ cd[at : at + TILE].t()]
-            delta = tiles[1] - tiles[0]
-            low, high = torch.minimum(low, delta.amin(1)), torch.maximum(high, delta.amax(1))
-            ids = torch.arange(at, at + delta.shape[1]).expand(N_QUERIES, -1)
-            for arm in (0, 1):
-                best[arm], kept = torch.cat([best[arm], tiles[arm]], 1).topk(K, dim=1)
-                where[arm] = torch.cat([where[arm], ids], 1).gather(1, kept)
-
-    report("streamed scoring / plain tiles", in_turn(lambda: _streamed(arms), plain, 3), SHAPE)
-
-
 def test_streamed_scoring_against_mteb_search(arms: Arms, monkeypatch: pytest.MonkeyPatch) -> None:
     """mteb's own search over the same vectors, run for both arms."""
     pytest.importorskip("mteb")

@@ -1,7 +1,7 @@
-"""Studies on one corpus, against what they cannot do without: bare passes, the quantization, and indexes.
+"""A study of 12 schemes on one corpus, against what it cannot do without: bare passes and the quantization.
 
-One is of 12 schemes, the other a waterfall of four stages, of which 15 combinations need four passes. Both ways are
-timed in one run on the real MiniLM. CPU time is told beside the wall clock: it says more where others compute too.
+Both ways are timed in one run on the real MiniLM. CPU time is told beside the wall clock: it says more where others
+compute too.
 """
 
 import json
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from timing import report
@@ -22,14 +21,10 @@ from quantdrift.data.labelled import load_task, searched
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import load_model, open_loaded
-from quantdrift.engine.scoring.indexes import build
-from quantdrift.engine.scoring.precision import Stored
-from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.study import run_cells
-from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.runs.folder import now
-from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.grammar import parse
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
@@ -52,10 +47,10 @@ def corpus(folder: Path, n_documents: int = N_DOCUMENTS, n_queries: int = N_QUER
     return folder
 
 
-def study(place: Path, data: Path, schemes: Sequence[str], **settings: bool) -> Callable[[], None]:
+def study(place: Path, data: Path, schemes: Sequence[str]) -> Callable[[], None]:
     """The whole of `quantdrift study run`, from the file to the run folders."""
     file = place / "study.yaml"
-    told = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200, **settings}}
+    told = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200}}
     file.write_text(json.dumps(told))
 
     def run() -> None:
@@ -94,31 +89,12 @@ def bare(data: Path, schemes: Sequence[str]) -> None:
         assert [len(each) for each in both] == [N_QUERIES, N_DOCUMENTS]
 
 
-WATERFALL = parse_scheme("W4A8+emb=int8+rescore=4+index=IVF8,PQ16x4+search=nprobe=4")
-
-
-def indexes() -> None:
-    """The index of every combination that has one."""
-    vectors = np.random.default_rng(0).normal(size=(N_DOCUMENTS, 384)).astype(np.float32)
-    for scheme in combinations_of(WATERFALL):
-        if (name := scheme.option("index")) is not None:
-            kept = Stored.plain(vectors, vectors, Similarity.COSINE)
-            build(name, kept, similarity=Similarity.COSINE, settings=None, seed=None)
-
-
-@pytest.mark.parametrize("what", ["study", "waterfall"])
-def test_a_study_against_its_bare_passes(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, schemes, needed = corpus(tmp_path / "docs"), SCHEMES, SCHEMES
-    if what == "waterfall":
-        schemes, needed = [*map(str, combinations_of(WATERFALL))], ["W4", "W16A8", "W4A8"]
-        indexes()  # faiss is loaded before
+def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = corpus(tmp_path / "docs")
     bare_first = (time.perf_counter(), time.process_time())
-    bare(data, needed)
-    if what == "waterfall":
-        indexes()
+    bare(data, SCHEMES)
     middle = (time.perf_counter(), time.process_time())
-    # a waterfall is held against four passes, and the noise floor is a fifth
-    run = study(tmp_path, data, schemes, **({"noise_floor": False} if what == "waterfall" else {}))
+    run = study(tmp_path, data, SCHEMES)
     run()
     end = (time.perf_counter(), time.process_time())
     run()
@@ -126,8 +102,8 @@ def test_a_study_against_its_bare_passes(what: str, tmp_path: Path, capsys: pyte
     wall, used = ((end[i] - middle[i]) / (middle[i] - bare_first[i]) for i in (0, 1))
     with capsys.disabled():
         shape = (
-            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(schemes)} schemes, {torch.get_num_threads()} threads"
+            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
         )
-        report(f"{what} / bare passes and what they need, wall clock", [wall], shape)
-        report(f"{what} / bare passes and what they need, CPU time", [used], shape)
-        report(f"the same {what} again / first time, CPU time", [again / (end[1] - middle[1])], shape)
+        report("study / bare passes and what they need, wall clock", [wall], shape)
+        report("study / bare passes and what they need, CPU time", [used], shape)
+        report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)

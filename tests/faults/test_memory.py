@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from support.beir_folder import numbered, write_beir_folder
-from support.candidate_samples import WORDS
 from support.faults import FULL, RUN, Forks, essence, write_study
 
 FULL_DEVICE = "support.faults:no_room_for_batches"
@@ -57,22 +55,3 @@ def test_a_model_that_fits_in_no_batch_fails_with_one_line(tmp_path: Path, root:
     failed = json.loads(next((tmp_path / "out" / "failed").iterdir()).read_text())["reason"]
     assert "CUDA out of memory" in failed
     assert [line.rpartition(" ")[2] for line in said(told)] == ["4", "2", "1"]
-
-
-@pytest.mark.skipif(not FULL, reason="takes half a minute; make faults")
-def test_memory_that_is_really_full(tmp_path: Path, root: Path, fork: Forks, tell) -> None:
-    texts = [" ".join([WORDS[number % 11]] * 46) for number in range(1024)]
-    write_beir_folder(tmp_path / "long", numbered("q", texts[:8]), numbered("c", texts))
-    cache = {"QUANTDRIFT_CACHE": str(tmp_path / "cache")}
-    real = {"before": FULL_DEVICE, "FAULT_BATCH": "100", "FAULT_KIND": "real"}
-    line = ["run", f"{root / 'tiny'}@W8", "--data", "long", "--no-noise-floor", "--quiet", "-k", "10"]
-    code, told = fork.run(*line, "--out", "full", "--batch-size", "1024", cwd=tmp_path, **real, **cache)
-    assert code == 0, told
-    size = json.loads((tmp_path / "full" / "run.json").read_text())["settings"]["batch_size"]
-    assert size < 1024
-    assert said(told)[-1].endswith(f"measured in batches of {size}")
-    code, told = fork.run(*line, "--out", "asked", "--batch-size", size, "--no-cache", cwd=tmp_path)
-    assert code == 0, told
-    full, asked = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("full", "asked"))
-    assert full["files"] == asked["files"]
-    tell(f"100 MB a batch: batches of {size} in place of 1,024; results those of batch size {size}, bit for bit")

@@ -7,7 +7,6 @@ session of its own. What becomes of a study is compared with an undisturbed one 
 import importlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -231,23 +230,8 @@ def _watch_changes(kill_at: int | None, sign: int, count: str | None) -> None:
     sys.addaudithook(watch)
 
 
-@contextmanager
-def _room(size: int) -> Iterator[None]:
-    """Inside, this process may take so many bytes more than it has."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (has + size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
 def no_room_for_batches() -> None:
-    """Let the tiny model fail on batches of FAULT_BATCH or more, as FAULT_KIND does; at the call FAULT_AT, if given.
-
-    Of the kind "real" it has so many MB of memory for a batch, and fails by itself.
-    """
+    """Let the tiny model fail on batches of FAULT_BATCH or more, as FAULT_KIND does; at the call FAULT_AT, if given."""
     import torch  # noqa: PLC0415 -- in the forked process alone
     from transformers import BertModel  # noqa: PLC0415
 
@@ -262,9 +246,6 @@ def no_room_for_batches() -> None:
     def limited(self: Any, input_ids: Any, *arguments: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
-        if kind == "real":
-            with _room(least << 20):
-                return forward(self, input_ids, *arguments, **more)
         if len(input_ids) >= least and only in {None, str(calls)}:
             raise errors[kind]
         return forward(self, input_ids, *arguments, **more)

@@ -68,17 +68,6 @@ def test_relative_gaps_are_in_units_of_each_inputs_epsilon() -> None:
     np.testing.assert_array_equal(relative_gaps(record), [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]])
 
 
-@pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 350.0])
-def test_the_scale_that_made_the_rate_is_found(scale: float) -> None:
-    rng = np.random.default_rng(3)
-    gaps = np.cumsum(rng.exponential(scale / 2, (200, 6)), axis=1)
-    rate = float(flip_probability(gaps, scale).mean())
-    fit = fit_effective_scale(gaps, rate)
-    assert fit.scale == pytest.approx(scale, rel=1e-9)
-    assert flip_probability(gaps, fit.scale).mean() == pytest.approx(rate, abs=1e-12)
-    assert (fit.observed, fit.n, fit.reason) == (rate, 200, None)
-
-
 def test_scales_by_hand() -> None:
     # (1 - 1 / (2 s))^2 / 2 = 1/32 where 1 / (2 s) = 3/4
     assert fit_effective_scale([[1.0]], 1 / 32).scale == pytest.approx(2 / 3, rel=1e-11)

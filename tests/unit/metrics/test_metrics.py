@@ -124,13 +124,6 @@ def test_over_all_inputs() -> None:
     assert (value("flip@1"), value("separation"), value("epsilon"), value("ndcg@1")) == (0.5, (2 + 1 / 4) / 2, 1, 1 / 8)
 
 
-def test_at_a_separation_of_one_nothing_is_at_risk() -> None:
-    """gap 2, epsilon 1: the runner-up can draw level, no more."""
-    edge = evidence_of([[3, 1], [3, 1]], [[2, 2], [2.5, 2]])
-    assert parse_metric("separation").per_input(edge).tolist() == [1, 1]
-    assert parse_metric("at_risk").per_input(edge).tolist() == [0, 0]
-
-
 def test_one_of_two_relevant_documents_lost_is_a_loss() -> None:
     swapped = evidence_of([[4, 3, 2, 1]], [[4, 1, 2, 3]], qrels={"q0": {"a": 1, "b": 1, "c": 0}})
     assert value("gold_lost@2", swapped) == 1  # b left the first two, a did not
@@ -209,16 +202,6 @@ def test_a_cut_off_beyond_what_was_stored() -> None:
         value("gold_lost@4", cut)
     assert value("gold_lost@3", cut) == pytest.approx(0)
     assert value("ndcg@1000") == value("ndcg@4")  # there are only four documents, all stored
-
-
-def test_a_relevant_document_comes_first() -> None:
-    won = evidence_of([[4, 3, 2]], [[3, 4, 2]], qrels={"q0": {"b": 1}})
-    values = {name: estimate.value for name, estimate in measure(won).items()}
-    assert values["flip_to_relevant"] == values["benefit"] == values["gold_gained@1"] == 1
-    assert values["harm"] == 0
-    assert values["gold_lost@1"] is None
-    neither = evidence_of([[4, 3, 2]], [[3, 4, 2]], qrels={"q0": {"a": 0, "c": 1}})
-    assert parse_metric("flip_among_unjudged")(neither).value == 1
 
 
 def test_quantiles_of_the_separation() -> None:

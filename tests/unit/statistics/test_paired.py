@@ -77,11 +77,8 @@ def test_mcnemar_against_the_binomial_test(differing: int) -> None:
         assert found == pytest.approx(theirs, rel=1e-12, abs=0)
 
 
-def test_mcnemar_and_the_score_test_against_statsmodels() -> None:
+def test_the_score_test_against_statsmodels() -> None:
     tables = pytest.importorskip("statsmodels.stats.contingency_tables")
-    for x, y in ((12, 3), (0, 9), (25, 25), (1, 0)):
-        theirs = tables.mcnemar([[5, x], [y, 10]], exact=True).pvalue
-        assert mcnemar_exact(*rates(x, y, x + y + 15)).p_value == pytest.approx(theirs)
     theirs = tables.mcnemar([[5, 12], [3, 10]], exact=False, correction=False)
     assert tango_z(12, 3, 30, 0) ** 2 == pytest.approx(theirs.statistic)
     assert chi2.sf(tango_z(12, 3, 30, 0) ** 2, 1) == pytest.approx(theirs.pvalue)

@@ -32,13 +32,6 @@ def test_every_suite_can_be_planned(name: str) -> None:
         assert parts[0] <= parts[1]
 
 
-def test_the_paper_s_text_grid_is_whole() -> None:
-    cells = cells_of(load_suite("text").study())
-    assert len(cells) == 6 * 4 * 2 * 6
-    assert {cell.data.mteb for cell in cells} == {"NFCorpus", "SciFact", "SCIDOCS", "FiQA2018"}
-    assert {cell.spec.scheme.quantizer for cell in cells} == {"rtn", "hqq", "gptq", "gptq_ao", "awq", "adaround"}
-
-
 def test_models_and_data_of_yours_take_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus").mkdir()
@@ -49,13 +42,6 @@ def test_models_and_data_of_yours_take_their_place(tmp_path: Path, monkeypatch: 
         "W4-g128-rtn+query",
         "W3-g128-rtn",
         "W3-g128-rtn+query",
-    }
-
-
-def test_data_of_yours_are_reranked_behind_the_same_retriever() -> None:
-    cells = cells_of(load_suite("reranking").study(models=["./mine"], data=["PythonDocsSmall"]))
-    assert {(cell.data.task, cell.data.retriever, cell.data.top) for cell in cells} == {
-        ("PythonDocsSmall", "minilm", 100)
     }
 
 
@@ -87,14 +73,6 @@ def test_data_of_yours_are_read_in_every_way_of_the_suite() -> None:
         "pictures.npz": False,
         "pictures.npz-self": True,
     }
-
-
-def test_labelled_data_are_read_both_ways() -> None:
-    cells = cells_of(load_suite("contrast").study())
-    called = {cell.data.called: cell.data.neighbours for cell in cells}
-    assert len(called) == 6
-    assert called["Banking77Classification-self"]
-    assert not called["Banking77Classification"]
 
 
 def test_what_is_not_there_is_told() -> None:
