@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import RunError
+from quantdrift.features.plan.sample_size import inputs_for_limit, inputs_to_show_worse, smallest_margin
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import Matched, match, noisy_inputs
 from quantdrift.gate.rules import NOISE, Rule
 from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError
 from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
-from quantdrift.statistics.power import inputs_for_limit, inputs_to_show_worse, smallest_margin
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, shrunken_spread
 
 Values = NDArray[np.float64]

@@ -7,7 +7,12 @@ import pytest
 from scipy.stats import binom
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.power import inputs_for_limit, inputs_to_show_worse, power_of_mcnemar, smallest_margin
+from quantdrift.features.plan.sample_size import (
+    inputs_for_limit,
+    inputs_to_show_worse,
+    power_of_mcnemar,
+    smallest_margin,
+)
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, rate_worse
 from support.paired_values import rates
 
