@@ -165,10 +165,10 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
     points = []
     for budget, allocated in sorted(uniform + [(budget, True) for budget in budgets(measured.widths)]):
         if allocated:
-            found = predict([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
+            point = predict([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
         else:
-            found = predict([(measured, [int(budget)] * len(measured.n_weights))])
-        points.append(replace(found, budget=budget, allocated=allocated))
+            point = predict([(measured, [int(budget)] * len(measured.n_weights))])
+        points.append(replace(point, budget=budget, allocated=allocated))
         tell(1)
     # the chance tells points apart that the count over few inputs does not
     places = [(point.bits_per_weight, point.chance.value or 0.0) for point in points]
@@ -180,5 +180,5 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
 
 def _chosen(measured: Gaps, budget: float) -> list[int]:
     losses = mean_square_losses(measured.contributions)
-    found = solve(losses, measured.n_weights, widths=measured.widths, budget=budget, time_limit=_TIME_LIMIT)
-    return [int(width) for width in found.widths]
+    solution = solve(losses, measured.n_weights, widths=measured.widths, budget=budget, time_limit=_TIME_LIMIT)
+    return [int(width) for width in solution.widths]

@@ -65,9 +65,9 @@ def solve(
     n_total = int(unit_weights.sum())
     capacity = math.floor(Fraction(str(budget)) * n_total) - widths[0] * n_total
     levels, bound, status = _solved(unit_losses, bits, capacity, method, time_limit)
-    found = np.array([width or 0 for width in kept], np.int64)
-    found[free] = offered[levels[member]]
-    return Solution(widths=found, loss=_total(unit_losses, levels), bound=bound, status=status)
+    chosen = np.array([width or 0 for width in kept], np.int64)
+    chosen[free] = offered[levels[member]]
+    return Solution(widths=chosen, loss=_total(unit_losses, levels), bound=bound, status=status)
 
 
 def _solved(
@@ -88,9 +88,9 @@ def _solved(
     scale = loss / 1000
     result = _optimum(np.minimum(losses, 2 * loss) / scale, bits, capacity, time_limit)
     if result.x is not None:
-        found = result.x.reshape(losses.shape).argmax(axis=1).astype(np.int64)
-        if _spent(bits, found) <= capacity and _total(losses, found) < loss:
-            levels = _widened(losses, bits, capacity, found)
+        best = result.x.reshape(losses.shape).argmax(axis=1).astype(np.int64)
+        if _spent(bits, best) <= capacity and _total(losses, best) < loss:
+            levels = _widened(losses, bits, capacity, best)
             loss = _total(losses, levels)
     dual = result.mip_dual_bound
     bound = None if dual is None or not math.isfinite(dual) else min(max(float(dual) * scale, 0.0), loss)

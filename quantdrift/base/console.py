@@ -27,8 +27,8 @@ def console(*, wide: bool = False, error: bool = False) -> Console:
     A terminal does, and so does the variable COLUMNS.
     """
     plain = Console(error=error)
-    told = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
-    if error or (told and (not wide or plain.width >= WIDE)):
+    has_width = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+    if error or (has_width and (not wide or plain.width >= WIDE)):
         return plain
     return Console(error=error, width=WIDE)
 
@@ -61,7 +61,7 @@ class Console(RichConsole):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich does; a string is one line, below the empty lines that it begins with."""
-        super().print(*(one_line(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich does, for cells, titles, and strings that are printed."""

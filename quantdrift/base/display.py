@@ -137,8 +137,8 @@ def code(text: str) -> str:
     if "`" not in line and "|" not in line:
         return f"`{line}`"
     signs = (
-        each if each.isalnum() or each == " " else f"&#{ord(each)};"  # no sign is left to mark up
-        for each in line
+        sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};"  # no sign is left to mark up
+        for sign in line
     )
     # an address would become a link even so; a tag in it, which shows nothing, keeps it apart
     return "<code>" + "".join(signs).replace("&#64;", "&#64;<wbr>") + "</code>"
@@ -173,7 +173,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names:
     for row in rows:
         pairs = zip(head, row, strict=True)
         lines.append(
-            [code(each) if title in names and each != "-" else prose(each, cell=True) for title, each in pairs]
+            [code(text) if title in names and text != "-" else prose(text, cell=True) for title, text in pairs]
         )
     first, *others = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([first, "|" + "---|" * len(head), *others])

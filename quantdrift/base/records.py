@@ -125,8 +125,8 @@ def _finite(text: str) -> float:
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with the digest of its content, as its last key; tuples come out as they would be read back."""
-    own = {key: value for key, value in content.items() if key != DIGEST}
-    plain = json.loads(json.dumps(own, allow_nan=False))
+    fields = {key: value for key, value in content.items() if key != DIGEST}
+    plain = json.loads(json.dumps(fields, allow_nan=False))
     return {**plain, DIGEST: _content_digest(plain)}
 
 
@@ -205,15 +205,15 @@ class Record(BaseModel):
         again = f"Make it again: {cls.MAKE}"
         try:
             content = read_json(path, strict=True)
-            found = content.get("format") if isinstance(content, dict) else None
-            if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.has_checksum(content):
+            kind = content.get("format") if isinstance(content, dict) else None
+            if kind == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.has_checksum(content):
                 check_checksum(content)
         except OSError as problem:
-            told = f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {again}"
-            raise cls.ERROR(told) from problem
+            message = f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {again}"
+            raise cls.ERROR(message) from problem
         except ValueError as problem:
             raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {again}{cls.IF_CHANGED}") from problem
-        if found != cls.FORMAT:
+        if kind != cls.FORMAT:
             raise cls.ERROR(f"expected {cls.WHAT}; {path} holds something else. {again}")
         if content.get(cls.VERSION_KEY) != cls.VERSION:
             version = content.get(cls.VERSION_KEY)
@@ -437,13 +437,13 @@ def _move(inside: Path, place: Path, hidden: Path) -> None:
     raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(place))
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Let two folders change places in one step; False where the system or the disk cannot."""
     import ctypes  # noqa: PLC0415 -- 5 ms that only writing costs
 
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        names = os.fsencode(one), os.fsencode(other)
+        names = os.fsencode(first), os.fsencode(second)
         if sys.platform == "darwin":
             return bool(libc.renamex_np(*names, 2) == 0)  # RENAME_SWAP
         return bool(libc.renameat2(-100, names[0], -100, names[1], 2) == 0)  # RENAME_EXCHANGE
@@ -474,8 +474,8 @@ def _complaints(path: Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def refusals(told: str, then: str) -> Iterator[None]:
-    """Inside, what a disk refuses becomes "{told}: no space left{then}": a DiskError if it refuses all else too."""
+def refusals(problem: str, then: str) -> Iterator[None]:
+    """Inside, what a disk refuses becomes "{problem}: no space left{then}": a DiskError if it refuses all else too."""
     try:
         yield
     except Exception as error:
@@ -485,12 +485,12 @@ def refusals(told: str, then: str) -> Iterator[None]:
         full = refused.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         everything = full or refused.errno in {errno.EROFS, errno.EACCES, errno.EPERM}
         why = "no space left" if full else refused.strerror or refused
-        raise (DiskError if everything else RunError)(f"{told}: {why}{then}") from error
+        raise (DiskError if everything else RunError)(f"{problem}: {why}{then}") from error
 
 
 def _from_disk(error: Exception) -> OSError | None:
     """What the disk said, also where a library (safetensors) has only its text left."""
     if isinstance(error, OSError):
         return error
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))

@@ -92,10 +92,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        found: dict[str, Any] = {
+        objects: dict[str, Any] = {
             name: getattr(import_module(module), self.attribute, None) for name, module in self._ours.items()
         }
-        entries: dict[str, Entry] = {name: entry for name, entry in found.items() if entry is not None}
+        entries: dict[str, Entry] = {name: entry for name, entry in objects.items() if entry is not None}
         for name, point in self._others.items():
             try:
                 entries[name] = self._loaded(name, point, entries)

@@ -178,14 +178,14 @@ def pool(strata: Strata, metric: Metric, *, model: str, scheme: str, against: st
 
 def adjusted(tests: Sequence[Pooled], metric: Metric) -> list[Pooled]:
     """The tests with p-values adjusted for their number, and verdicts."""
-    found = []
-    for test, p in zip(tests, holm([each.p for each in tests]), strict=True):
+    results = []
+    for test, p in zip(tests, holm([test.p for test in tests]), strict=True):
         assert p is not None  # it is of a test that was made
         # by what was tested: counts of inputs, or the mean over corpora
         harm = test.worse - test.better if test.test == MCNEMAR else _harm(test, metric)
         verdict: Told = NONE if p >= ALPHA else "worse" if harm > 0 else "better"
-        found.append(replace(test, p_holm=p, verdict=verdict))
-    return found
+        results.append(replace(test, p_holm=p, verdict=verdict))
+    return results
 
 
 def _harm(test: Pooled, metric: Metric) -> float:
@@ -194,32 +194,32 @@ def _harm(test: Pooled, metric: Metric) -> float:
 
 def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
     """The verdicts in plain words: of a few differences a sentence each; one for all others."""
-    told = [_sentence(test, metric) for test in tests if test.verdict != NONE]
-    if len(told) > MOST_SENTENCES:
-        told = [
+    sentences = [_sentence(test, metric) for test in tests if test.verdict != NONE]
+    if len(sentences) > MOST_SENTENCES:
+        sentences = [
             f"Output to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
             for verdict in ("worse", "better")
             if (names := [f"{test.model} {test.scheme}" for test in tests if test.verdict == verdict])
         ]
     if same := [f"{test.model} {test.scheme}" for test in tests if test.verdict == NONE]:
-        told.append(
+        sentences.append(
             f"Not shown to differ from {tests[0].against} by {metric}, which is not the same as no difference: "
             f"{', '.join(same)}."
         )
-    return told
+    return sentences
 
 
 def _sentence(test: Pooled, metric: Metric) -> str:
     several = test.n_corpora > 1
     step = show_step(metric, Estimate(value=test.difference, low=test.low, high=test.high))
-    told = [
+    parts = [
         f"{test.model} {test.scheme} is {test.verdict} than {test.against} by {metric}: {step} on ",
         f"{test.n_corpora} corpora, worse on {test.corpora_worse} of them" if several else "one corpus",
         f"; {test.worse:,} of {test.n_inputs:,} inputs are worse, {test.better:,} better (p {show_p(test.p_holm)})",
     ]
     if (test.verdict == "worse") != (_harm(test, metric) > 0):
-        told.append(", though the mean over corpora, in which small ones weigh as much, goes the other way")
-    return "".join(told) + "."
+        parts.append(", though the mean over corpora, in which small ones weigh as much, goes the other way")
+    return "".join(parts) + "."
 
 
 # --- inputs ---------------------------------------------------------------------------------------

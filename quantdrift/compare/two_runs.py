@@ -103,13 +103,13 @@ def compare_runs(
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
         raise QuantDriftError(f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}")
     a, b = (run if isinstance(run, Run) else read_run(Path(run)) for run in (a, b))
-    one, other, notes = joined(a, b)
+    here, there, notes = joined(a, b)
     names = CLASSIFICATION_METRICS if classifies(a.record) else DEFAULT_METRICS
     asked = names if metrics is None else [metrics] if isinstance(metrics, str) else metrics
     samples = []
-    for metric in dict.fromkeys(parse_metric(each) if isinstance(each, str) else each for each in asked):
+    for metric in dict.fromkeys(parse_metric(metric) if isinstance(metric, str) else metric for metric in asked):
         try:
-            sample = _sample(metric, one, other)
+            sample = _sample(metric, here, there)
         except MetricError:
             if metrics is not None:
                 raise
@@ -118,9 +118,9 @@ def compare_runs(
             samples.append(sample)
     _check_margin(margin, samples)
     judged = JUDGED if metrics is None else None
-    found = compare_samples(samples, margin=margin, alpha=alpha, seed=seed, judged=judged)
+    tests = compare_samples(samples, margin=margin, alpha=alpha, seed=seed, judged=judged)
     return Comparison(
-        a=a, b=b, n_inputs=one.n_inputs, margin=margin, alpha=alpha, seed=seed, metrics=found, notes=tuple(notes)
+        a=a, b=b, n_inputs=here.n_inputs, margin=margin, alpha=alpha, seed=seed, metrics=tests, notes=tuple(notes)
     )
 
 
@@ -129,11 +129,11 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
 
     Inputs are left out that the other run does not have because it measured its layers on them.
     """
-    one, other = a.evidence(), b.evidence()
-    if not one.n_inputs:
+    first, second = a.evidence(), b.evidence()
+    if not first.n_inputs:
         raise RunError(f"there is nothing to compare: {a.path} holds no inputs")
     notes = ["A and B are one and the same run"] if a.path.resolve() == b.path.resolve() else []
-    kept, kept_there = np.isin(one.input_ids, other.input_ids), np.isin(other.input_ids, one.input_ids)
+    kept, kept_there = np.isin(first.input_ids, second.input_ids), np.isin(second.input_ids, first.input_ids)
     only_a, only_b = int((~kept).sum()), int((~kept_there).sum())
     left_out = [int(run.record.get("data", {}).get("inputs_left_out") or 0) for run in (a, b)]
     explained = kept.any() and only_a <= left_out[1] and only_b <= left_out[0]
@@ -141,7 +141,7 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     wrong = here.differences(there, ("reference", "name", "data", "meaning"))
     if (only_a or only_b) and not explained:
         wrong.append(
-            f"inputs: {only_a:,} of {one.n_inputs:,} are only in A, {only_b:,} of {other.n_inputs:,} only in B"
+            f"inputs: {only_a:,} of {first.n_inputs:,} are only in A, {only_b:,} of {second.n_inputs:,} only in B"
         )
     if wrong:
         listed = "".join(f"\n  - {line}" for line in wrong)
@@ -154,25 +154,25 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
             f"compared on the {int(kept.sum()):,} inputs that both have; left out because the other run's layers were "
             f"measured on them: {only_a:,} of A, {only_b:,} of B"
         )
-        one = one.part(np.flatnonzero(kept))
-    row_of = {name: row for row, name in enumerate(other.input_ids.tolist())}
-    other = other.part(np.array([row_of[name] for name in one.input_ids.tolist()], dtype=np.int64))
+        first = first.part(np.flatnonzero(kept))
+    row_of = {name: row for row, name in enumerate(second.input_ids.tolist())}
+    second = second.part(np.array([row_of[name] for name in first.input_ids.tolist()], dtype=np.int64))
     notes += here.differences(there, ("software",))
     names = [
         np.where(run.reference_top.items[:, 0] >= 0, run.item_ids[run.reference_top.items[:, 0]], "")
-        for run in (one, other)
+        for run in (first, second)
     ]
     if differ := int((names[0] != names[1]).sum()):
         notes.append(
-            f"the reference itself gives another top-1 on {differ:,} of {one.n_inputs:,} "
+            f"the reference itself gives another top-1 on {differ:,} of {first.n_inputs:,} "
             "inputs (its scores are not the same to the last bit in both runs)"
         )
-    return one, other, notes
+    return first, second, notes
 
 
-def _sample(metric: Metric, one: Evidence, other: Evidence) -> PairedSample:
+def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
     """The values of both runs, where both have one."""
-    family, both_runs = metric.family, (one, other)
+    family, both_runs = metric.family, (first, second)
     # the reference is shared by both runs; in a change it cancels
     shared = metric.arm == "reference" or family.of_reference
     direction = None if metric.direction == "none" or shared or family.cutoff_is == "level" else metric.direction
@@ -191,13 +191,13 @@ def _sample(metric: Metric, one: Evidence, other: Evidence) -> PairedSample:
             q=metric.cutoff / 100 if family.cutoff_is == "percentile" else 0.5,
         )
 
-    unlabelled = [name for name, run in (("A", one), ("B", other)) if run.judgements is None]
+    unlabelled = [name for name, run in (("A", first), ("B", second)) if run.judgements is None]
     if family.needs_labels and unlabelled:
         return sample(f"no relevance labels in {' and '.join(unlabelled)}")
     if metric.arm == "relative":
         ask = f"change.{str(metric).removeprefix('relative.')}"
         return sample(f"a ratio of means has no value per input; compare {ask}")
-    if family.when_cut != "the same" and not (one.exact and other.exact):
+    if family.when_cut != "the same" and not (first.exact and second.exact):
         return sample("only a bound is known, of lists that were cut short")
     a, b = (metric.told_apart(metric.per_input(run), both_runs) for run in both_runs)
     here, there = ~np.isnan(a), ~np.isnan(b)

@@ -102,13 +102,13 @@ class ClassificationDataset:
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
         known = set() if self.train is None else set(contents_of(self.train.inputs))
         pairs = list(zip(ids, contents, strict=True))
-        told = [
+        sentences = [
             counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
-            counted(f"{self.split} inputs that repeat an earlier one", [n for n, one in pairs if first[one] != n]),
-            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, one in pairs if one in known]),
+            counted(f"{self.split} inputs that repeat an earlier one", [n for n, key in pairs if first[key] != n]),
+            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in known]),
             "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
         ]
-        return tuple(filter(None, told))
+        return tuple(filter(None, sentences))
 
 
 # --- texts ----------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _opened(file: Path) -> Iterator[Any]:
     """The arrays of a file, by name; each is read when it is asked for."""
     try:
         with zipfile.ZipFile(file) as packed:
-            refuse_bomb(sum(one.file_size for one in packed.infolist()), file.stat().st_size)
+            refuse_bomb(sum(member.file_size for member in packed.infolist()), file.stat().st_size)
         with np.load(file, allow_pickle=False) as arrays:
             yield arrays
     except Exception as error:  # numpy and zipfile raise a dozen kinds
@@ -253,10 +253,10 @@ def task_names() -> list[str]:
 
 def load_task(name: str) -> Dataset:
     """The data of a task."""
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    points = entry_points(group=GROUP, name=name)
+    if not points:
         raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
-    dataset: Dataset = found[name].load()()
+    dataset: Dataset = points[name].load()()
     return dataset
 
 

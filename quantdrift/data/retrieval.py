@@ -60,7 +60,7 @@ def _find(folder: Path, name: str) -> Path:
 def _find_qrels(folder: Path, split: str) -> Path | None:
     """The qrels file of a split, or None when the folder has labels of no split at all."""
     file = plain_or_zipped(folder, f"{split}.tsv")
-    splits = {found.name.removesuffix(".gz").removesuffix(".tsv") for found in folder.glob("*.tsv*")}
+    splits = {entry.name.removesuffix(".gz").removesuffix(".tsv") for entry in folder.glob("*.tsv*")}
     if splits and file is None:
         raise DataError(f"{folder} has no split {split!r}; it has {some(sorted(splits))}")
     return file
@@ -353,7 +353,7 @@ class RetrievalDataset:
     def warnings(self) -> tuple[str, ...]:
         """What is tolerated but worth telling, one sentence each."""
         judgements, queries, documents = _flat(self.qrels), set(self.query_ids), set(self.document_ids)
-        told = [
+        sentences = [
             counted("empty queries", empty(self.query_ids, self.queries)),
             counted("empty documents", empty(self.document_ids, self.documents)),
             counted("judgements of queries that are not there", [q for q, _, _ in judgements if q not in queries]),
@@ -361,15 +361,15 @@ class RetrievalDataset:
             counted("queries without a judgement", [q for q in self.query_ids if judgements and not self.qrels.get(q)]),
             "" if judgements else "no relevance labels: drift is measured, relevance metrics are not",
         ]
-        return (*self.notes, *filter(None, told))
+        return (*self.notes, *filter(None, sentences))
 
 
 def feed(digest: Any, texts: Iterable[str]) -> None:
     """Put texts into a digest; lengths in front keep ("ab", "c") and ("a", "bc") apart."""
     raw = [text.encode() for text in texts]
     digest.update(len(raw).to_bytes(8, "little"))
-    for one in raw:
-        digest.update(len(one).to_bytes(8, "little") + one)
+    for encoded in raw:
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
 
 
 def empty(ids: Sequence[str], texts: Sequence[Any]) -> list[str]:
@@ -456,11 +456,11 @@ def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, one: str) -> None:
-    check_ids(ids, texts, where=f"{where}, {one} ids")
+def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, kind: str) -> None:
+    check_ids(ids, texts, where=f"{where}, {kind} ids")
     for identifier, text in zip(ids, contents_of(texts) if kind_of(texts) == "image" else texts, strict=True):
-        check_string(identifier, f"{where}: a {one} id")
-        check_string(text, f"{where}: the text of {one} {identifier!r}")
+        check_string(identifier, f"{where}: a {kind} id")
+        check_string(text, f"{where}: the text of {kind} {identifier!r}")
 
 
 def check_ids(ids: Sequence[str], *values: Sequence[Any], where: str) -> None:

@@ -207,13 +207,13 @@ def ties_for_first(
     )
     more = (evidence.n_items > evidence.depth) | (evidence.deltas == "listed")
     first = [scores == scores[:, :1] for _, scores in arms]
-    sizes = [each.sum(axis=1) for each in first]
+    sizes = [ties.sum(axis=1) for ties in first]
     cut = [
-        more & (size > 1) & (each | (items < 0)).all(axis=1)
-        for (items, _), each, size in zip(arms, first, sizes, strict=True)
+        more & (size > 1) & (ties | (items < 0)).all(axis=1)
+        for (items, _), ties, size in zip(arms, first, sizes, strict=True)
     ]
     # an item occurs once in a list: what is there twice is in both
-    tied = [np.where(each, items, -1)[:, each.any(axis=0)] for (items, _), each in zip(arms, first, strict=True)]
+    tied = [np.where(ties, items, -1)[:, ties.any(axis=0)] for (items, _), ties in zip(arms, first, strict=True)]
     both = np.sort(np.hstack(tied), axis=1)
     shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
     return sizes[0], sizes[1], shared, cut[0] | cut[1]

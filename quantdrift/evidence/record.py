@@ -264,14 +264,14 @@ def once(function: Callable[Concatenate[Evidence, Asked], Found]) -> Callable[Co
     kept: WeakKeyDictionary[Evidence, dict[Any, Found]] = WeakKeyDictionary()
 
     @wraps(function)
-    def found(evidence: Evidence, /, *args: Asked.args, **options: Asked.kwargs) -> Found:
+    def cached(evidence: Evidence, /, *args: Asked.args, **options: Asked.kwargs) -> Found:
         of = kept.setdefault(evidence, {})
         key = (*args, *options.items())
         if key not in of:
             made = of[key] = function(evidence, *args, **options)
-            for each in made if isinstance(made, tuple) else (made,):
-                if isinstance(each, np.ndarray):
-                    each.setflags(write=False)
+            for array in made if isinstance(made, tuple) else (made,):
+                if isinstance(array, np.ndarray):
+                    array.setflags(write=False)
         return of[key]
 
-    return found
+    return cached

@@ -69,7 +69,7 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
     """
     if metrics is not None:
         asked = [metrics] if isinstance(metrics, str) else metrics
-        chosen = [parse_metric(one) if isinstance(one, str) else one for one in asked]
+        chosen = [parse_metric(metric) if isinstance(metric, str) else metric for metric in asked]
         return {str(metric): metric(evidence) for metric in chosen}
     chosen = [*default_metrics(), *(staged_metrics() if evidence.exhaustive_top is not None else ())]
     return dict(zip(map(str, chosen), estimates(chosen, evidence), strict=True))

@@ -135,8 +135,8 @@ def define(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -
 
     def decorate(per_input: Values) -> Values:
         line = (per_input.__doc__ or "").partition("\n")[0].rstrip(".")
-        told = summary or line[:1].lower() + line[1:]
-        FAMILIES[name] = Family(name=name, summary=told, per_input=per_input, **_KINDS[kind] | fields)
+        sentence = summary or line[:1].lower() + line[1:]
+        FAMILIES[name] = Family(name=name, summary=sentence, per_input=per_input, **_KINDS[kind] | fields)
         return per_input
 
     return decorate
@@ -335,12 +335,12 @@ class Metric:
         """
         if self.stage is None:
             return self._over(group)
-        seen = [each for evidence in group if (each := evidence.seen(self.stage)) is not None]
+        seen = [part for evidence in group if (part := evidence.seen(self.stage)) is not None]
         return replace(self, stage=None).over(seen) if seen else undefined(_NO_INDEX)
 
     def _over(self, group: Sequence[Evidence]) -> Estimate:
-        found = self._sample(group)
-        return found if isinstance(found, Estimate) else self._told(self.estimate(found), group)
+        sample = self._sample(group)
+        return sample if isinstance(sample, Estimate) else self._told(self.estimate(sample), group)
 
     def _sample(self, group: Sequence[Evidence]) -> NDArray[np.float64] | Estimate:
         """The values that an estimate is made of; the estimate, where it is undefined or not made of values."""
@@ -441,7 +441,7 @@ class Metric:
 
 def estimates(metrics: Sequence[Metric], evidence: Evidence) -> list[Estimate]:
     """Estimates of one run, all bootstraps at once; undefined where a metric looks deeper than the stored ranks."""
-    found: dict[int, Estimate] = {}
+    results: dict[int, Estimate] = {}
     means: dict[int, NDArray[np.float64]] = {}
     for place, metric in enumerate(metrics):
         try:
@@ -449,14 +449,14 @@ def estimates(metrics: Sequence[Metric], evidence: Evidence) -> list[Estimate]:
         except MetricError as error:
             values = undefined(str(error))
         if isinstance(values, Estimate):
-            found[place] = values
+            results[place] = values
         elif metric.uncertainty in {"wilson", "order statistics"}:
-            found[place] = metric._told(metric.estimate(values), [evidence])
+            results[place] = metric._told(metric.estimate(values), [evidence])
         else:
             means[place] = values
     made = mean_estimates(list(means.values()))
-    found |= {place: metrics[place]._told(one, [evidence]) for place, one in zip(means, made, strict=True)}
-    return [found[place] for place in range(len(metrics))]
+    results |= {place: metrics[place]._told(estimate, [evidence]) for place, estimate in zip(means, made, strict=True)}
+    return [results[place] for place in range(len(metrics))]
 
 
 def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:

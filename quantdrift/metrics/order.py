@@ -40,20 +40,20 @@ def order_agreement(reference: ArrayLike, candidate: ArrayLike) -> OrderAgreemen
     """
     from scipy.stats import kendalltau, spearmanr  # noqa: PLC0415 -- scipy.stats takes long to import
 
-    one, other = (np.asarray(part, dtype=np.float64) for part in (reference, candidate))
-    if one.ndim != 1 or one.shape != other.shape or not (np.isfinite(one).all() and np.isfinite(other).all()):
+    before, after = (np.asarray(part, dtype=np.float64) for part in (reference, candidate))
+    if before.ndim != 1 or before.shape != after.shape or not (np.isfinite(before).all() and np.isfinite(after).all()):
         raise ScoreError(
             "expected one finite score per item from either arm, two vectors of one length; got shapes "
-            f"{one.shape} and {other.shape}"
+            f"{before.shape} and {after.shape}"
         )
-    delta, pairs = np.abs(other - one), len(one) * (len(one) - 1) // 2
-    counts = [np.unique(part, return_counts=True)[1] for part in (one, other, one + 1j * other)]
-    tied = [int((each * (each - 1) // 2).sum()) for each in counts]
+    delta, pairs = np.abs(after - before), len(before) * (len(before) - 1) // 2
+    counts = [np.unique(part, return_counts=True)[1] for part in (before, after, before + 1j * after)]
+    tied = [int((count * (count - 1) // 2).sum()) for count in counts]
     apart, apart_other = pairs - tied[0], pairs - tied[1]
     flip, tau, spearman = 0.0 if apart else None, None, None
     if apart and apart_other:
         tests: tuple[Any, ...] = (kendalltau, spearmanr)
-        tau, spearman = (float(test(one, other).statistic) for test in tests)
+        tau, spearman = (float(test(before, after).statistic) for test in tests)
         flip = (apart - tied[1] + tied[2] - round(tau * math.sqrt(apart) * math.sqrt(apart_other))) / 2 / apart
     return OrderAgreement(
         flip=flip,

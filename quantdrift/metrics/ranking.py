@@ -234,16 +234,16 @@ def _rbo(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     X_k / k p^k + (1 - p) / p sum_d X_d / d p^d, where X_d counts the items that both have in the first d ranks.
     Source: Webber, Moffat and Zobel (2010), equation 30 for lists of one length.
     """
-    one, other = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
-    shared, agreement, series = np.zeros((3, len(one)))
-    for rank in range(1, one.shape[1] + 1):
-        here, there = one[:, rank - 1, None], other[:, rank - 1, None]
-        shared += (other[:, :rank] == here).any(axis=1)
-        shared += (one[:, : rank - 1] == there).any(axis=1)
+    before, after = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
+    shared, agreement, series = np.zeros((3, len(before)))
+    for rank in range(1, before.shape[1] + 1):
+        here, there = before[:, rank - 1, None], after[:, rank - 1, None]
+        shared += (after[:, :rank] == here).any(axis=1)
+        shared += (before[:, : rank - 1] == there).any(axis=1)
         inside = here[:, 0] >= 0
         agreement = np.where(inside, shared / rank, agreement)
         series += np.where(inside, shared / rank, 0) * PERSISTENCE**rank
-    length = (one >= 0).sum(axis=1)
+    length = (before >= 0).sum(axis=1)
     value = series * (1 - PERSISTENCE) / PERSISTENCE + agreement * PERSISTENCE**length
     return np.where(length > 0, value, np.nan)
 
@@ -254,9 +254,9 @@ def _overlap(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
 
     Of an approximate index (`index.overlap@10`) it is what benchmarks of indexes call recall@k.
     """
-    one, other = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
-    there = one >= 0
-    shared = (there & (one[:, :, None] == other[:, None, :]).any(axis=2)).sum(axis=1)
+    before, after = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
+    there = before >= 0
+    shared = (there & (before[:, :, None] == after[:, None, :]).any(axis=2)).sum(axis=1)
     return np.where(there.any(axis=1), shared / there.sum(axis=1).clip(min=1), np.nan)
 
 
@@ -282,10 +282,10 @@ def _tau_b(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     )
     agreement, apart_before, apart_after = np.zeros((3, len(there)), dtype=np.int64)
     for ranks in range(1, there.shape[1]):
-        one, other = _order(before, ranks), _order(after, ranks)
-        agreement += (one * other).sum(axis=1)  # C - D
-        apart_before += np.count_nonzero(one, axis=1)
-        apart_after += np.count_nonzero(other, axis=1)
+        order_before, order_after = _order(before, ranks), _order(after, ranks)
+        agreement += (order_before * order_after).sum(axis=1)  # C - D
+        apart_before += np.count_nonzero(order_before, axis=1)
+        apart_after += np.count_nonzero(order_after, axis=1)
     with np.errstate(invalid="ignore"):  # 0 / 0 where an arm ties all its items
         tau = agreement / np.sqrt(apart_before) / np.sqrt(apart_after)
     return np.asarray(np.clip(tau, -1.0, 1.0))  # roots round

@@ -96,8 +96,8 @@ def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 @gain("recall", cutoffs=(1, 10))
 def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Mean share of the relevant items that are in the top-k."""
-    found = (arm_grades(evidence, arm, cutoff) > 0).sum(axis=1).astype(np.float64)
-    return _ratio(found, relevant_count(evidence))
+    hits = (arm_grades(evidence, arm, cutoff) > 0).sum(axis=1).astype(np.float64)
+    return _ratio(hits, relevant_count(evidence))
 
 
 @gain("accuracy", kind="rate")
@@ -157,7 +157,7 @@ def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
 
     def per_input(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
         flipped = perturbation.flips(evidence)
-        old, new = (arm_grades(evidence, one, 1)[:, 0] > 0 for one in ("reference", "candidate"))
+        old, new = (arm_grades(evidence, which, 1)[:, 0] > 0 for which in ("reference", "candidate"))
         counted = judged(evidence) & flipped if of_flips else judged(evidence)
         return np.where(counted, flipped & (old == before) & (new == after), np.nan)
 

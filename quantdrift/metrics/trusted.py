@@ -31,13 +31,13 @@ def _observed(evidence: Evidence) -> Observed:
 
 
 def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
-    found = [int((_calibrating(one) & (one.n_items > 1)).sum()) for one in group]
+    counts = [int((_calibrating(evidence) & (evidence.n_items > 1)).sum()) for evidence in group]
     least = least_inputs(cutoff)
-    if max(found, default=0) >= least:
+    if max(counts, default=0) >= least:
         return None
     return (
         f"level {cutoff:g} needs {least:,} inputs to calibrate on, and there are "
-        f"{max(found, default=0):,} (half of a run's inputs, at most {MOST:,})"
+        f"{max(counts, default=0):,} (half of a run's inputs, at most {MOST:,})"
     )
 
 

@@ -72,14 +72,14 @@ def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
     gaps = scores[:, k - 1] - scores[:, k] if scores.shape[1] > k else np.full(len(scores), np.nan)
     ratios = perturbation.cut_separation(evidence, k)
     rows = np.flatnonzero(~perturbation.top_set_kept(evidence, k)).tolist()
-    found = [_changed(evidence, row, k, _finite(gaps[row]), _finite(ratios[row])) for row in rows]
-    return sorted(found, key=lambda each: (KINDS.index(each.kind or "neutral"), -(each.gap or 0.0)))
+    changed = [_changed(evidence, row, k, _finite(gaps[row]), _finite(ratios[row])) for row in rows]
+    return sorted(changed, key=lambda change: (KINDS.index(change.kind or "neutral"), -(change.gap or 0.0)))
 
 
 def _changed(evidence: Evidence, row: int, k: int, gap: float | None, separation: float | None) -> Changed:
     tops = (evidence.reference_top, evidence.candidate_top)
     places = [{item: rank for rank, item in enumerate(top.items[row].tolist()) if item >= 0} for top in tops]
-    firsts = [[item for item, rank in own.items() if rank < k] for own in places]
+    firsts = [[item for item, rank in ranks.items() if rank < k] for ranks in places]
     labels = {} if evidence.judgements is None else evidence.judgements.of(row)
     relevant = {item for item, grade in labels.items() if grade > 0}
     # what left the first k, and what came in: a relevant one if there is any
@@ -90,8 +90,8 @@ def _changed(evidence: Evidence, row: int, k: int, gap: float | None, separation
     was, now = (len(relevant.intersection(items)) for items in firsts)
 
     def score(arm: int, item: int) -> float | None:
-        own = (tops[0].reference_scores, tops[1].candidate_scores)[arm]
-        return _finite(own[row, places[arm][item]]) if item >= 0 else None
+        scores = (tops[0].reference_scores, tops[1].candidate_scores)[arm]
+        return _finite(scores[row, places[arm][item]]) if item >= 0 else None
 
     return Changed(
         input_id=str(evidence.input_ids[row]),

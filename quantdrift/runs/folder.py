@@ -320,15 +320,15 @@ def check_place(path: Path) -> None:
 def _others(path: Path) -> list[str]:
     """What is not of a run, at a place for one."""
     try:
-        found = sorted(entry.name for entry in path.iterdir())
+        entries = sorted(entry.name for entry in path.iterdir())
     except FileNotFoundError:
         return []
     except OSError:  # a file; or a link that leads to itself
         return [path.name]
     # of a run whose record is damaged the evidence is there
-    if RECORD in found and (_is_ours(path / RECORD) or EVIDENCE in found):
-        return [name for name in found if name not in {RECORD, EVIDENCE, PROBE}]
-    return found
+    if RECORD in entries and (_is_ours(path / RECORD) or EVIDENCE in entries):
+        return [name for name in entries if name not in {RECORD, EVIDENCE, PROBE}]
+    return entries
 
 
 def read_run(path: str | Path) -> Run:
@@ -363,18 +363,18 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     Raises:
         RunError: below one of the paths there is no run, or one cannot be read.
     """
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     for path in paths:
         # what goes while it is walked, or may not be read, holds no run
         walked = os.walk(path)  # a name too long is no folder
         below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in walked if RECORD in names)
         # not what is being written, nor what other tools write of that name; what is damaged has its evidence
-        ours = [path / each for each in below if not any(part.startswith(".") for part in each.parts)]
-        folders = [each.parent for each in ours if _is_ours(each) or each.with_name(EVIDENCE).is_file()]
+        ours = [path / file for file in below if not any(part.startswith(".") for part in file.parts)]
+        folders = [file.parent for file in ours if _is_ours(file) or file.with_name(EVIDENCE).is_file()]
         for folder in folders or [path]:  # without any, reading it says what was expected
             run = read_run(folder)
-            found.setdefault(run.path.resolve(), run)
-    return list(found.values())
+            runs.setdefault(run.path.resolve(), run)
+    return list(runs.values())
 
 
 def refuse_copies(runs: Iterable[Run]) -> None:

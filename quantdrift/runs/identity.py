@@ -72,21 +72,21 @@ class Identity:
     ) -> Identity:
         """What is known of a run."""
         record = on if isinstance(on, Mapping) else {"data": {"name": on}, "spec": spec}
-        named, own = _canonical(spec), _canonical(_text(record, "spec"))
-        if named not in {None, own}:
+        named, known = _canonical(spec), _canonical(_text(record, "spec"))
+        if named not in {None, known}:
             raise RunError(
-                f"expected the record of a run of {spec}; got one of {own or 'an unnamed pair'}. Leave the spec out "
+                f"expected the record of a run of {spec}; got one of {known or 'an unnamed pair'}. Leave the spec out "
                 "to take that of the record"
             )
         model, data = _part(record, "model"), _part(record, "data")
-        told = () if _text(data, "fingerprint") else _OF_DATA
+        facts = () if _text(data, "fingerprint") else _OF_DATA
         settings = {
             **_part(record, "settings"),
-            **{f"data {name}": data[name] for name in told if data.get(name) is not None},
+            **{f"data {name}": data[name] for name in facts if data.get(name) is not None},
         }
         candidate = _text(model, "candidate_fingerprint") or _text(_part(model, "candidate"), "fingerprint")
         return cls(
-            spec=own,
+            spec=known,
             model=_text(model, "name"),
             model_fingerprint=model_fingerprint or _text(model, "fingerprint"),
             candidate_fingerprint=candidate_fingerprint or candidate,
@@ -157,21 +157,21 @@ class Identity:
 
         Digests and scores count where both are known; data without a digest is known by its name.
         """
-        found: list[str] = []
+        lines: list[str] = []
 
         def held(what: str, mine: Any, theirs: Any) -> None:
             if mine != theirs:
-                found.append(f"{what}: {_told(mine)} {sides[0]}, {_told(theirs)} {sides[1]}")
+                lines.append(f"{what}: {_told(mine)} {sides[0]}, {_told(theirs)} {sides[1]}")
 
         def digests(what: str, field: str, name: str, hint: str = "") -> None:
-            mine, theirs = (str(getattr(each, field))[:12] for each in (self, other))
+            mine, theirs = (str(getattr(side, field))[:12] for side in (self, other))
             if differ(getattr(self, field), getattr(other, field)):
-                named = dict.fromkeys(getattr(each, name) or each.spec or "" for each in (self, other))
-                names = f", {sides[1]} ".join(each for each in named if each)
-                found.append(f"{what}: {names} (digest {mine} {sides[0]}, {theirs} {sides[1]}){hint}")
+                named = dict.fromkeys(getattr(side, name) or side.spec or "" for side in (self, other))
+                names = f", {sides[1]} ".join(name for name in named if name)
+                lines.append(f"{what}: {names} (digest {mine} {sides[0]}, {theirs} {sides[1]}){hint}")
 
         if "pair" in facts and not self._same_pair(other):
-            held("pair", *(each.spec or each.model_fingerprint or "none that is told" for each in (self, other)))
+            held("pair", *(side.spec or side.model_fingerprint or "none that is told" for side in (self, other)))
         if "reference" in facts:
             digests("reference model", "model_fingerprint", "model")
         if "name" in facts and None in (self.model_fingerprint, other.model_fingerprint):
@@ -188,18 +188,18 @@ class Identity:
             digests("linear probe", "probe", "spec")
         for fact, title in (("meaning", "setting {}"), ("software", "{} differs")):
             if fact in facts:
-                mine, theirs = (getattr(each, fact) for each in (self, other))
+                mine, theirs = (getattr(side, fact) for side in (self, other))
                 for name in sorted(mine.keys() | theirs.keys()):
                     held(title.format(name), mine.get(name), theirs.get(name))
-        return found
+        return lines
 
     def refuse_other(
         self, here: Identity, *, what: str, make: str, error: type[QuantDriftError], candidate: bool = True
     ) -> None:
         """Refuse scores that a threshold is not for: what moves one pair says nothing of another."""
         facts = [fact for fact in SERVED if candidate or fact != "candidate"]
-        if found := self.differences(here, facts, sides=("when it was made", "now")):
-            raise error(f"{what} is for another pair or other scores: {'; '.join(found)}. Make one for these: {make}")
+        if lines := self.differences(here, facts, sides=("when it was made", "now")):
+            raise error(f"{what} is for another pair or other scores: {'; '.join(lines)}. Make one for these: {make}")
 
     @property
     def scores(self) -> str:
@@ -215,19 +215,19 @@ class Identity:
             return True
         if self.model_fingerprint is None or self.model_fingerprint != here.model_fingerprint:
             return False
-        own, other = _pair(self.spec), _pair(here.spec)
-        if isinstance(own, Spec) and isinstance(other, Spec):
-            return str(own.scheme) == str(other.scheme)
-        if isinstance(own, Versus) and isinstance(other, Versus):
+        mine, other = _pair(self.spec), _pair(here.spec)
+        if isinstance(mine, Spec) and isinstance(other, Spec):
+            return str(mine.scheme) == str(other.scheme)
+        if isinstance(mine, Versus) and isinstance(other, Versus):
             known = self.candidate_fingerprint is not None
             same = known and self.candidate_fingerprint == here.candidate_fingerprint
-            return same or own.candidate == other.candidate
+            return same or mine.candidate == other.candidate
         return False
 
 
-def differ(one: str | None, other: str | None) -> bool:
+def differ(mine: str | None, theirs: str | None) -> bool:
     """Whether both are known and not the same."""
-    return one is not None and other is not None and one != other
+    return mine is not None and theirs is not None and mine != theirs
 
 
 def _told(value: Any) -> str:
@@ -260,7 +260,7 @@ def _text(part: Mapping[str, Any], name: str) -> str | None:
 
 def _digest(input_ids: Iterable[object]) -> str:
     digest = blake2b(digest_size=16)
-    for name in sorted(str(one).encode() for one in input_ids):
+    for name in sorted(str(input_id).encode() for input_id in input_ids):
         digest.update(len(name).to_bytes(8, "little") + name)
     return digest.hexdigest()
 

@@ -78,9 +78,9 @@ def data_line(record: Record) -> str:
 
     data = record["data"]
     if shortlist := data.get("shortlist"):
-        found = f" (found by {shortlist['retriever']} at full precision)" if shortlist["from"] == "run" else ""
+        origin = f" (found by {shortlist['retriever']} at full precision)" if shortlist["from"] == "run" else ""
         top = record["settings"]["shortlist"]["top"]
-        return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{found}"
+        return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{origin}"
     if not classifies(record):
         documents = data.get("n_documents")
         return f"{data.get('n_queries') or 0:,} queries" + (f", {documents:,} documents" if documents else "")
@@ -100,7 +100,7 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
     if graph := made.get("graph"):
         method = graph["method"]
-        how = "no layer quantized" if method == "none" else ", ".join(f"{n} layers {one}" for one, n in method.items())
+        how = "no layer quantized" if method == "none" else ", ".join(f"{n} layers {by}" for by, n in method.items())
         version, provider = made["libraries"]["onnxruntime"], made["provider"]
         yield f"ONNX by onnxruntime {version}, {provider}: {how}, other numbers {made['dtype']}"
     if allocation := made.get("allocation"):
@@ -110,8 +110,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
     for stage in STAGES.values():
-        if told := made.get(stage.part):
-            yield from stage.lines(told)
+        if part := made.get(stage.part):
+            yield from stage.lines(part)
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
@@ -174,33 +174,33 @@ def verdict(record: Record) -> Verdict:
     """What quantization did, by the rule of `standing` and the intervals of the run."""
     from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
 
-    found = estimates_of(record)
-    flip, noise = found.get("flip@1"), found.get("noise_floor")
+    estimates = estimates_of(record)
+    flip, noise = estimates.get("flip@1"), estimates.get("noise_floor")
     if flip is None or flip.value is None:
         return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
     classes = classifies(record)
     name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
-    step = found.get(change)
+    step = estimates.get(change)
     word = standing(flip, noise=noise, change=step)
-    told = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'top-1'}"
+    sentence = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'top-1'}"
     if flip.low is not None and flip.high is not None:
-        told += f" ({percent(flip.low)} to {percent(flip.high)}"
-        told += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
+        sentence += f" ({percent(flip.low)} to {percent(flip.high)}"
+        sentence += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
     if step is None or step.value is None or step.low is None or step.high is None:
-        told += f", and no labels tell what that does to {name}"
+        sentence += f", and no labels tell what that does to {name}"
     else:
         moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
-        told += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
+        sentence += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
     rule = f"Top-1 changes of {100 * MARGIN:g} % and {MARGIN:g} of {name} are let pass"
-    return Verdict(word=word, sentence=f"{told}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
+    return Verdict(word=word, sentence=f"{sentence}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
 
 
 def findings(record: Record) -> Iterator[str]:
     """The finding in plain sentences."""
 
     def value(name: str, part: str = "value") -> float | None:
-        found: float | None = metrics.get(name, {}).get(part)
-        return found
+        figure: float | None = metrics.get(name, {}).get(part)
+        return figure
 
     metrics, classes = record.get("metrics") or {}, classifies(record)
     deployed = record.get("deployment") or {}
@@ -232,10 +232,10 @@ def findings(record: Record) -> Iterator[str]:
         share = f"{100 * (after / before - 1):+.1f} % of {before:.4f}"
         yield f"The mean nDCG@10 moves by {after - before:+.4f} ({share}){gone}."
     shortlist = record["data"].get("shortlist") or {}
-    relevant, found = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
-    if relevant and found != relevant:
+    relevant, listed = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
+    if relevant and listed != relevant:
         yield (
-            f"{relevant - found:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
+            f"{relevant - listed:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
             "and they count in nDCG."
         )
     if risk is not None:

@@ -179,22 +179,22 @@ class Allocation(Record):
 
     def content(self) -> dict[str, Any]:
         """The JSON object in the file, with its checksum: the fields as they are read, and what follows from them."""
-        found: dict[str, Any] = self.head()
+        parts: dict[str, Any] = self.head()
         for name, field in type(self).model_fields.items():
             alias, value = field.validation_alias, getattr(self, name)
             if isinstance(alias, AliasPath):
-                found.setdefault(str(alias.path[0]), {})[alias.path[1]] = value
+                parts.setdefault(str(alias.path[0]), {})[alias.path[1]] = value
             else:
-                found[str(alias or name)] = value
-        found["criterion"] |= {"settings": {}, "n_inputs": len(self.input_ids)}
-        found["solver"] |= {"loss": self.loss, "gap": self.gap}
-        found["bits_per_weight"] = {
+                parts[str(alias or name)] = value
+        parts["criterion"] |= {"settings": {}, "n_inputs": len(self.input_ids)}
+        parts["solver"] |= {"loss": self.loss, "gap": self.gap}
+        parts["bits_per_weight"] = {
             "allocated": self.bits_per_weight,
             "linear": self.linear_bits,
             "all_parameters": self.all_parameters_bits,
         }
         widths = [str(width) for width in self.widths]
-        found["layers"] = [
+        parts["layers"] = [
             {
                 **layer.model_dump(),
                 "n_weights": layer.n_weights,
@@ -202,7 +202,7 @@ class Allocation(Record):
             }
             for layer in self.layers
         ]
-        return with_checksum(found)
+        return with_checksum(parts)
 
     def text(self) -> str:
         """The file: a line for each part, and for each layer."""

@@ -81,8 +81,8 @@ _STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
 
 def error_at(text: str, start: int, end: int, problem: str, expected: str, *, meant: str = "") -> SpecError:
     """The error about text[start:end]; where that is empty, something is missing there."""
-    found = text[start:end]
-    problem = f"{problem} {found!r}" if found else f"missing {problem.partition(' ')[2]}"
+    fault = text[start:end]
+    problem = f"{problem} {fault!r}" if fault else f"missing {problem.partition(' ')[2]}"
     shown = text if text.strip() and text.isprintable() else repr(text)  # a message has one line
     hint = f"; did you mean {meant}?" if meant else ""
     message = f"{shown}: {problem} at character {start + 1}: expected {expected}{hint}"
@@ -184,8 +184,8 @@ def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> N
 
 def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
     """What the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
-    for what, (own, pattern, value_of) in PARTS.items():
-        if own == sign and re.fullmatch(pattern, word):
+    for what, (lead, pattern, value_of) in PARTS.items():
+        if lead == sign and re.fullmatch(pattern, word):
             return what, value_of(word)
     end, key = at + len(word), word.partition("=")[0]
     if sign == "+" and key in OPTIONS:
@@ -292,15 +292,15 @@ class Scheme:
         changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
         dropped = {"calib", "seed", *(key for stage in others for key in stage.options), *(() if layers else ("head",))}
         changed["query_only"] = self.query_only and layers
-        found = replace(self, **changed, options=self._but(dropped))
+        scheme = replace(self, **changed, options=self._but(dropped))
         dropped |= {
-            key for stage in STAGES.values() if stage.in_(found) and stage.check(found) for key in stage.options
+            key for stage in STAGES.values() if stage.in_(scheme) and stage.check(scheme) for key in stage.options
         }
-        if calibrates(found):
+        if calibrates(scheme):
             dropped -= {"calib", "seed"}
-        if found.criterion is not None or any(stage.draws for stage in kept):
+        if scheme.criterion is not None or any(stage.draws for stage in kept):
             dropped -= {"seed"}
-        return replace(found, options=self._but(dropped))
+        return replace(scheme, options=self._but(dropped))
 
     def _but(self, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
         return tuple(option for option in self.options if option[0] not in keys)
@@ -328,12 +328,12 @@ class Scheme:
         if given is None:
             expected = "a fraction (W3.5), or the widths to choose from, e.g. +widths=2,3,4,8"
             raise error_at(text, 0, len(text), "nothing to choose between in", expected)
-        found = tuple(sorted({int(width) for width in given.split(",")}))
-        if len(found) == 1 or not found[0] <= self.weight_bits <= found[-1]:
+        offered = tuple(sorted({int(width) for width in given.split(",")}))
+        if len(offered) == 1 or not offered[0] <= self.weight_bits <= offered[-1]:
             start = text.find("+widths=") + len("+widths=")
             expected = f"whole numbers below and above the average of {self.weight_bits:g}: 2,3,4,8"
             raise error_at(text, start, start + len(given), "unsuitable widths", expected)
-        return found
+        return offered
 
     def at(self, bits: int) -> Scheme:
         """The same with one width for all layers, and nothing that chooses between widths."""
@@ -484,16 +484,16 @@ def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endp
         )
         raise SpecError(message, text="", start=0, end=0)  # the text is not shown again
     try:
-        found = _ENDPOINT.fullmatch(name)
-        url = None if found is None else AnyUrl(found[1])
+        match = _ENDPOINT.fullmatch(name)
+        url = None if match is None else AnyUrl(match[1])
     except ValueError:
         url = None
-    if found is None or url is None or not url.host:
+    if match is None or url is None or not url.host:
         raise error_at(text or name, start, start + len(name), "unusable server", _ENDPOINT_LIKE)
     given = url.path or ""
     path = given.rstrip("/")
     path = path.removesuffix(_PATH).rstrip("/") or path or "/v1"
-    return Endpoint(url=str(url).removesuffix(given) + path, model=found[2])
+    return Endpoint(url=str(url).removesuffix(given) + path, model=match[2])
 
 
 # --- two models: a reference, and a candidate that is quantized already ---------------------------

@@ -85,8 +85,8 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
     if name == "gap":
         return _gap_of(scores)
     _check_name(name)
-    found = softmax_confidence(scores)
-    return found.msp if name == "msp" else -found.entropy
+    confidence = softmax_confidence(scores)
+    return confidence.msp if name == "msp" else -confidence.entropy
 
 
 def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> Floats:
@@ -235,10 +235,10 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
         delta = after.astype(np.float64) - before
         _refuse_infinite(np.isfinite(delta).all())
         gap, confidence = confidence_of(after), confidence_of(after, name)
-        own = after.argmax(axis=1)
-        flipped, n_items = before.argmax(axis=1) != own, np.full(len(after), after.shape[1])
+        top = after.argmax(axis=1)
+        flipped, n_items = before.argmax(axis=1) != top, np.full(len(after), after.shape[1])
         if bounds_gap(statistic):
-            values = delta[np.arange(len(delta)), own] - delta.min(axis=1)
+            values = delta[np.arange(len(delta)), top] - delta.min(axis=1)
             values = values if statistic == "S" else 2 * np.abs(delta).max(axis=1)
     if values is not None:
         values = np.where(flipped & ~(gap < values), np.nextafter(gap, np.inf), values)

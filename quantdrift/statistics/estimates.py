@@ -40,15 +40,15 @@ def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
 
 def lower_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X <= k) >= level."""
-    found = _reached(level, n, share, from_below=True)
-    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level)) if found is None else found
+    count = _reached(level, n, share, from_below=True)
+    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level)) if count is None else count
 
 
 def upper_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X > k) <= level."""
-    found = _reached(level, n, share, from_below=False)
-    if found is not None:
-        return n - found
+    count = _reached(level, n, share, from_below=False)
+    if count is not None:
+        return n - count
     return bisect_left(range(n), True, key=lambda k: bool(at_least(k + 1, n, share) <= level))
 
 
@@ -92,10 +92,10 @@ def resampled(
     """A statistic of resamples, each of n inputs that are drawn with replacement."""
     rng = np.random.default_rng(seed)
     rows = max(1, _AT_ONCE // n)
-    found = []
+    parts = []
     for done in range(0, RESAMPLES, rows):
-        found.append(statistic(rng.integers(0, n, (min(rows, RESAMPLES - done), n))))
-    return np.concatenate(found)
+        parts.append(statistic(rng.integers(0, n, (min(rows, RESAMPLES - done), n))))
+    return np.concatenate(parts)
 
 
 def percentile_interval(values: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -163,7 +163,7 @@ class Estimate:
 def as_json(value: Any) -> Any:
     """A result as JSON values: a record is an object, infinity and NaN are null, and what has a `to_json` has that."""
     if is_dataclass(value):
-        return {one.name: _as_part(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _as_part(getattr(value, field.name)) for field in fields(value)}
     return _as_part(value)
 
 
@@ -171,9 +171,9 @@ def _as_part(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {name: _as_part(one) for name, one in value.items()}
+        return {name: _as_part(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_part(one) for one in value]
+        return [_as_part(part) for part in value]
     if is_dataclass(value):
         return as_json(value)
     return None if isinstance(value, float) and not np.isfinite(value) else value
@@ -247,20 +247,20 @@ def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
 
 def mean_estimates(columns: Sequence[NDArray[np.float64]], *, seed: int = 0) -> list[Estimate]:
     """`mean_estimate` of several sets of values; those of one length share the draws, which are most of the work."""
-    found: dict[int, Estimate] = {}
+    estimates: dict[int, Estimate] = {}
     alike: dict[int, list[int]] = {}
     for place, values in enumerate(columns):
         if len(values) == 1 or np.ptp(values) == 0:
             value = float(values.mean())
-            found[place] = Estimate(value=value, low=value, high=value, n=len(values))
+            estimates[place] = Estimate(value=value, low=value, high=value, n=len(values))
         else:
             alike.setdefault(len(values), []).append(place)
     for n, places in alike.items():
         means = _resampled_means([np.sort(columns[place]) for place in places], seed)
-        for place, own in zip(places, means, strict=True):
-            low, high = percentile_interval(own)
-            found[place] = Estimate(value=float(columns[place].mean()), low=low, high=high, n=n)
-    return [found[place] for place in range(len(columns))]
+        for place, drawn in zip(places, means, strict=True):
+            low, high = percentile_interval(drawn)
+            estimates[place] = Estimate(value=float(columns[place].mean()), low=low, high=high, n=n)
+    return [estimates[place] for place in range(len(columns))]
 
 
 def _resampled_means(columns: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:

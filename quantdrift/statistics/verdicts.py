@@ -234,22 +234,22 @@ class PairedComparison:
         return dict(as_json(self))
 
 
-def verdict_of(found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
+def verdict_of(pair: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
     """The verdict that adjusted p-values, difference and sample size come to."""
-    change = found.difference.value
-    if better is None or found.p_holm is None or change is None:
+    change = pair.difference.value
+    if better is None or pair.p_holm is None or change is None:
         return None
-    worse = found.p_worse_holm is not None and found.p_worse_holm < alpha
-    significant = found.p_holm < alpha and (change < 0 if better == "lower" else change > 0)
+    worse = pair.p_worse_holm is not None and pair.p_worse_holm < alpha
+    significant = pair.p_holm < alpha and (change < 0 if better == "lower" else change > 0)
     if margin is None:
         return "worse" if worse else "better" if significant else "no difference shown"
-    if found.p_no_worse_holm is not None and found.p_no_worse_holm < alpha:
+    if pair.p_no_worse_holm is not None and pair.p_no_worse_holm < alpha:
         return "no worse"
     if worse:
         return "worse"
-    if found.inputs_needed is None:
+    if pair.inputs_needed is None:
         return None
-    return "underpowered" if found.n < found.inputs_needed else "inconclusive"
+    return "underpowered" if pair.n < pair.inputs_needed else "inconclusive"
 
 
 # --- one sided ------------------------------------------------------------------------------------
@@ -519,21 +519,21 @@ def compare_samples(
     Raises:
         QuantDriftError: the margin does not fit a metric.
     """
-    found = [_compare(sample, margin=margin, seed=seed) for sample in samples]
+    plain = [_compare(sample, margin=margin, seed=seed) for sample in samples]
     # only what can get a verdict is one of the tests to adjust for
     counts = [sample.better is not None and (judged is None or sample.metric in judged) for sample in samples]
     two_sided, worse, no_worse = (
-        [getattr(each, name) if counted else None for each, counted in zip(found, counts, strict=True)]
+        [getattr(pair, name) if counted else None for pair, counted in zip(plain, counts, strict=True)]
         for name in ("p_value", "p_worse_holm", "p_no_worse")
     )
     level = alpha / max(1, sum(p is not None for p in no_worse))
     results = []
-    for sample, each, p, w, q in zip(samples, found, holm(two_sided), holm(worse), holm(no_worse), strict=True):
+    for sample, pair, p, w, q in zip(samples, plain, holm(two_sided), holm(worse), holm(no_worse), strict=True):
         needed = None
         if margin is not None and q is not None:
             rate = sample.kind == "rate"
             needed = inputs_needed(sample.b - sample.a, rate=rate, margin=margin, span=sample.span, alpha=level)
-        full = replace(each, p_holm=p, p_worse_holm=w, p_no_worse_holm=q, inputs_needed=needed)
+        full = replace(pair, p_holm=p, p_worse_holm=w, p_no_worse_holm=q, inputs_needed=needed)
         verdict = verdict_of(full, better=sample.better, margin=margin, alpha=alpha)
         results.append(replace(full, verdict=verdict))
     return tuple(results)
@@ -542,7 +542,7 @@ def compare_samples(
 def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> PairedComparison:
     """All but what depends on the other metrics."""
     a, b = sample.a, sample.b
-    found = PairedComparison(
+    comparison = PairedComparison(
         metric=sample.metric,
         n=len(a),
         value_a=None,
@@ -553,34 +553,34 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
         reason=sample.reason,
     )
     if not len(a):
-        return replace(found, reason=found.difference.reason)
+        return replace(comparison, reason=comparison.difference.reason)
     if sample.kind == "quantile":
         step = paired_quantile_difference(a, b, q=sample.q, seed=seed)
         return replace(
-            found,
+            comparison,
             value_a=float(quantile(a, sample.q)),
             value_b=float(quantile(b, sample.q)),
             difference=step,
             reason=sample.reason or step.reason or "a median or quantile has an interval here, no test",
         )
-    found = replace(found, value_a=float(a.mean()), value_b=float(b.mean()))
+    comparison = replace(comparison, value_a=float(a.mean()), value_b=float(b.mean()))
     if not sample.tested:
         reason = "infinite for some inputs, so there is no mean to compare"
-        return replace(found, difference=undefined(reason), reason=reason)
+        return replace(comparison, difference=undefined(reason), reason=reason)
     if sample.kind == "rate":
-        found = replace(found, difference=paired_rate_difference(a, b), p_value=mcnemar_exact(a, b).p_value)
+        comparison = replace(comparison, difference=paired_rate_difference(a, b), p_value=mcnemar_exact(a, b).p_value)
     else:
-        found = replace(
-            found, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
+        comparison = replace(
+            comparison, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
         )
     if sample.better is not None:
         one_sided = rate_worse if sample.kind == "rate" else partial(mean_worse, seed=seed)
-        found = replace(found, p_worse_holm=one_sided(a, b, better=sample.better))
+        comparison = replace(comparison, p_worse_holm=one_sided(a, b, better=sample.better))
     if sample.better is None or margin is None:
         why = "neither way is better: no verdict" if sample.better is None else None
-        return replace(found, reason=sample.reason or why)
+        return replace(comparison, reason=sample.reason or why)
     if sample.kind == "rate":
-        return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=sample.better))
+        return replace(comparison, p_no_worse=rate_no_worse(a, b, margin=margin, better=sample.better))
     p_no_worse = mean_no_worse(a, b, margin=margin, better=sample.better, span=sample.span)
     why = None if p_no_worse is not None else "too few inputs differ, and the metric has no upper end that bounds them"
-    return replace(found, p_no_worse=p_no_worse, reason=why)
+    return replace(comparison, p_no_worse=p_no_worse, reason=why)

@@ -85,10 +85,10 @@ class StudyFolder:
     def failure(self, cell: Cell) -> FailedCell | None:
         """Why a cell failed, if it did since its fingerprint is this one."""
         try:
-            found = FailedCell.read(self.path / FAILED / f"{cell.name}.json")
+            record = FailedCell.read(self.path / FAILED / f"{cell.name}.json")
         except StudyError:  # there is none; of a damaged one nothing is known, and the cell is tried again
             return None
-        return found if found.fingerprint == cell.fingerprint else None
+        return record if record.fingerprint == cell.fingerprint else None
 
     def run(self, cell: Cell) -> Run | None:
         """The finished run of a cell, if it is whole and has the cell's fingerprint."""
@@ -128,7 +128,7 @@ class StudyFolder:
     def fail(self, cell: Cell, error: BaseException) -> FailedCell:
         """Keep why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
-        told = FailedCell(
+        record = FailedCell(
             fingerprint=cell.fingerprint,
             reason=clean(" ".join(str(error).split()) or type(error).__name__)[:1000],
             where=f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"
@@ -137,8 +137,8 @@ class StudyFolder:
             when=now(),
         )
         place = self.path / FAILED / f"{cell.name}.json"
-        write_text(place, told.text(), what="why the cell failed")  # also over one that is damaged
-        return told
+        write_text(place, record.text(), what="why the cell failed")  # also over one that is damaged
+        return record
 
     def forget_failure(self, cell: Cell) -> None:
         """A cell is tried again, or has been measured."""

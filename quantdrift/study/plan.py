@@ -217,7 +217,7 @@ class Study(Part):
     @field_validator("data")
     @classmethod
     def _of_sizes(cls, data: list[DataEntry]) -> list[DataEntry]:
-        return [one for entry in data for one in entry.of_sizes]
+        return [sized for entry in data for sized in entry.of_sizes]
 
     @field_validator("seeds")
     @classmethod
@@ -368,7 +368,7 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
     Raises:
         StudyError: there is none, or more than anybody means.
     """
-    found: dict[tuple[str, str, str], Cell] = {}
+    cells: dict[tuple[str, str, str], Cell] = {}
     size = len(study.models) * len(study.data) * (len(study.schemes) + len(study.include)) * len(study.seeds)
     if size > MOST_CELLS:
         raise StudyError(f"the study has {size:,} cells; expected at most {MOST_CELLS:,}. Split it")
@@ -384,19 +384,19 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
                 for seeded in _seeded(scheme, study.seeds):
                     spec = Spec(model=model.model.replace("{data}", data.plain), scheme=seeded)
                     name = f"{_slug(model.called)}@{_slug(str(seeded))}_on_{_slug(data.called)}"
-                    found[model.called, str(seeded), data.called] = Cell(
+                    cells[model.called, str(seeded), data.called] = Cell(
                         name=name,
                         spec=spec,
                         model=model.called,
                         data=data,
                         settings=data.settings.over(model.settings.over(study.settings)),
                     )
-    if not found:
+    if not cells:
         raise StudyError("the study has no cells: everything is excluded")
-    names = [cell.name for cell in found.values()]
+    names = [cell.name for cell in cells.values()]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise StudyError(f"two cells would lie in one folder, {twice}; give models or data names that files can have")
-    return tuple(found.values())
+    return tuple(cells.values())
 
 
 def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntry) -> bool:

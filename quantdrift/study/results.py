@@ -54,7 +54,7 @@ class Result:
         """As a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
         record = {} if self.run is None else self.run.record
         bits, data = record.get("bits_per_weight") or {}, record.get("data") or {}
-        found: dict[str, Any] = {
+        row: dict[str, Any] = {
             "model": self.cell.model,
             "scheme": self.scheme,
             "data": self.cell.data.called,
@@ -66,8 +66,8 @@ class Result:
         for name, estimate in self.metrics.items():
             ends = (estimate.value, estimate.low, estimate.high)
             columns = zip((name, f"{name} low", f"{name} high"), ends, strict=True)
-            found |= {column: None if end is None or not isfinite(end) else end for column, end in columns}
-        return {**found, "spec": str(self.cell.spec), "run": str(self.run.path) if self.run else None}
+            row |= {column: None if end is None or not isfinite(end) else end for column, end in columns}
+        return {**row, "spec": str(self.cell.spec), "run": str(self.run.path) if self.run else None}
 
 
 def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
@@ -75,15 +75,15 @@ def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[lis
 
     Without metrics they are those that are shown of runs of this kind.
     """
-    found, runs = [], [folder.run(cell) for cell in folder.cells]
+    rows, runs = [], [folder.run(cell) for cell in folder.cells]
     if not metrics:
         done = [run for run in runs if run is not None]
         default = SHOWN_OF_CLASSES if done and all(classifies(run.record) for run in done) else SHOWN
         metrics = [parse_metric(name) for name in default]
     for cell, run in zip(folder.cells, runs, strict=True):
         known = {} if run is None else metrics_of(run.evidence(), metrics)
-        found.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
-    return found, list(metrics)
+        rows.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
+    return rows, list(metrics)
 
 
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
@@ -139,13 +139,13 @@ class Sized:
 
 def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
     """Each scheme on each corpus of which two sizes or more are done."""
-    found: dict[tuple[str, str, str], list[Run]] = {}
+    runs_of: dict[tuple[str, str, str], list[Run]] = {}
     for cell, run in cells:
         if run is not None and run.record["data"].get("corpus_size"):
             key = (cell.model, str(cell.spec.scheme), cell.data.corpus)
-            found.setdefault(key, []).append(run)
+            runs_of.setdefault(key, []).append(run)
     compared = []
-    for (model, scheme, corpus), runs in found.items():
+    for (model, scheme, corpus), runs in runs_of.items():
         if len(runs) > 1:
             small, *_, large = sorted(runs, key=lambda run: int(run.record["data"]["corpus_size"]["n"]))
             effect = compare_sizes(small.evidence(), large.evidence())
@@ -163,7 +163,7 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
         QuantDriftError: the metric cannot be pooled.
     """
     check_pooled(metric)
-    found = []
+    compared = []
     for model in dict.fromkeys(result.cell.model for result in results):
         runs: dict[str, dict[str, list[Run]]] = {}
         for result in results:
@@ -171,12 +171,12 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
                 runs.setdefault(_unseeded(result.parsed), {}).setdefault(result.cell.data.called, []).append(result.run)
         first = next(iter(runs), "")
         tests = []
-        for scheme, own in list(runs.items())[1:]:
-            strata = {data: (runs[first][data], seeds) for data, seeds in own.items() if data in runs[first]}
+        for scheme, of_scheme in list(runs.items())[1:]:
+            strata = {data: (runs[first][data], seeds) for data, seeds in of_scheme.items() if data in runs[first]}
             if test := pool(strata, metric, model=model, scheme=scheme, against=first):
                 tests.append(test)
-        found += adjusted(tests, metric)
-    return found
+        compared += adjusted(tests, metric)
+    return compared
 
 
 def _unseeded(scheme: Scheme) -> str:

@@ -58,11 +58,14 @@ class Suite:
         if models:
             content = {**content, "models": [*models]}
         if data:
-            own = [one if isinstance(one, dict) else {} for one in content["data"]]
-            kept = [{key: one[key] for key in ("retriever", "top", "sizes", "neighbours") if key in one} for one in own]
+            entries = [entry if isinstance(entry, dict) else {} for entry in content["data"]]
+            kept = [
+                {key: entry[key] for key in ("retriever", "top", "sizes", "neighbours") if key in entry}
+                for entry in entries
+            ]
             ways = [way for place, way in enumerate(kept) if way not in kept[:place]]
-            given = [DataEntry.model_validate(one).model_dump(exclude_none=True) for one in data]
-            content = {**content, "data": [{**one, **way} for one in given for way in ways]}
+            given = [DataEntry.model_validate(entry).model_dump(exclude_none=True) for entry in data]
+            content = {**content, "data": [{**entry, **way} for entry in given for way in ways]}
         return study_of({**content, "shows": [*self.shows]}, self.file, folder=Path.cwd())
 
     def refuse_missing(self, study: Study) -> None:
@@ -71,7 +74,7 @@ class Suite:
         Raises:
             StudyError: one is not there.
         """
-        used = {*(one.model for one in study.models), *(one.folder for one in study.data)}
+        used = {*(entry.model for entry in study.models), *(entry.folder for entry in study.data)}
         for place, how in self.made.items():
             whole = str((Path.cwd() / place).resolve())
             if whole in used and not Path(whole.partition("{")[0]).exists():
@@ -112,9 +115,9 @@ def load_suite(name: str) -> Suite:
 
 
 def _files() -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for point in entry_points(group=GROUP):
         spec = find_spec(point.value)  # a folder is not imported
         for folder in () if spec is None else spec.submodule_search_locations or ():
-            found |= {file.stem: file for file in Path(folder).glob("*.yaml")}
-    return found
+            files |= {file.stem: file for file in Path(folder).glob("*.yaml")}
+    return files
