@@ -43,7 +43,7 @@ class Gaps:
     widths: tuple[int, ...]
 
     def part(self, rows: NDArray[np.int64]) -> Gaps:
-        """Those of some of the inputs."""
+        """The gaps of some of the inputs."""
         return replace(self, gaps=self.gaps[rows], contributions=self.contributions[rows])
 
     def bits_per_weight(self, widths: Sequence[int]) -> float:

@@ -60,15 +60,15 @@ class Console(RichConsole):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does; a string is one line, below the empty lines that it begins with."""
+        """Print as rich does; a string is one line, below the empty lines that it begins with."""
         super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich does, for cells, titles, and strings that are printed."""
+        """Clean a string, then do as rich does: cells, titles, and strings that are printed."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, for all else."""
+        """Clean a text, then do as rich does: all else."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()
             renderable.plain = printable(renderable.plain)

@@ -81,7 +81,7 @@ class SizeEffect:
         return self.flip_moved == -self.separation_moved if self.flip_moved else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with what it means in words."""
+        """Give a JSON object, with what it means in words."""
         more = {name: getattr(self, name) for name in ("flip_moved", "separation_moved", "follows_separation")}
         return {**as_json(self), **more, "says": self.explain()}
 

@@ -86,7 +86,7 @@ class Pooled:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Give a JSON object."""
         return asdict(self)
 
 
@@ -269,5 +269,5 @@ def _means(values: Values, places: NDArray[np.int64]) -> Values:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of their mean; None of one."""
+    """The standard error of the mean; None for one value."""
     return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None

@@ -64,7 +64,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Give a JSON object."""
         arms = {"a": self.a, "b": self.b}
         return {
             **{arm: {"spec": run.record.get("spec"), "path": str(run.path)} for arm, run in arms.items()},

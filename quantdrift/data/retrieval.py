@@ -84,7 +84,7 @@ def records_of(
     part: str | None = None,
     images: bool = False,
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """As `read_records`, of the lines of a file, or of a part of it."""
+    """Read records as `read_records` does, from the lines of a file or of a part of it."""
     lines: dict[str, int] = {}
     for number, line in numbered:
         where = f"{file}, line {number}"
@@ -224,7 +224,7 @@ def refuse_long(line: bytes, where: str) -> None:
 def lines_of(
     opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """As `read_lines`, of what is opened: its first line has the number `first`, and it packs `stored` bytes."""
+    """Read lines as `read_lines` does, of what is opened: the first has the number `first`; it packs `stored` bytes."""
     number = first - 1
     try:
         with opened() as stream:

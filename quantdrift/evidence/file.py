@@ -281,7 +281,7 @@ def _numpy(column: pa.Array) -> NDArray[Any]:
 
 
 def _view(column: pa.Array) -> NDArray[Any]:
-    """The same, where they lie in the table."""
+    """The values of an array without nulls, where they lie in the table."""
     # unlike to_numpy, its buffer does not import pandas where it is installed, half a second
     held, here = column.buffers()[1], slice(column.offset, column.offset + len(column))
     if pa.types.is_boolean(column.type):

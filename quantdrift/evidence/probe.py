@@ -98,7 +98,7 @@ class LinearProbe:
 
     @property
     def digest(self) -> str:
-        """Of weight, bias and class names, 40 hex digits: which logits it makes of embeddings."""
+        """Digest weight, bias and class names, which decide the logits: 40 hex digits."""
         digest = hashlib.blake2b(digest_size=20)
         for part in (self.weight, self.bias):
             digest.update(part.astype("<f8").tobytes())

@@ -60,7 +60,7 @@ class Changed:
     separation: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Give a JSON object."""
         return asdict(self)
 
 

@@ -127,7 +127,7 @@ class Identity:
 
     @property
     def similarity(self) -> str | None:
-        """Of embeddings, where they are scored by one."""
+        """The similarity of embeddings, where they are scored by one."""
         return _text(self.settings, "similarity")
 
     @property

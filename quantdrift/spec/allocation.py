@@ -25,7 +25,7 @@ Some = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 def _by_width(loss: Any) -> Any:
-    """In the file a loss stands under its width."""
+    """List the losses that stand under their widths in the file."""
     return list(loss.values()) if isinstance(loss, dict) else loss
 
 
@@ -174,7 +174,7 @@ class Allocation(Record):
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
-        """Of one that was changed by hand, the digest is of what it was before."""
+        """Tell whether the digest holds: that of a file changed by hand is of what it was before."""
         return content.get("edited") is not True
 
     def content(self) -> dict[str, Any]:

@@ -336,7 +336,7 @@ class Scheme:
         return offered
 
     def at(self, bits: int) -> Scheme:
-        """The same with one width for all layers, and nothing that chooses between widths."""
+        """Give the scheme with one width for all layers, and nothing that chooses between widths."""
         return replace(self, weight_bits=float(bits), criterion=None, options=self._but(CHOICE))
 
     @overload

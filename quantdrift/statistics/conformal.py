@@ -132,7 +132,7 @@ def _gap_of(scores: ArrayLike) -> Floats:
 
 
 def _matrix(scores: ArrayLike) -> NDArray[np.floating[Any]]:
-    """As floating-point numbers of at least two items, finite or not."""
+    """Read scores as floating-point numbers of at least two items, finite or not."""
     matrix = as_array(scores)
     try:
         matrix = matrix if matrix.dtype.kind == "f" else matrix.astype(np.float64)

@@ -142,7 +142,7 @@ class Estimate:
     bound: Literal["lower", "upper"] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object: value, low, high, n and bound; or value null and the reason.
+        """Give a JSON object: value, low, high, n and bound; or value null and the reason.
 
         JSON has no infinity, so an infinite value is null too, with a reason that says so.
         """

@@ -230,7 +230,7 @@ class PairedComparison:
     reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; the difference is one too, and an infinite value is null."""
+        """Give a JSON object; the difference is one too, and an infinite value is null."""
         return dict(as_json(self))
 
 
@@ -540,7 +540,7 @@ def compare_samples(
 
 
 def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> PairedComparison:
-    """All but what depends on the other metrics."""
+    """Compare one metric, but for what depends on the other metrics."""
     a, b = sample.a, sample.b
     comparison = PairedComparison(
         metric=sample.metric,

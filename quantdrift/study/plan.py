@@ -151,7 +151,7 @@ class DataEntry(Part):
 
     @property
     def whole(self) -> DataEntry:
-        """The same data whatever part of them is searched, and however."""
+        """The data themselves, whatever part of them is searched, and however."""
         return self.model_copy(update={"sizes": (), "settings": CellSettings()})
 
     @property
@@ -228,7 +228,7 @@ class Study(Part):
 
 
 def read_study(path: Path) -> Study:
-    """What a study.yaml says, checked; folders in it are relative to its own.
+    """Read a study.yaml and check it; folders in it are relative to its own.
 
     Raises:
         StudyError: it cannot be read, or holds something else; names the line or the key.
@@ -258,7 +258,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As yaml does, for a part of a document."""
+        """Compose a part of a document as yaml does, or refuse it."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise ComposerError(None, None, f"expected no alias (*{event.anchor})", event.start_mark)
@@ -270,7 +270,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """As yaml does, for a mapping."""
+        """Construct a mapping as yaml does, or refuse it."""
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:

@@ -42,16 +42,16 @@ class Result:
 
     @property
     def scheme(self) -> str:
-        """Of the candidate, canonical."""
+        """The scheme of the candidate, canonical."""
         return str(self.parsed)
 
     @property
     def parsed(self) -> Scheme:
-        """Of the candidate."""
+        """The scheme of the candidate."""
         return self.cell.spec.scheme
 
     def row(self) -> dict[str, Any]:
-        """As a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
+        """Give a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
         record = {} if self.run is None else self.run.record
         bits, data = record.get("bits_per_weight") or {}, record.get("data") or {}
         row: dict[str, Any] = {

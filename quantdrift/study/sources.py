@@ -36,7 +36,7 @@ class Data:
         return dataset
 
     def known(self, entry: DataEntry) -> Dataset | ShardedDataset:
-        """As `of`, or a corpus in shards."""
+        """The data of an entry, which may be a corpus in shards."""
         key = entry.whole
         if key not in self._read:
             try:
