@@ -24,7 +24,7 @@ from quantdrift.base.display import clean, complain
 from quantdrift.base.records import bytes_digest, file_digest, open_file, whole_file
 
 _MARK = b"\nquantdrift keeps "
-SEAL = len(_MARK) + 40 + 1
+CHECKSUM = len(_MARK) + 40 + 1
 """Bytes behind a file's content: a mark, the digest of all that stands before it, a line end."""
 
 Kept = TypeVar("Kept")
@@ -38,11 +38,11 @@ def cache_file(path: Path) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, with its digest."""
     with whole_file(path, sync=False) as partial:
         yield partial
-        seal(partial)
+        add_checksum(partial)
 
 
-def seal(path: Path) -> None:
-    """Put the digest of a file behind it."""
+def add_checksum(path: Path) -> None:
+    """Put the checksum of a file behind it."""
     line = _MARK + file_digest(path).encode() + b"\n"
     with path.open("ab") as file:
         file.write(line)
@@ -56,7 +56,7 @@ def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool
     try:
         with open_file(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
-        return decode(_unsealed(memoryview(whole)))
+        return decode(_without_checksum(memoryview(whole)))
     except FileNotFoundError:
         return None
     except MemoryError:  # nothing is wrong with the file
@@ -69,9 +69,9 @@ def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool
         return None
 
 
-def _unsealed(whole: memoryview) -> memoryview:
-    content = whole[:-SEAL]
-    if whole[-SEAL:] != _MARK + bytes_digest(content).encode() + b"\n":
+def _without_checksum(whole: memoryview) -> memoryview:
+    content = whole[:-CHECKSUM]
+    if whole[-CHECKSUM:] != _MARK + bytes_digest(content).encode() + b"\n":
         raise ValueError("its digest is missing, or of something else")
     return content
 

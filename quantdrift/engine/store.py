@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.cache import array_in, read_cache, say, seal
+from quantdrift.base.cache import add_checksum, array_in, read_cache, say
 from quantdrift.base.errors import MissingExtraError, ScoreError
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals
@@ -164,7 +164,7 @@ def _on_disk(
         tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
     with keeping(stem.parent):
-        seal(partial)
+        add_checksum(partial)
         os.replace(partial, finished)
         done_file.unlink(missing_ok=True)
     kept: NDArray[np.float32] = np.load(finished, mmap_mode="r")

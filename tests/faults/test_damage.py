@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.base.cache import SEAL
+from quantdrift.base.cache import CHECKSUM
 from quantdrift.base.records import bytes_digest
 from quantdrift.study.folder import open_study
 from support.faults import FULL, RUN, Forks, essence, files_in, write_study
@@ -49,7 +49,7 @@ def test_a_cell_that_is_damaged_is_not_done(tmp_path: Path, undisturbed, tell) -
 
 def with_checksum(path: Path) -> bool:
     content = path.read_bytes()
-    return content[-SEAL:].split()[-1] == bytes_digest(content[:-SEAL]).encode()
+    return content[-CHECKSUM:].split()[-1] == bytes_digest(content[:-CHECKSUM]).encode()
 
 
 @pytest.mark.slow

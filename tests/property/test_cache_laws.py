@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.base.cache import SEAL, array_in, arrays_in, cache_file, read_cache
+from quantdrift.base.cache import CHECKSUM, array_in, arrays_in, cache_file, read_cache
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
@@ -191,6 +191,6 @@ def test_a_kept_file_is_one_of_its_format_with_a_line_behind_it(tmp_path: Path) 
     with cache_file(tmp_path / "it.npy") as unfinished:
         np.save(unfinished.open("wb"), np.arange(3))
     np.testing.assert_array_equal(np.load(tmp_path / "it.npy"), np.arange(3))
-    line = (tmp_path / "it.npy").read_bytes()[-SEAL:]
+    line = (tmp_path / "it.npy").read_bytes()[-CHECKSUM:]
     assert line.startswith(b"\nquantdrift ")
     assert read_cache(tmp_path / "none", array_in) is None
