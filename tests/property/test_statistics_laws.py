@@ -153,8 +153,10 @@ def test_a_mean_is_worse_one_way_or_the_other(
     assert p == mean_worse(b, a, better=other, seed=seed)
     order = np.array(shuffler.sample(range(len(a)), len(a)))
     assert p == mean_worse(a[order], b[order], better=better, seed=seed)
+    mirror = mean_worse(b, a, better=better, seed=seed)
+    assert randomization_test(a, b, seed=seed) == min(1, 2 * min(p, mirror))
     if (a != b).sum() <= 13:  # beyond that the two have an error of their own
-        assert p + mean_worse(b, a, better=better, seed=seed) >= 1
+        assert p + mirror >= 1
 
 
 # --- Tango's statistic and interval ----------------------------------------------------------

@@ -1,20 +1,10 @@
 """What two corpus sizes say together, by hand."""
 
-import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.compare.corpus_size import compare_sizes
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence.record import Evidence
-
-
-def evidence_of(reference: list[list[float]], candidate: list[list[float]], ids: str = "abcdefgh") -> Evidence:
-    scores = [np.array(rows, dtype=np.float32) for rows in (reference, candidate)]
-    names = [f"d{number}" for number in range(scores[0].shape[1])]
-    state = score_matrix(*scores, k=5)
-    return assemble(state, input_ids=list(ids)[: len(reference)], item_ids=names)
+from support.small_evidence import evidence_of
 
 
 def test_two_sizes_by_hand() -> None:
@@ -52,6 +42,6 @@ def test_what_the_separation_alone_would_give() -> None:
 
 
 def test_other_queries_are_not_compared() -> None:
-    one = evidence_of([[2, 1]], [[2, 1]], "a")
+    one, other = (evidence_of([[2, 1]], [[2, 1]], input_ids=[name]) for name in "ab")
     with pytest.raises(RunError, match="same queries"):
-        compare_sizes(one, evidence_of([[2, 1]], [[2, 1]], "b"))
+        compare_sizes(one, other)
