@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from quantdrift.base.errors import StudyError, UnknownNameError
+from quantdrift.base.records import problem_of
 from quantdrift.study.plan import DataEntry, Study, loaded_yaml, study_of
 
 GROUP = "quantdrift.suites"
 """Entry points of packages that have a folder of suites."""
-_KEYS = {"about", "shows", "study", "offline", "made"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
+class Suite(BaseModel, frozen=True, extra="forbid"):
     """A study with a name.
 
     Attributes:
@@ -33,10 +33,10 @@ class Suite:
 
     name: str
     about: str
-    shows: tuple[str, ...]
-    content: dict[str, Any]
-    offline: dict[str, Any] | None
-    made: dict[str, str]
+    shows: tuple[str, ...] = ()
+    content: dict[str, Any] = Field(alias="study")
+    offline: dict[str, Any] | None = None
+    made: dict[str, str] = {}
     file: Path
 
     def study(self, *, offline: bool = False, models: Sequence[str] = (), data: Sequence[str] = ()) -> Study:
@@ -100,18 +100,12 @@ def load_suite(name: str) -> Suite:
         raise UnknownNameError("suite", name, files, hint="(quantdrift list suites shows all)")
     file = files[name]
     content = loaded_yaml(file)
-    known = isinstance(content, dict) and {"about", "study"} <= {*content} <= _KEYS
-    if not known or not all(isinstance(content.get(part, {}), dict) for part in ("study", "offline", "made")):
-        raise StudyError(f"{file} is no suite; expected {', '.join(sorted(_KEYS))}")
-    return Suite(
-        name=name,
-        about=str(content["about"]),
-        shows=tuple(content.get("shows") or ()),
-        content=dict(content["study"]),
-        offline=None if content.get("offline") is None else dict(content["offline"]),
-        made={str(place): str(how) for place, how in content.get("made", {}).items()},
-        file=file,
-    )
+    if not isinstance(content, dict):
+        raise StudyError(f"{file} is no suite; expected about, shows, study, offline and made")
+    try:
+        return Suite(**{**content, "name": name, "file": file})
+    except ValidationError as error:
+        raise StudyError(f"{file} is no suite: {problem_of(error)}") from error
 
 
 def _files() -> dict[str, Path]:

@@ -1,6 +1,5 @@
 """Suites: every one that is there can be planned, as it is, offline, and with other models and data."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +78,6 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(UnknownNameError, match="did you mean text"):
         load_suite("txt")
     with pytest.raises(StudyError, match="no offline variant"):
-        replace(load_suite("classes"), offline=None).study(offline=True)
+        load_suite("classes").model_copy(update={"offline": None}).study(offline=True)
     with pytest.raises(StudyError, match=r"text\.yaml: two data entries are called a"):
         load_suite("text").study(data=["a", "a"])
