@@ -118,6 +118,21 @@ class QuantizedPair:
             self.choose(widths, by=stored)
 
     @property
+    def models(self) -> tuple[Any, ...]:
+        """What answers, in either arm."""
+        return (self.encoder,)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the model compares embeddings."""
+        similarity: Similarity = self.encoder.similarity
+        return similarity
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where the model came from, as JSON values."""
+        return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
+
+    @property
     def query_only(self) -> bool:
         """Whether the index stays at the reference."""
         return self.scheme.query_only
@@ -428,6 +443,15 @@ class TwoModels:
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
         self._linears = find_linears(reference.modules)
         self._reached: set[str] = set()
+
+    @property
+    def models(self) -> tuple[Model, Model]:
+        """What answers, in either arm."""
+        return self.reference, self.candidate_model
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where both models came from, as JSON values."""
+        return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
 
     @property
     def notes(self) -> tuple[str, ...]:

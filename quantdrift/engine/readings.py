@@ -19,7 +19,7 @@ from quantdrift.base.extras import version_of
 from quantdrift.data.labelled import match_labels
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
@@ -131,14 +131,12 @@ class Search(Reading):
         )
 
 
-def calibration_queries(
-    pair: QuantizedPair, queries: Inputs, held_out: Rows | None = None
-) -> tuple[list[Inputs], Rows | None]:
+def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = None) -> tuple[list[Inputs], Rows | None]:
     """The queries that a tower of their own is calibrated on, and the positions that rates are then over.
 
     A quarter is drawn, or those that are not held out; none where the scheme needs no calibration.
     """
-    if not pair.needs_calibration:
+    if not isinstance(pair, QuantizedPair) or not pair.needs_calibration:
         return [], held_out
     n = len(queries.ids)
     rows = draw_queries(n, wanted=n, seed=int(pair.scheme.option("seed") or 0), held_out=held_out)

@@ -21,10 +21,9 @@ from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
+from quantdrift.engine.opening import LocalModel, Opened, load_model, open_pair
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.refusals import check_pair
@@ -52,7 +51,7 @@ from quantdrift.features.repair.choice import (
     guided_configuration,
     uniform_configurations,
 )
-from quantdrift.runs.folder import Run, now
+from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Scheme, Spec, parse
 from quantdrift.stages import STAGES, Kind
 
@@ -94,10 +93,7 @@ class Tuner:
         """A way as a pair."""
         spec = Spec(model=self.spec.model, scheme=scheme)
         check_pair(spec, self.dataset)
-        texts = calibration_texts(scheme)
-        opened = open_loaded(
-            spec, self.dataset, self.model, texts=texts, revision=self.revision, started=now(), held_out=self.held
-        )
+        opened = open_pair(spec, self.dataset, revision=self.revision, held_out=self.held, models=(self.model, None))
         flow = Flow(pair=opened.pair, settings=self.settings, store=self.store, progress=self.progress)
         reading = opened.reading.ready(flow)
         if self.held is not None:
