@@ -190,7 +190,24 @@ class Flow:
                 for number, side in enumerate(reading.held)
             ]
         state = reading.state(self, reference, candidate)
-        return self._read(reading, state, reference, candidate, (fingerprint, weights))
+        noise, floor = None, None
+        if self.settings.noise_floor:
+            noise, floor = self._noise(reading, state, reference, fingerprint)
+        evidence = reading.evidence(state, candidate, noise)
+        rest = not_calibrated_on(pair, reading.ids, reading.dataset)
+        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
+        left_out = len(reading.ids) - len(rest)
+        return Measured(
+            evidence=evidence.part(rest) if left_out else evidence,
+            state=state,
+            reading=reading,
+            fingerprint=fingerprint,
+            candidate_fingerprint=weights,
+            left_out=left_out,
+            floor=floor,
+            seconds=self.seconds,
+            notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
+        )
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """What the reference, whose weights have that digest, makes of each side."""
@@ -200,28 +217,6 @@ class Flow:
                 with self.pair.observed():
                     self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
         return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.held]
-
-    def _read(
-        self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
-    ) -> Measured:
-        noise, floor = None, None
-        if self.settings.noise_floor:
-            noise, floor = self._noise(reading, state, reference, fingerprints[0])
-        evidence = reading.evidence(state, candidate, noise)
-        rest = not_calibrated_on(self.pair, reading.ids, reading.dataset)
-        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
-        left_out = len(reading.ids) - len(rest)
-        return Measured(
-            evidence=evidence.part(rest) if left_out else evidence,
-            state=state,
-            reading=reading,
-            fingerprint=fingerprints[0],
-            candidate_fingerprint=fingerprints[1],
-            left_out=left_out,
-            floor=floor,
-            seconds=self.seconds,
-            notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
-        )
 
     def _noise(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str

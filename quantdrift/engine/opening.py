@@ -31,10 +31,10 @@ from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pi
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.flow import Reading
 from quantdrift.engine.heads import find_head
-from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
-from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
+from quantdrift.engine.inputs import Inputs, Rows, inputs_of, text_inputs
+from quantdrift.engine.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import Classes, Head, Search, Shortlist, asked_for, calibration_queries, shortlist_of
+from quantdrift.engine.readings import Classes, Head, Search, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.evidence.probe import LinearProbe
@@ -119,7 +119,9 @@ def open_pair(
     if isinstance(dataset, ClassificationDataset):
         reading = _classes(name, dataset, pair, texts, neighbours=neighbours)
     elif shortlist is not None:
-        reading = _shortlist(dataset, shortlist, pair.encoder, texts)
+        lists = {"top": shortlist.top, "digest": shortlist.digest}
+        record = {"reading": "reranking", "shortlist": lists, "max_length": pair.encoder.max_length}
+        reading = shortlist_of(dataset, shortlist.documents, record=record, texts=texts)
     else:
         refuse_kinds(pair.models, dataset)
         search = search_of(dataset, pair.similarity, texts, pair=pair, held_out=held_out)
@@ -222,24 +224,6 @@ def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
                     f"the {role} of {dataset.name} are {kind}s, and {model.source.name} takes "
                     f"{' and '.join(sorted(takes))}s alone; expected a model that takes both, such as CLIP"
                 )
-
-
-def _shortlist(
-    dataset: RetrievalDataset, shortlist: Lists, model: CrossEncoderModel, texts: Sequence[str] | None
-) -> Shortlist:
-    return shortlist_of(
-        shortlist.documents,
-        dict(zip(dataset.query_ids, dataset.queries, strict=True)),
-        dict(zip(dataset.document_ids, dataset.documents, strict=True)),
-        record={
-            "reading": "reranking",
-            "shortlist": {"top": shortlist.top, "digest": shortlist.digest},
-            "max_length": model.max_length,
-        },
-        calibration=(asked_for(dataset.documents if texts is None else texts),),
-        qrels=dataset.qrels or None,
-        dataset=dataset.name,
-    )
 
 
 def _classes(

@@ -25,16 +25,18 @@ from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import Sample, draw_sample
+from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.model import EmbeddingModel
+from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.heads import quantizable_layers
-from quantdrift.engine.inputs import Inputs, Model
+from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
-from quantdrift.engine.stages import VectorStage
-from quantdrift.engine.stages.of_scheme import model_stages, options_under_layers, vector_stages
+from quantdrift.engine.stages import VectorStage, model_stages, options_under_layers, vector_stages
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
@@ -42,6 +44,8 @@ from quantdrift.spec.grammar import POSSIBLE_BITS, Scheme, calibrates, parse_sch
 from quantdrift.stages import STAGES
 
 Arm = Literal["reference", "candidate"]
+Model = EmbeddingModel | Classifier | EndpointEncoder
+"""One of two models: local, stored by somebody else, or on a server."""
 
 
 class QuantizedPair:
@@ -512,8 +516,7 @@ class TwoModels:
 
     def bits(self) -> BitsReport | None:
         """Bits per weight of the candidate; None where they are not known."""
-        found: BitsReport | None = self.candidate_model.bits()
-        return found
+        return self.candidate_model.bits()
 
     def describe(self) -> dict[str, Any]:
         """What a run records of the candidate, as JSON values."""

@@ -17,13 +17,14 @@ from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.data.labelled import match_labels
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
-from quantdrift.engine.sensitivity.problem import Searched, draw_queries
+from quantdrift.engine.sensitivity.problem import GapProblem, classification_problem, draw_queries, retrieval_problem
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
@@ -55,11 +56,19 @@ class Search(Reading):
         """Queries, and documents where they are others."""
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
-    @property
-    def searched(self) -> Searched:
-        """What criteria look at."""
-        return Searched(
-            queries=self.queries, documents=self.sides[-1], similarity=self.similarity, excluded=self.excluded
+    def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
+        """The gaps that layers are measured on, of the queries at the positions `chosen`."""
+        return retrieval_problem(
+            flow.pair.encoder,
+            self.queries,
+            self.sides[-1],
+            reference,
+            similarity=self.similarity,
+            chosen=chosen,
+            batch_size=flow.settings.batch_size,
+            n_contenders=n_contenders,
+            excluded=self.excluded,
+            query_only=flow.pair.query_only,
         )
 
     def ready(self, flow: Flow) -> Search:
@@ -241,6 +250,16 @@ class Classes(Reading):
         assert self.head is not None  # `ready` has fitted one
         return self.head
 
+    def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
+        """The gaps that layers are measured on, of the train inputs at the positions `chosen`."""
+        del reference
+        assert self.train is not None  # whoever chose them has looked
+        part, size = self.train.part(chosen), flow.settings.batch_size
+        outputs = flow.run(part, np.arange(len(chosen)), size)
+        return classification_problem(
+            flow.pair.encoder, part, outputs, logits=self.read_by.graph, batch_size=size, n_contenders=n_contenders
+        )
+
     def shown(self, side: Inputs) -> str:
         """Of which part, and what."""
         del side
@@ -301,7 +320,9 @@ class Classes(Reading):
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first class is the same."""
         del state, depth
-        return noise_of_logits(self.read_by.logits(once[0][rows]), self.read_by.logits(again[0]))
+        first, second = self.read_by.logits(once[0][rows]), self.read_by.logits(again[0])
+        epsilon = np.abs(first.astype(np.float64) - second).max(axis=1).astype(np.float32)
+        return Noise(flips=first.argmax(axis=1) != second.argmax(axis=1), epsilon=epsilon)
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
         """With the candidate's confidence."""
@@ -322,14 +343,6 @@ def evidence_of_logits(
     state = score_matrix(reference, candidate, k=depth)
     qrels = None if labels is None else _qrels(input_ids, labels)
     return _confident(assemble(state, input_ids=input_ids, item_ids=classes, qrels=qrels), candidate)
-
-
-def noise_of_logits(once: NDArray[np.float32], again: NDArray[np.float32]) -> Noise:
-    """The noise floor of two runs of one classifier, each [n_inputs, n_classes]."""
-    return Noise(
-        flips=once.argmax(axis=1) != again.argmax(axis=1),
-        epsilon=np.abs(once.astype(np.float64) - again).max(axis=1).astype(np.float32),
-    )
 
 
 def _qrels(ids: Sequence[str], labels: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -427,30 +440,33 @@ class Shortlist(Reading):
 
 
 def shortlist_of(
-    documents: Mapping[str, Sequence[str]],
-    queries: Mapping[str, str],
-    corpus: Mapping[str, str],
+    dataset: RetrievalDataset,
+    lists: Mapping[str, Sequence[str]],
     *,
     record: Mapping[str, object],
-    **more: Any,
+    texts: Sequence[str] | None = None,
 ) -> Shortlist:
-    """The reading of shortlists."""
-    names, texts = list(corpus), list(corpus.values())
-    position = {name: row for row, name in enumerate(names)}
-    rows = [np.sort(np.array([position[name] for name in own], dtype=np.int64)) for own in documents.values()]
-    together = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    owners = [name for name, own in zip(documents, rows, strict=True) for _ in own]
-    items = [(queries[query], texts[row]) for query, row in zip(owners, together.tolist(), strict=True)]
-    pair_ids = [f"{query} with {names[row]}" for query, row in zip(owners, together.tolist(), strict=True)]
+    """The reading of shortlists, query to documents; calibrated on documents of the data unless there are texts."""
+    queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
+    position = {name: row for row, name in enumerate(dataset.document_ids)}
+    rows = [np.sort(np.array([position[name] for name in names], dtype=np.int64)) for names in lists.values()]
+    pairs = [(query, row) for query, of_query in zip(lists, rows, strict=True) for row in of_query.tolist()]
+    # a document is asked for by its own first words, so that no query is used
+    asked = [(opening_of(text), text) for text in (dataset.documents if texts is None else texts)]
     return Shortlist(
-        ids=tuple(documents),
-        item_ids=names,
-        counts={"n_queries": len(documents), "n_pairs": len(together)},
-        document_rows=together,
+        ids=tuple(lists),
+        item_ids=dataset.document_ids,
+        counts={"n_queries": len(lists), "n_pairs": len(pairs)},
+        document_rows=np.concatenate([np.empty(0, dtype=np.int64), *rows]),
         starts=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        pairs=pair_inputs(items, ids=pair_ids),
+        pairs=pair_inputs(
+            [(queries[query], dataset.documents[row]) for query, row in pairs],
+            ids=[f"{query} with {dataset.document_ids[row]}" for query, row in pairs],
+        ),
         record=record,
-        **more,
+        calibration=(pair_inputs(asked),),
+        qrels=dataset.qrels or None,
+        dataset=dataset.name,
     )
 
 
@@ -463,11 +479,6 @@ def pair_inputs(pairs: Sequence[tuple[str, str]], *, ids: Sequence[str] | None =
         digest={"pairs": digest_of(text for pair in pairs for text in pair)},
         lengths=np.array([len(query) + len(document) for query, document in pairs], dtype=np.int64),
     )
-
-
-def asked_for(documents: Sequence[str]) -> Inputs:
-    """Documents, each asked for by its own first words: to calibrate on without using a query."""
-    return pair_inputs([(opening_of(text), text) for text in documents])
 
 
 def opening_of(text: str) -> str:

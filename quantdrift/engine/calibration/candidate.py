@@ -23,7 +23,7 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.engine.stages.of_scheme import options_under_layers
+from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import saved_weights
 from quantdrift.spec.allocation import Allocation, check_fits, digest

@@ -141,29 +141,32 @@ def load_classifier(
         reader: Any = reader_of.from_pretrained(source.location, **options)
     module = module.eval().to(device)
     names = config.id2label or {}
-    classes = tuple(str(names.get(number, number)) for number in range(int(config.num_labels)))
+    one_by_one = False
     if takes == "image":
-        said = json.dumps(reader.to_dict(), sort_keys=True, default=str)
-        return Classifier(
-            module=module,
-            source=source,
-            takes="image",
-            classes=classes,
-            prepare=lambda images: dict(reader(as_pictures(images), return_tensors="pt")),
-            description="\n".join([type(reader).__name__, said, reading_digest([], [module])]),
-            notes=tuple(told.notes),
-        )
-    refuse_small_vocabulary(module, source.name, reader)
-    limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
-    how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
+        settings = json.dumps(reader.to_dict(), sort_keys=True, default=str)
+        description = "\n".join([type(reader).__name__, settings, reading_digest([], [module])])
+
+        def prepare(inputs: list[Any]) -> Mapping[str, Tensor]:
+            return dict(reader(as_pictures(inputs), return_tensors="pt"))
+
+    else:
+        refuse_small_vocabulary(module, source.name, reader)
+        limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
+        how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
+        description = f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}"
+        one_by_one = not paddable
+
+        def prepare(inputs: list[Any]) -> Mapping[str, Tensor]:
+            return dict(reader(inputs, return_tensors="pt", **how))
+
     return Classifier(
         module=module,
         source=source,
-        takes="text",
-        classes=classes,
-        prepare=lambda texts: dict(reader(texts, return_tensors="pt", **how)),
-        description=f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}",
-        one_by_one=not paddable,
+        takes=takes,
+        classes=tuple(str(names.get(number, number)) for number in range(int(config.num_labels))),
+        prepare=prepare,
+        description=description,
+        one_by_one=one_by_one,
         notes=tuple(told.notes),
     )
 

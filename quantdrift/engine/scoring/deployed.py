@@ -8,7 +8,7 @@ gives. Where there is no index the last two are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.indexes import Index
 from quantdrift.engine.scoring.precision import BITS, Stored
-from quantdrift.engine.scoring.state import Block, ScoreState, joined
+from quantdrift.engine.scoring.state import FIELDS, Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
 from quantdrift.engine.stages import VectorStage
@@ -37,25 +37,19 @@ class DeployedState(ScoreState):
     """The scores of both arms, and the candidate's ranking as it is returned.
 
     Attributes:
-        exact_keys: int64 [n_queries, k], the candidate's top-K by exhaustive search of the same codes; None where no
-            index was searched.
+        exact: the scores of both arms, with the candidate's ranking by exhaustive search of the same codes; None where
+            no index was searched.
         told: of the deployment, for run.json.
         notes: what a run should say.
     """
 
-    exact_keys: Tensor | None = None
-    exact_paired: Tensor | None = None
+    exact: ScoreState | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
         """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
-        if self.exact_keys is None or self.exact_paired is None:
-            return None
-        values = {one.name: getattr(self, one.name) for one in fields(ScoreState)}
-        return ScoreState(
-            **{**values, "candidate_keys": self.exact_keys, "candidate_paired": self.exact_paired}
-        ).candidate_top()
+        return None if self.exact is None else self.exact.candidate_top()
 
 
 def score_deployed(
@@ -110,13 +104,6 @@ def score_deployed(
         if progress is not None:
             progress(len(full))
     whole = joined(states)
-    values = {one.name: getattr(whole, one.name) for one in fields(ScoreState)}
-    more = {}
-    if exact:
-        more = {
-            f"exact_{part}": torch.cat([getattr(one, f"candidate_{part}") for one in exact])
-            for part in ("keys", "paired")
-        }
     told = {
         "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
@@ -128,7 +115,12 @@ def score_deployed(
     }
     for stage in stages:
         told |= stage.record()
-    return DeployedState(**values, **more, told=told, notes=() if index is None else index.notes)
+    return DeployedState(
+        **{name: getattr(whole, name) for name in FIELDS},
+        exact=joined(exact) if exact else None,
+        told=told,
+        notes=() if index is None else index.notes,
+    )
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ _ADVISED = 39
 """Vectors for each centroid that faiss wants at least to train."""
 
 
-class Index(Protocol):
+class Index:
     """An index over the documents of one arm.
 
     Attributes:
@@ -31,20 +31,23 @@ class Index(Protocol):
         notes: what a run should say, one sentence each.
     """
 
-    lossless: bool
-    notes: tuple[str, ...]
+    lossless = True
+    notes: tuple[str, ...] = ()
 
     def search(self, queries: Tensor, k: int) -> NDArray[np.int64]:
         """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
-        ...
+        raise NotImplementedError
 
     def scores(self, queries: Tensor) -> Tensor:
-        """Scores float32 [n_queries, n_docs] of all documents by the codes that it holds; larger is nearer."""
-        ...
+        """Scores float32 [n_queries, n_docs] of all documents by the codes that it holds; larger is nearer.
+
+        Never asked of an index that is lossless.
+        """
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
-        ...
+        """What run.json says of it."""
+        raise NotImplementedError
 
 
 def build(name: str, stored: Stored, *, similarity: Similarity, settings: str | None, seed: int | None) -> Index:
@@ -62,7 +65,7 @@ def build(name: str, stored: Stored, *, similarity: Similarity, settings: str | 
 # --- faiss ----------------------------------------------------------------------------------------
 
 
-class Faiss:
+class Faiss(Index):
     """An index that faiss' index_factory makes."""
 
     def __init__(
@@ -219,11 +222,8 @@ _KINDS = {None: "f32", "fp16": "f16", "bf16": "bf16", "int8": "i8", "binary": "b
 _SETTING = re.compile(r"(expansion|expansion_add)=([0-9]+)")
 
 
-class Usearch:
+class Usearch(Index):
     """A graph of usearch, over the documents as they are stored."""
-
-    lossless = True
-    notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, stored: Stored, similarity: Similarity, settings: str | None) -> None:
         match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", name, re.IGNORECASE)
@@ -265,10 +265,6 @@ class Usearch:
         positions = np.atleast_2d(np.asarray(found.keys)).astype(np.int64)
         counts = np.reshape(getattr(found, "counts", positions.shape[1]), (-1, 1))
         return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
-
-    def scores(self, queries: Tensor) -> Tensor:
-        """Never asked for: it holds the documents as they are stored."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """For run.json."""

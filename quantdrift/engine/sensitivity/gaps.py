@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -152,16 +152,23 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
         torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
         return found
 
-    with ExitStack() as stack:
-        for parameter in (each for module in setting.modules for each in module.parameters()):
-            stack.callback(setattr, parameter, "grad", parameter.grad)
-            stack.callback(parameter.requires_grad_, parameter.requires_grad)
-            parameter.requires_grad_(parameter in numbers)
-            parameter.grad = None
+    with asking_gradients(setting.modules, numbers), ExitStack() as stack:
         for weight in numbers:
             hook = weight.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
             stack.callback(hook.remove)
         yield backward
+
+
+@contextmanager
+def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -> Iterator[None]:
+    """Inside, these parameters of the modules ask for gradients, and have none yet; afterwards all is as before."""
+    with ExitStack() as stack:
+        for parameter in (parameter for module in modules for parameter in module.parameters()):
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            stack.callback(parameter.requires_grad_, parameter.requires_grad)
+            parameter.requires_grad_(parameter in wanted)
+            parameter.grad = None
+        yield
 
 
 def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:

@@ -27,8 +27,8 @@ from quantdrift.engine.calibration.inputs import gram, plain_products
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.gaps import seeds_of, with_graph
-from quantdrift.engine.sensitivity.problem import GapProblem, search_problem
+from quantdrift.engine.sensitivity.gaps import asking_gradients, seeds_of, with_graph
+from quantdrift.engine.sensitivity.problem import GapProblem, retrieval_problem
 
 N_QUERIES = 200
 """Pseudo-queries: one backward pass for each, and for each of their first two documents."""
@@ -84,11 +84,21 @@ def guide_of(
             f"guided rounding would keep {needed / 2**30:.0f} GB of moments for this model, and {_ROOM / 2**30:.0f} "
             "are allowed; leave +guided out"
         )
-    asked = pseudo_queries(list(documents.items), N_QUERIES, seed=seed)
+    queries = text_inputs(pseudo_queries(list(documents.items), N_QUERIES, seed=seed), role="query")
+    reference = []
     with torch.inference_mode():
-        problem = search_problem(
-            encoder, text_inputs(asked, role="query"), documents, similarity=similarity, batch_size=batch_size
-        )
+        for side in (queries, documents):
+            order = side.order()
+            reference.append(encoder.encode(side.at(order), side.role, batch_size)[np.argsort(order)])
+    problem = retrieval_problem(
+        encoder,
+        queries,
+        documents,
+        reference,
+        similarity=similarity,
+        chosen=np.arange(len(queries.ids)),
+        batch_size=batch_size,
+    )
     return guided_moments(modules, layers, problem, progress=progress)
 
 
@@ -107,10 +117,7 @@ def guided_moments(
 
     with ExitStack() as stack:
         stack.enter_context(plain_products(modules))
-        asking = {layer.parameter for layer in layers}
-        for parameter in (each for module in modules for each in module.parameters()):
-            stack.callback(parameter.requires_grad_, parameter.requires_grad)
-            parameter.requires_grad_(parameter in asking)
+        stack.enter_context(asking_gradients(modules, {layer.parameter for layer in layers}))
         for module in numbers:
             stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         seeds = seeds_of(problem)

@@ -23,7 +23,7 @@ from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.readings import Search
-from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
+from quantdrift.engine.sensitivity.allocate import allocate_for, left_out
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
@@ -91,7 +91,7 @@ def allocate_spec(
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     search, reference = opened.search, flow.reference(opened.search)
-    allocation, setting, chosen = allocate_for_search(flow, opened.quantized, search, reference, keep=keep)
+    allocation, setting, chosen = allocate_for(flow, opened.quantized, search, reference, keep=keep)
     allocation.write(out)  # before the check, which takes longer
     if not check:
         return allocation, []
@@ -212,9 +212,7 @@ def predict_model(
     opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)
-    allocation, setting, _ = allocate_for_search(
-        flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS
-    )
+    allocation, setting, _ = allocate_for(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)
     measured = Gaps(
         gaps=setting.gaps.gaps(setting.gaps.reference_outputs()),
         contributions=contributions(setting),

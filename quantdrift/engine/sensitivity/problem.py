@@ -34,16 +34,6 @@ CONTENDERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Searched:
-    """A search: its two sides, how embeddings are compared, and per query one document that does not count, or -1."""
-
-    queries: Inputs
-    documents: Inputs
-    similarity: Similarity
-    excluded: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GapProblem:
     """Calibration inputs, their contenders in the reference, and the gaps between them.
 
@@ -194,21 +184,24 @@ def contenders_for(n_queries: int) -> int:
 
 def retrieval_problem(
     encoder: Encoder,
-    search: Searched,
+    queries: Inputs,
+    documents: Inputs,
     reference: Sequence[Vectors],
     *,
+    similarity: Similarity,
     chosen: NDArray[np.int64],
     batch_size: int,
     n_contenders: int = 1,
+    excluded: NDArray[np.int64] | None = None,
     query_only: bool = False,
 ) -> GapProblem:
-    """The gaps between the first document and those behind it, in the reference's order.
+    """The gaps between the first document and those behind it, in the order of the reference's embeddings.
 
-    Of the queries at the positions `chosen`; with `query_only` the documents stay at the reference's embeddings.
+    Of the queries at the positions `chosen`; per query of all, `excluded` is one document that does not count, or -1.
+    With `query_only` the documents stay at the reference's embeddings.
     """
-    queries, documents, similarity = search.queries, search.documents, search.similarity
     own, index = np.asarray(reference[0])[chosen], reference[-1]
-    without = None if search.excluded is None else search.excluded[chosen]
+    without = None if excluded is None else excluded[chosen]
     state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
     tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
@@ -236,20 +229,6 @@ def retrieval_problem(
         valid=valid,
         reference=np.concatenate([own, np.asarray(index)[needed]]),
     )
-
-
-def search_problem(
-    encoder: Encoder, queries: Inputs, documents: Inputs, *, similarity: Similarity, batch_size: int
-) -> GapProblem:
-    """The gaps to the runner-up of queries and documents that nothing is known of yet."""
-    reference = []
-    for side in (queries, documents):
-        order = side.order()
-        found = encoder.encode(side.at(order), side.role, batch_size)
-        reference.append(found[np.argsort(order)])
-    search = Searched(queries=queries, documents=documents, similarity=similarity)
-    chosen = np.arange(len(queries.ids))
-    return retrieval_problem(encoder, search, reference, chosen=chosen, batch_size=batch_size, n_contenders=1)
 
 
 def classification_problem(

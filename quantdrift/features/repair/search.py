@@ -29,13 +29,7 @@ from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.sensitivity.allocate import choose_widths
-from quantdrift.engine.sensitivity.problem import (
-    CachedArrays,
-    GapProblem,
-    classification_problem,
-    hold_out,
-    retrieval_problem,
-)
+from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair.choice import (
     MORE,
@@ -126,20 +120,11 @@ class Tuner:
         key = (n, pair.query_only)
         if key in self._problems:
             return self._problems[key]
-        rng, size = np.random.default_rng(self.settings.seed), flow.settings.batch_size
+        rng = np.random.default_rng(self.settings.seed)
+        reference: Arms
         if isinstance(reading, Search):
             assert self.held is not None  # of a search
-            others = np.setdiff1d(np.arange(len(reading.queries.ids)), self.held)
-            chosen = np.sort(rng.permutation(others)[:n]).astype(np.int64)
-            found = retrieval_problem(
-                pair.encoder,
-                reading.searched,
-                self.reference(opened, flow),
-                chosen=chosen,
-                batch_size=size,
-                n_contenders=1,
-                query_only=pair.query_only,
-            )
+            rows, reference = np.setdiff1d(np.arange(len(reading.queries.ids)), self.held), self.reference(opened, flow)
         else:
             assert isinstance(reading, Classes)  # rerankers are refused
             if reading.train is None:
@@ -147,9 +132,9 @@ class Tuner:
                     f"ways are compared on inputs of the train part, never on those that are evaluated, and "
                     f"{reading.dataset} has no train part; add one"
                 )
-            part = reading.train.part(np.sort(rng.permutation(len(reading.train.ids))[:n]))
-            outputs = flow.run(part, np.arange(len(part.ids)), size)
-            found = classification_problem(pair.encoder, part, outputs, logits=reading.read_by.graph, batch_size=size)
+            rows, reference = np.arange(len(reading.train.ids)), ()
+        chosen = np.sort(rng.permutation(rows)[:n]).astype(np.int64)
+        found = reading.problem(flow, reference, chosen)
         self._problems[key] = found
         return found
 

@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.readings import Classes, Head, Search, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.evidence import perturbation
@@ -143,13 +144,20 @@ def test_the_whole_corpus_as_a_part_is_the_plain_run_bit_for_bit(scheme: str) ->
     assert_same(whole, expected)
 
 
-DOCUMENTS = {"a": "1", "b": "22", "c": "333", "d": "4444"}
-QUERIES = {"q0": "xx", "q1": "x", "q2": "xxx"}
+DATASET = RetrievalDataset(
+    name="letters",
+    split="test",
+    document_ids=("a", "b", "c", "d"),
+    documents=("1", "22", "333", "4444"),
+    query_ids=("q0", "q1", "q2"),
+    queries=("xx", "x", "xxx"),
+    qrels={},
+)
 LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
 
 
 def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs() -> None:
-    shortlist = shortlist_of(LISTS, QUERIES, DOCUMENTS, record={})
+    shortlist = shortlist_of(DATASET, LISTS, record={})
     one = world()
     once = np.array([[1], [2], [5], [1], [3], [2]], dtype=np.float32)
     low = np.array([[3], [2.5], [4], [1], [3], [4]], dtype=np.float32)
