@@ -116,16 +116,17 @@ def open_pair(
         servers = servers or Servers()
         pair = _two_models(name, pick_device(device), revision, dtype, servers=servers, root=root, models=models)
     reading: Reading
+    encoder: Any = pair.encoder
     if isinstance(dataset, ClassificationDataset):
         reading = _classes(name, dataset, pair, texts, neighbours=neighbours)
     elif shortlist is not None:
         lists = {"top": shortlist.top, "digest": shortlist.digest}
-        record = {"reading": "reranking", "shortlist": lists, "max_length": pair.encoder.max_length}
+        record = {"reading": "reranking", "shortlist": lists, "max_length": encoder.max_length}
         reading = shortlist_of(dataset, shortlist.documents, record=record, texts=texts)
     else:
         refuse_kinds(pair.models, dataset)
         search = search_of(dataset, pair.similarity, texts, pair=pair, held_out=held_out)
-        reading = pair.encoder.reading(search) if isinstance(pair.encoder, EmbeddingModel) else search
+        reading = encoder.reading(search) if isinstance(encoder, EmbeddingModel) else search
     return Opened(
         name=name,
         pair=pair,
@@ -276,7 +277,7 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
     """What run.json says of a dataset, and of where a shortlist came from; the reading counts classes."""
-    record = {
+    record: dict[str, Any] = {
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": dataset.fingerprint,

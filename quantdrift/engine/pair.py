@@ -250,16 +250,8 @@ class QuantizedPair:
         if sample.rows is None or len(inputs) != 1:
             raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
         seed = int(self.scheme.option("seed") or 0)
-        make = partial(
-            guide_of,
-            self.encoder,
-            self.modules,
-            self.layers,
-            inputs[0].part(sample.rows),
-            seed=seed,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        documents = inputs[0].part(sample.rows)
+        make = partial(guide_of, self, documents, seed=seed, batch_size=batch_size, progress=progress)
         if sample.key is None:
             return replace(sample, guide=make)
         key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
@@ -301,17 +293,7 @@ class QuantizedPair:
         self._made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            self._made = make_layers(
-                self.modules,
-                self.layers,
-                self.scheme,
-                methods,
-                widths,
-                sample=sample,
-                of=of,
-                root=root,
-                progress=progress,
-            )
+            self._made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
 
     @contextmanager
     def candidate(self) -> Iterator[None]:

@@ -61,29 +61,28 @@ def allocate_for(
             f"{pair.scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
         )
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    if not needs_inputs(criterion):
-        return *allocate(pair, root=flow.store.root, progress=flow.progress, keep=keep), chosen
-    if isinstance(reading, Search):
-        names = reading.queries.ids
-        chosen = draw_queries(len(names), wanted=settings.n_queries, seed=settings.seed, held_out=reading.held_out)
-        ids = [names[row] for row in chosen.tolist()]
-    else:
-        if reading.train is None:
+    problem, ids = None, list[str]()
+    if needs_inputs(criterion):
+        if isinstance(reading, Search):
+            names = reading.queries.ids
+            chosen = draw_queries(len(names), wanted=settings.n_queries, seed=settings.seed, held_out=reading.held_out)
+            ids = [names[row] for row in chosen.tolist()]
+        elif reading.train is None:
             raise DataError(
                 f"{criterion} measures layers on inputs of the train part, never on those that are evaluated, and "
                 f"{reading.dataset} has no train part; add one, or use a criterion that needs no inputs "
                 "(reconstruction, sqnr)"
             )
-        names = reading.train.ids
-        rng, n = np.random.default_rng(settings.seed), min(settings.n_queries, len(names))
-        chosen = np.sort(rng.choice(len(names), size=n, replace=False)).astype(np.int64)
-        # ids differ within a part only: an evaluated input may have the same
-        ids = [f"train part: {names[row]}" for row in chosen.tolist()]
-    problem = reading.problem(flow, reference, chosen, n_contenders or contenders_for(len(chosen)))
-    allocation, setting = allocate(
-        pair, problem, ids=ids, dataset=reading.dataset, root=flow.store.root, progress=flow.progress, keep=keep
-    )
-    return allocation, setting, chosen
+        else:
+            names = reading.train.ids
+            rng, n = np.random.default_rng(settings.seed), min(settings.n_queries, len(names))
+            chosen = np.sort(rng.choice(len(names), size=n, replace=False)).astype(np.int64)
+            # ids differ within a part only: an evaluated input may have the same
+            ids = [f"train part: {names[row]}" for row in chosen.tolist()]
+        problem = reading.problem(flow, reference, chosen, n_contenders or contenders_for(len(chosen)))
+    root, progress = flow.store.root, flow.progress
+    made = allocate(pair, problem, ids=ids, dataset=reading.dataset, root=root, progress=progress, keep=keep)
+    return *made, chosen
 
 
 def allocate(
@@ -163,7 +162,7 @@ def allocate(
         others_bits=round(bits.all_parameters * bits.n_parameters) - sum(x.n_weights * x.width for x in layers),
         quantizer=scheme.quantizer,
         seed=settings.seed,
-        dataset=dataset,
+        dataset=None if problem is None else dataset,
         data_digest=digest,
         input_ids=tuple(ids),
     )

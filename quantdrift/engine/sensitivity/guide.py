@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +24,14 @@ from torch import Tensor, nn
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.engine.calibration.inputs import gram, plain_products
-from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
+from quantdrift.engine.inputs import Inputs, text_inputs
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import asking_gradients, seeds_of, with_graph
 from quantdrift.engine.sensitivity.problem import GapProblem, retrieval_problem
+
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import QuantizedPair
 
 N_QUERIES = 200
 """Pseudo-queries: one backward pass for each, and for each of their first two documents."""
@@ -59,14 +62,7 @@ def pseudo_queries(documents: Sequence[str], n: int, *, seed: int) -> list[str]:
 
 
 def guide_of(
-    encoder: Encoder,
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    documents: Inputs,
-    *,
-    seed: int,
-    batch_size: int,
-    progress: Progress,
+    pair: QuantizedPair, documents: Inputs, *, seed: int, batch_size: int, progress: Progress
 ) -> list[Tensor | None]:
     """The moments of every layer, float32 [n_blocks, in_features, in_features], with a mean diagonal of 1.
 
@@ -76,10 +72,11 @@ def guide_of(
         UnsupportedError: the model does not search texts, has no gradients, or is too large.
         DataError: the documents have no sentence to ask with.
     """
+    encoder = pair.encoder
     similarity = getattr(encoder, "similarity", None)
     if not isinstance(similarity, Similarity) or not all(isinstance(text, str) for text in documents.items):
         raise UnsupportedError("guided rounding follows the gaps of a search among texts; leave +guided out")
-    if (needed := 4 * sum(n_blocks(*layer.weight.shape) * layer.weight.shape[1] ** 2 for layer in layers)) > _ROOM:
+    if (needed := 4 * sum(n_blocks(*layer.weight.shape) * layer.weight.shape[1] ** 2 for layer in pair.layers)) > _ROOM:
         raise UnsupportedError(
             f"guided rounding would keep {needed / 2**30:.0f} GB of moments for this model, and {_ROOM / 2**30:.0f} "
             "are allowed; leave +guided out"
@@ -99,7 +96,7 @@ def guide_of(
         chosen=np.arange(len(queries.ids)),
         batch_size=batch_size,
     )
-    return guided_moments(modules, layers, problem, progress=progress)
+    return guided_moments(pair.modules, pair.layers, problem, progress=progress)
 
 
 def guided_moments(
