@@ -16,7 +16,6 @@ from quantdrift.base.progress import Progress
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
-from quantdrift.engine.scoring.deployed import DeployedState
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
 from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
@@ -151,7 +150,7 @@ class Measured:
     @property
     def deployment(self) -> Mapping[str, Any] | None:
         """How the candidate was stored and searched, where that is not float32 and exactly."""
-        return self.state.told if isinstance(self.state, DeployedState) else None
+        return self.state.told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +205,7 @@ class Flow:
             left_out=left_out,
             floor=floor,
             seconds=self.seconds,
-            notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
+            notes=[*reading.notes, *self.notes, *state.notes],
         )
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
@@ -376,7 +375,7 @@ def assemble(
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
     # a search of an approximate index tells what exhaustive search would have given
-    exact = state.exact_top() if isinstance(state, DeployedState) else None
+    exact = state.exact_top()
     given = [reference, candidate, *([] if exact is None else [exact])]
     tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))

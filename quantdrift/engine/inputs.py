@@ -117,13 +117,15 @@ def inputs_of(items: Sequence[Any], *, role: str, ids: Sequence[str]) -> Inputs:
 class Encoder(Protocol):
     """A model that runs; it knows nothing of data."""
 
+    __slots__ = ()
+
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         """Embeddings, logits, or one score of each query-document pair: float32 [n, dim]."""
-        ...
+        raise NotImplementedError
 
     def key(self, role: str) -> Mapping[str, Any] | None:
         """What decides that beside weights, items and libraries, as JSON values; None if it cannot be told."""
-        ...
+        raise NotImplementedError
 
 
 def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ gives. Where there is no index the last two are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.indexes import Index
 from quantdrift.engine.scoring.precision import BITS, Stored
-from quantdrift.engine.scoring.state import FIELDS, Block, ScoreState, joined
+from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
 from quantdrift.engine.stages import VectorStage
@@ -32,26 +32,6 @@ _FITTED = (64, 2048)
 """Queries and documents at most, by which scores of codes are brought to the reference's scale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedState(ScoreState):
-    """The scores of both arms, and the candidate's ranking as it is returned.
-
-    Attributes:
-        exact: the scores of both arms, with the candidate's ranking by exhaustive search of the same codes; None where
-            no index was searched.
-        told: of the deployment, for run.json.
-        notes: what a run should say.
-    """
-
-    exact: ScoreState | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
-        return None if self.exact is None else self.exact.candidate_top()
-
-
 def score_deployed(
     stages: Sequence[VectorStage],
     reference: tuple[Any, Any],
@@ -61,7 +41,7 @@ def score_deployed(
     k: int,
     excluded: NDArray[Any] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> DeployedState:
+) -> ScoreState:
     """Score both arms and rank as the candidate's stages do.
 
     Args:
@@ -103,7 +83,6 @@ def score_deployed(
         exact += [] if other is None else [other]
         if progress is not None:
             progress(len(full))
-    whole = joined(states)
     told = {
         "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
@@ -115,12 +94,8 @@ def score_deployed(
     }
     for stage in stages:
         told |= stage.record()
-    return DeployedState(
-        **{name: getattr(whole, name) for name in FIELDS},
-        exact=joined(exact) if exact else None,
-        told=told,
-        notes=() if index is None else index.notes,
-    )
+    notes = () if index is None else index.notes
+    return replace(joined(states), exact=joined(exact) if exact else None, told=told, notes=notes)
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:

@@ -50,23 +50,11 @@ class Index:
         raise NotImplementedError
 
 
-def build(name: str, stored: Stored, *, similarity: Similarity, settings: str | None, seed: int | None) -> Index:
-    """The index that `+index=NAME` asks for, over the documents; in one thread, so that it is the same every time.
-
-    Raises:
-        UnsupportedError: there is no such index, or it cannot be made of these documents.
-        MissingExtraError: the library is not installed.
-    """
-    if name.lower().startswith("usearch"):
-        return Usearch(name, stored, similarity, settings)
-    return Faiss(name, stored, similarity, settings, seed)
-
-
 # --- faiss ----------------------------------------------------------------------------------------
 
 
 class Faiss(Index):
-    """An index that faiss' index_factory makes."""
+    """An index that faiss' index_factory makes; UnsupportedError where it cannot be made of these documents."""
 
     def __init__(
         self, name: str, stored: Stored, similarity: Similarity, settings: str | None, seed: int | None

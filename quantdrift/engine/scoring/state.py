@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ class ScoreState:
         delta_min: float32 [n_queries], least candidate-minus-reference score over all items.
         delta_max: float32 [n_queries], greatest candidate-minus-reference score over all items.
         n_items: int64 [n_queries], how many items were scored.
+        told: how the candidate was stored and searched, for run.json; None where that is float32 and exactly.
+        notes: what a run should say of that.
+        exact: the same scores with the candidate's ranking by exhaustive search of the same codes; None where no index
+            was searched.
     """
 
     reference_keys: Tensor
@@ -40,6 +44,9 @@ class ScoreState:
     delta_min: Tensor
     delta_max: Tensor
     n_items: Tensor
+    told: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    exact: ScoreState | None = None
 
     def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The reference's top-K as (positions, reference scores, candidate scores).
@@ -53,6 +60,10 @@ class ScoreState:
         positions, own, paired = _as_top(self.candidate_keys, self.candidate_paired)
         return positions, paired, own
 
+    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
+        return None if self.exact is None else self.exact.candidate_top()
+
 
 def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     scores, positions = unpack(keys)
@@ -64,7 +75,7 @@ def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], N
     )
 
 
-FIELDS = tuple(field.name for field in fields(ScoreState))
+FIELDS = tuple(field.name for field in fields(ScoreState) if field.default is MISSING)
 """Names of the arrays of a state, in order."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.deployed import WANTED
-from quantdrift.engine.scoring.indexes import Index, build
+from quantdrift.engine.scoring.indexes import Faiss, Index, Usearch
 from quantdrift.engine.scoring.precision import Stored, Vectors, at_precision
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage
@@ -32,10 +32,12 @@ class ApproximateIndex(VectorStage):
     """The approximate index of a candidate, built over what is stored."""
 
     def index(self, stored: Stored, similarity: Similarity) -> Index:
-        """The index that `+index=` names."""
+        """The index that `+index=` names, built in one thread, so that it is the same every time."""
         name, settings, seed = map(self.scheme.option, ("index", "search", "seed"))
         assert name is not None  # else the scheme has no such stage
-        return build(name, stored, similarity=similarity, settings=settings, seed=None if seed is None else int(seed))
+        if name.lower().startswith("usearch"):
+            return Usearch(name, stored, similarity, settings)
+        return Faiss(name, stored, similarity, settings, None if seed is None else int(seed))
 
 
 class Rescoring(VectorStage):
