@@ -229,17 +229,17 @@ class Flow:
         rng = np.random.default_rng(self.settings.seed)
         n = len(state.reference_top()[0])
         rows = np.sort(rng.permutation(n)[:SAMPLED]).astype(np.int64)
-        found = self._again(reading, state, reference, weights, rows=rows, depth=SAMPLED_DEPTH)
-        reach = MARGIN * float(found.epsilon.max(initial=0.0))
+        noise = self._again(reading, state, reference, weights, rows=rows, depth=SAMPLED_DEPTH)
+        reach = MARGIN * float(noise.epsilon.max(initial=0.0))
         near = np.flatnonzero(_gaps(state) <= 2 * reach).astype(np.int64)
-        flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, found.epsilon.max(initial=0.0), dtype=np.float32)
-        flips[rows], epsilon[rows] = found.flips, found.epsilon
+        flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, noise.epsilon.max(initial=0.0), dtype=np.float32)
+        flips[rows], epsilon[rows] = noise.flips, noise.epsilon
         if len(near):
-            found = self._again(reading, state, reference, weights, rows=near, depth=NOISE_DEPTH)
-            flips[near], epsilon[near] = found.flips, found.epsilon
+            noise = self._again(reading, state, reference, weights, rows=near, depth=NOISE_DEPTH)
+            flips[near], epsilon[near] = noise.flips, noise.epsilon
         largest = float(epsilon.max(initial=0.0))
-        told = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
-        return Noise(flips=flips, epsilon=epsilon), told
+        record = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
+        return Noise(flips=flips, epsilon=epsilon), record
 
     def _again(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str, *, rows: Rows, depth: int
@@ -251,13 +251,13 @@ class Flow:
         # with +query the index is fixed, so it has no noise
         fixed = range(1, len(reference)) if self.pair.query_only else ()
         again = []
-        n = sum(len(own) for number, own in enumerate(wanted) if number not in fixed)
+        n = sum(len(needed) for number, needed in enumerate(wanted) if number not in fixed)
         with self.stage("noise floor", "noise floor", n) as tell:
-            for number, (side, own) in enumerate(zip(reading.sides, wanted, strict=True)):
+            for number, (side, needed) in enumerate(zip(reading.sides, wanted, strict=True)):
                 if number in fixed:
-                    again.append(reference[number][own])
+                    again.append(reference[number][needed])
                 else:
-                    again.append(self.encoded(side.part(own), rng.permutation(len(own)), weights, size, tell))
+                    again.append(self.encoded(side.part(needed), rng.permutation(len(needed)), weights, size, tell))
         return reading.noise(state, reference, again, rows, depth)
 
     @contextmanager

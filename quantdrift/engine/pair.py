@@ -166,9 +166,9 @@ class QuantizedPair:
                 more or fewer than layers.
         """
         self._at_rest("choosing widths")
-        one, n_layers = self.scheme.criterion is None, len(self.layers)
-        if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
-            several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
+        uniform, n_layers = self.scheme.criterion is None, len(self.layers)
+        if uniform or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
+            several = "layers of one width" if uniform else f"{n_layers} layers of 2 to 8 bits, or 16"
             raise UnsupportedError(f"{self.scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
         for bits in {*widths} - {*self._methods}:
             self._methods[bits] = method_at(self.scheme, bits)
@@ -374,7 +374,7 @@ class QuantizedPair:
         return {} if self._made is None else self._made.ranges()
 
     def _quantizers(self) -> list[LayerQuantizer]:
-        return [one for one in self._methods.values() if one is not None]
+        return [method for method in self._methods.values() if method is not None]
 
     def _chosen(self) -> list[int]:
         """The width of every layer."""
@@ -392,7 +392,7 @@ class QuantizedPair:
             self.layers,
             self._chosen() if widths is None else widths,
             group_size=self.scheme.group_size,
-            zero_points=any(one.has_zero_points for one in self._quantizers()),
+            zero_points=any(method.has_zero_points for method in self._quantizers()),
             beside=[stored for stage in self.stages.values() for stored in stage.bits()],
         )
 

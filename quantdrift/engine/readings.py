@@ -432,11 +432,11 @@ class Shortlist(Reading):
 
     def _numbers(self, positions: Rows, rows: Rows) -> Rows:
         """Which pairs are of these documents [n_rows, depth] of some queries; -1 where a position is."""
-        found = np.full(positions.shape, -1, dtype=np.int64)
+        numbers = np.full(positions.shape, -1, dtype=np.int64)
         for place, (row, wanted) in enumerate(zip(rows.tolist(), positions, strict=True)):
-            own = self.document_rows[self.starts[row] : self.starts[row + 1]]
-            found[place, wanted >= 0] = self.starts[row] + np.searchsorted(own, wanted[wanted >= 0])
-        return found
+            listed = self.document_rows[self.starts[row] : self.starts[row + 1]]
+            numbers[place, wanted >= 0] = self.starts[row] + np.searchsorted(listed, wanted[wanted >= 0])
+        return numbers
 
 
 def shortlist_of(

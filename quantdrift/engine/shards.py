@@ -33,7 +33,7 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.run import measured_run
-from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge
+from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge, state_of
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore, keeping, key_of
 from quantdrift.engine.workers import Scorer, Workers, threads_of
@@ -189,7 +189,7 @@ class KeptShards:
                 raise ValueError(f"{name}: {arrays[name].dtype} of shape {arrays[name].shape}")
         if arrays["ends"].shape != (shard.n,):
             raise ValueError(f"names of {len(arrays['ends'])} documents and not of {shard.n}")
-        return ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
+        return state_of(*(torch.from_numpy(arrays[name]) for name in FIELDS))
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep what a worker gave."""

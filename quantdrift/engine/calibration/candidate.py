@@ -54,8 +54,8 @@ class LayerStore:
         """The layers that are there, by number."""
         if self._folder is None:
             return {}
-        found = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
-        return {number: layer for number, layer in found.items() if layer is not None}
+        layers = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
+        return {number: layer for number, layer in layers.items() if layer is not None}
 
     def write(self, number: int, layer: LayerCandidate) -> None:
         """Keep a layer; RunError if there is no space."""
@@ -208,10 +208,10 @@ def make_layers(
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}
         for number in sorted({*larger, held}, key=lambda number: number == held):
             store.write(number, made[number])
-    found = [made[number] for number in range(len(layers))]
-    _refuse_unusable(scheme, found)
+    finished = [made[number] for number in range(len(layers))]
+    _refuse_unusable(scheme, finished)
     seconds = time.perf_counter() - start
-    return MadeLayers(layers=found, sample=sample, of=of, seconds=seconds, kept=len(known))
+    return MadeLayers(layers=finished, sample=sample, of=of, seconds=seconds, kept=len(known))
 
 
 # --- widths of an allocation for the layers of a model, and what a run says of it -----------------

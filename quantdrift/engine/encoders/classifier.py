@@ -97,8 +97,8 @@ class Classifier(LoadedModel):
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
 
 
-def _both_float(one: Tensor, other: Tensor) -> bool:
-    return one.is_floating_point() and other.is_floating_point()
+def _both_float(value: Tensor, other: Tensor) -> bool:
+    return value.is_floating_point() and other.is_floating_point()
 
 
 def load_classifier(
@@ -111,7 +111,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
     takes = classifier_kind(source, revision)
-    with loading(source, "classifier", reads="head", revision=revision) as told:
+    with loading(source, "classifier", reads="head", revision=revision) as remarks:
         import transformers  # noqa: PLC0415 -- takes seconds to import
 
         if takes is None:
@@ -167,7 +167,7 @@ def load_classifier(
         prepare=prepare,
         description=description,
         one_by_one=one_by_one,
-        notes=tuple(told.notes),
+        notes=tuple(remarks.notes),
     )
 
 

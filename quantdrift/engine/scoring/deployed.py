@@ -61,7 +61,7 @@ def score_deployed(
     kept, known = (_cut(stages, both, similarity) for both in (candidate, reference))
     for stage in stages:
         kept = stage.stored(kept, known.documents.numpy())
-    indexes = [found for stage in stages if (found := stage.index(kept, similarity)) is not None]
+    indexes = [made for stage in stages if (made := stage.index(kept, similarity)) is not None]
     if len(indexes) > 1:
         raise UnsupportedError(
             "two stages of the scheme give an index each, and one is searched; leave one of them out"
@@ -83,7 +83,7 @@ def score_deployed(
         exact += [] if other is None else [other]
         if progress is not None:
             progress(len(full))
-    told = {
+    record = {
         "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
         "bytes_per_document": kept.bits / 8,
@@ -93,14 +93,14 @@ def score_deployed(
         "index": None if index is None else index.describe(),
     }
     for stage in stages:
-        told |= stage.record()
+        record |= stage.record()
     notes = () if index is None else index.notes
-    return replace(joined(states), exact=joined(exact) if exact else None, told=told, notes=notes)
+    return replace(joined(states), exact=joined(exact) if exact else None, told=record, notes=notes)
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
     """What an arm's embeddings are before they are coded."""
-    queries, documents = (np.asarray(each) for each in arm)
+    queries, documents = (np.asarray(side) for side in arm)
     for stage in stages:
         queries, documents = stage.vectors(queries), stage.vectors(documents)
     return Stored.plain(queries, documents, similarity)
@@ -125,10 +125,10 @@ class _Scorer:
 
     def final(self, rows: slice) -> tuple[Tensor, Tensor]:
         """The scores by which documents are found, and those by which they are ranked in the end."""
-        found = self.searched(rows)
+        scores = self.searched(rows)
         if self.decoded is None:
-            return found, found
-        return found, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
+            return scores, scores
+        return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
 
     def scale(self, queries: Tensor, documents: Tensor) -> tuple[float, float] | None:
         """Slope and offset that bring scores of codes to the reference's scale; None if they are on it.
@@ -168,14 +168,14 @@ class _Scorer:
             k: ranks to keep.
             skip: [n], a document position per query that does not count, or -1.
         """
-        found, score = self.final(rows)
+        search_scores, score = self.final(rows)
         if scale is not None:
             score = score * scale[0] + scale[1]
         state = _scored(full, score, k, skip)
         if self.index is None and self.decoded is None:
             return state, None
         depth = min(max(k, self.first), full.shape[1])
-        top = torch.from_numpy(_scored(full, found, depth, skip).candidate_top()[0])
+        top = torch.from_numpy(_scored(full, search_scores, depth, skip).candidate_top()[0])
         exact = _with_list(state, self._reordered(top, score), full, score)
         if self.index is None:
             return exact, None

@@ -95,18 +95,18 @@ class Faiss(Index):
         for transform in self._chain:
             asked = transform.apply(asked)
         with self._alone("the exhaustive search"), _all_lists(self._faiss, self._exact):
-            found, positions = self._exact.search(asked, self.n_docs)
+            values, positions = self._exact.search(asked, self.n_docs)
         if (positions < 0).any():
             raise UnsupportedError(
                 f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
                 "told from that of its search; expected another +index="
             )
-        scores = np.empty(found.shape, dtype=np.float32)
-        np.put_along_axis(scores, positions, found.astype(np.float32), axis=1)
-        told = torch.from_numpy(scores)
+        scores = np.empty(values.shape, dtype=np.float32)
+        np.put_along_axis(scores, positions, values.astype(np.float32), axis=1)
+        similarities = torch.from_numpy(scores)
         if self._exact.metric_type == self._faiss.METRIC_INNER_PRODUCT:
-            return told
-        distance = told.clamp_min(0)
+            return similarities
+        distance = similarities.clamp_min(0)
         return -distance.sqrt() if self._similarity is Similarity.EUCLIDEAN else -distance / 2
 
     def describe(self) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class Faiss(Index):
         try:
             yield
         except (RuntimeError, AssertionError, ValueError) as error:
-            told = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
-            raise UnsupportedError(f"faiss refuses {what}: {told}") from error
+            reason = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
+            raise UnsupportedError(f"faiss refuses {what}: {reason}") from error
         finally:
             self._faiss.omp_set_num_threads(before)
 
@@ -215,7 +215,7 @@ class Usearch(Index):
 
     def __init__(self, name: str, stored: Stored, similarity: Similarity, settings: str | None) -> None:
         match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", name, re.IGNORECASE)
-        known = [_SETTING.fullmatch(each) for each in settings.split(",")] if settings else []
+        known = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
         if match is None or not all(known):
             raise UnsupportedError(
                 "usearch is written +index=usearch, or with its connectivity, +index=usearch32, and set by "
@@ -227,7 +227,7 @@ class Usearch(Index):
         with extras_named(needed_for=f"+index={name}"):
             from usearch.index import Index as Graph  # noqa: PLC0415 -- an optional extra
         self._told = {"name": name, "search": settings}
-        given = {each[1]: int(each[2]) for each in known if each}
+        given = {match_[1]: int(match_[2]) for match_ in known if match_}
         self._bits = stored.precision in BITS
         self._bytes = stored.precision == "int8"
         similar = "l2sq" if similarity is Similarity.EUCLIDEAN else "ip"
@@ -249,9 +249,9 @@ class Usearch(Index):
 
     def search(self, queries: Tensor, k: int) -> NDArray[np.int64]:
         """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
-        found = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
-        positions = np.atleast_2d(np.asarray(found.keys)).astype(np.int64)
-        counts = np.reshape(getattr(found, "counts", positions.shape[1]), (-1, 1))
+        matches = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
+        positions = np.atleast_2d(np.asarray(matches.keys)).astype(np.int64)
+        counts = np.reshape(getattr(matches, "counts", positions.shape[1]), (-1, 1))
         return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
 
     def describe(self) -> dict[str, Any]:

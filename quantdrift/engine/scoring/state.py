@@ -57,8 +57,8 @@ class ScoreState:
 
     def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The candidate's top-K as (positions, reference scores, candidate scores)."""
-        positions, own, paired = _as_top(self.candidate_keys, self.candidate_paired)
-        return positions, paired, own
+        positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)
+        return positions, paired, scores
 
     def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
         """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
@@ -94,16 +94,18 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
         for arm in ("reference", "candidate")
     ]
     low, high = torch.minimum(left.delta_min, right.delta_min), torch.maximum(left.delta_max, right.delta_max)
-    return _state(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
+    return state_of(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
 
 
-def _state(*values: Tensor) -> ScoreState:
-    return ScoreState(**dict(zip(FIELDS, values, strict=True)))
+def state_of(*values: Tensor) -> ScoreState:
+    """The state of these arrays, in the order of FIELDS."""
+    by_name: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    return ScoreState(**by_name)
 
 
 def joined(states: Sequence[ScoreState]) -> ScoreState:
     """The state of the queries of one state after another."""
-    return _state(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
+    return state_of(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
 
 
 def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
@@ -123,7 +125,7 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
     """The same state with the rows of the queries in `mask` from another state, which holds these queries alone."""
     places = mask.nonzero()[:, 0]
-    return _state(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
+    return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
 
 
 class Block:
@@ -170,4 +172,4 @@ class Block:
     def finish(self) -> ScoreState:
         """The state of everything taken in."""
         low, high = self.extremes + 0.0  # no -0.0, whose order to 0.0 is nobody's
-        return _state(*self.top.finish(), low, high, self.n_items)
+        return state_of(*self.top.finish(), low, high, self.n_items)

@@ -48,17 +48,17 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 def pseudo_queries(documents: Sequence[str], n: int, *, seed: int) -> list[str]:
     """Up to n sentences of the documents, drawn evenly; DataError where there is none of 20 to 200 characters."""
-    found = []
+    sentences = []
     for text in documents:
         parts = (part.strip() for part in _SENTENCE.split(text)[:_AMONG])
-        found += [part for part in parts if _LEAST <= len(part) <= _MOST]
-    if not found:
+        sentences += [part for part in parts if _LEAST <= len(part) <= _MOST]
+    if not sentences:
         raise DataError(
             f"guided rounding asks with sentences of the documents, of {_LEAST} to {_MOST} characters, and there is "
             "none; leave +guided out"
         )
-    chosen = np.random.default_rng([seed, 3]).permutation(len(found))[:n]
-    return [found[row] for row in np.sort(chosen)]
+    chosen = np.random.default_rng([seed, 3]).permutation(len(sentences))[:n]
+    return [sentences[row] for row in np.sort(chosen)]
 
 
 def guide_of(
@@ -133,14 +133,14 @@ def guided_moments(
                     )
                     for place, ((_, x, _), gradient) in enumerate(zip(seen, gradients, strict=True)):
                         if gradient is not None:
-                            known, own = weights[place], len(gaps) * _token_weights(x, gradient)
-                            weights[place] = own if known is None else known + own
+                            known, by_token = weights[place], len(gaps) * _token_weights(x, gradient)
+                            weights[place] = by_token if known is None else known + by_token
                 for (number, x, _), weight in zip(seen, weights, strict=True):
                     if weight is not None:
                         sums[number] = _added(sums[number], x, weight)
                 tell(1)
         seen.clear()
-    return [None if each is None else _scaled(each) for each in sums]
+    return [None if total is None else _scaled(total) for total in sums]
 
 
 def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
@@ -153,8 +153,8 @@ def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
 def _added(total: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
     """With the tokens of one text, which count by these weights in every block of rows."""
     rows = x.reshape(-1, x.shape[-1]).float()
-    found = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
-    return found if total is None else total.add_(found)
+    moments = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
+    return moments if total is None else total.add_(moments)
 
 
 def n_blocks(out_features: int, in_features: int) -> int:

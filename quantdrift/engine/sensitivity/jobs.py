@@ -149,8 +149,8 @@ def captured(rivals: Sequence[Rival]) -> Estimate:
     value = float(ratio(np.arange(n)[None])[0])
     if np.isnan(value):
         return undefined(f"{uniform[1].name} changes no fewer answers than {uniform[0].name}")
-    found = resampled(ratio, n, seed=0)
-    ends = (None, None) if np.isnan(found).any() else percentile_interval(found)
+    ratios = resampled(ratio, n, seed=0)
+    ends = (None, None) if np.isnan(ratios).any() else percentile_interval(ratios)
     return Estimate(value=value, low=ends[0], high=ends[1], n=n)
 
 

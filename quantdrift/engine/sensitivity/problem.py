@@ -66,8 +66,8 @@ class GapProblem:
 
     def outputs(self) -> Vectors:
         """What the model puts out for every row as it is now, float32 [n_rows, dim]."""
-        found = np.concatenate([self.encode(batch) for batch in self.batches])
-        return np.asarray(found[np.argsort(np.concatenate(self.batches))])
+        outputs = np.concatenate([self.encode(batch) for batch in self.batches])
+        return np.asarray(outputs[np.argsort(np.concatenate(self.batches))])
 
     def reference_outputs(self) -> Vectors:
         """Those of the reference, which the model is now if they are not known already."""
@@ -101,15 +101,15 @@ class CachedArrays:
     def get(self, name: str, measure: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
         """The array of that name; measured, and kept, where there is none or a damaged one."""
         path = None if self._folder is None else self._folder / f"{name}.npy"
-        found = self._held.get(name)
-        if found is None and path is not None:
-            found = read_cache(path, lambda content: array_in(content).copy())
-        if found is None:
-            found = measure()
+        array = self._held.get(name)
+        if array is None and path is not None:
+            array = read_cache(path, lambda content: array_in(content).copy())
+        if array is None:
+            array = measure()
             if path is not None:
-                self._write(path, found)
-        self._held[name] = found
-        return found
+                self._write(path, array)
+        self._held[name] = array
+        return array
 
     def _write(self, path: Path, array: NDArray[np.float64]) -> None:
         with keeping(path.parent), cache_file(path) as partial, partial.open("wb") as file:
@@ -171,10 +171,10 @@ def hold_out(queries: Sequence[str], *, share: float, seed: int) -> NDArray[np.i
     """
     number = {text: place for place, text in enumerate(dict.fromkeys(queries))}
     rest = np.random.default_rng([seed, 2]).permutation(len(number))[: max(1, round((1 - share) * len(number)))]
-    found = np.flatnonzero(~np.isin([number[text] for text in queries], rest)).astype(np.int64)
-    if not len(found):
+    held = np.flatnonzero(~np.isin([number[text] for text in queries], rest)).astype(np.int64)
+    if not len(held):
         raise DataError(f"expected queries to hold out and others for criteria to look at; got {len(queries)} in all")
-    return found
+    return held
 
 
 def contenders_for(n_queries: int) -> int:
@@ -200,9 +200,9 @@ def retrieval_problem(
     Of the queries at the positions `chosen`; per query of all, `excluded` is one document that does not count, or -1.
     With `query_only` the documents stay at the reference's embeddings.
     """
-    own, index = np.asarray(reference[0])[chosen], reference[-1]
+    asked, index = np.asarray(reference[0])[chosen], reference[-1]
     without = None if excluded is None else excluded[chosen]
-    state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
+    state = score_embeddings(asked, asked, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
     tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
     if not valid.any():
@@ -216,7 +216,7 @@ def retrieval_problem(
             return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
 
         return _problem(
-            encoder, [queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=own
+            encoder, [queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=asked
         )
     needed = np.unique(tops[tops >= 0])
     places = len(chosen) + np.searchsorted(needed, tops)
@@ -227,7 +227,7 @@ def retrieval_problem(
         lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
         batch_size=batch_size,
         valid=valid,
-        reference=np.concatenate([own, np.asarray(index)[needed]]),
+        reference=np.concatenate([asked, np.asarray(index)[needed]]),
     )
 
 
@@ -251,11 +251,11 @@ def classification_problem(
     tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
     n_contenders = tops.shape[1] - 1
 
-    def gap(found: Tensor) -> Tensor:
-        each = logits(found[:, :, 0])  # [n_inputs, n_contenders, n_classes]
-        ranked = tops.to(each.device)
-        best = each.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
-        return (best - each.gather(2, ranked[:, 1:, None]))[..., 0]
+    def gap(outputs_of_rows: Tensor) -> Tensor:
+        scored = logits(outputs_of_rows[:, :, 0])  # [n_inputs, n_contenders, n_classes]
+        ranked = tops.to(scored.device)
+        best = scored.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
+        return (best - scored.gather(2, ranked[:, 1:, None]))[..., 0]
 
     shape = (len(inputs.ids), n_contenders)
     rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)

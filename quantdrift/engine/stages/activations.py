@@ -56,11 +56,11 @@ class Activations(ModelStage):
         if self.scheme.per_token:  # a layer with a fixed range was called in calibration; of the others, what ran tells
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]
-        told = {
+        record = {
             "bits": self.width,
             "scale": "token" if self.scheme.per_token else "tensor",
             "layers_covered": len(covered),
             "layers": len(names),
             "not_covered": [name for name in names if name not in covered],
         }
-        return {"activations": told}
+        return {"activations": record}

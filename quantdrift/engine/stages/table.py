@@ -47,8 +47,8 @@ class Table(ModelStage):
     def record(self) -> Mapping[str, Any]:
         """Bits, shapes, and what shares a table, such as the head of a language model."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
-        told = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
-        return {"embedding_table": told}
+        record = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
+        return {"embedding_table": record}
 
     def bits(self) -> list[StoredBits]:
         """Of every table, with one scale for each row."""
@@ -68,20 +68,20 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
         UnsupportedError: there is none, or one has no floating-point weights in memory.
     """
     paths = {module: path for path, module in named_modules(modules)}
-    found: dict[object, LinearLayer] = {}
+    tables: dict[object, LinearLayer] = {}
     for part in list(paths):
         with suppress(NotImplementedError, AttributeError):
             table = part.get_input_embeddings()  # type: ignore[operator]  # of transformers
             if isinstance(table, nn.Embedding) and isinstance(weight := table.weight, nn.Parameter):
                 place = memory_range(weight) or id(weight)
-                found.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
-    if not found:
+                tables.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
+    if not tables:
         raise UnsupportedError(
             f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of "
             "no part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
         )
-    refuse_unfit(list(found.values()), name)
-    return list(found.values())
+    refuse_unfit(list(tables.values()), name)
+    return list(tables.values())
 
 
 def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
