@@ -90,7 +90,7 @@ class Reading:
 
     @property
     def held(self) -> tuple[Inputs, ...]:
-        """Those sides of which all outputs are held before anything is scored."""
+        """The sides of which all outputs are held before anything is scored."""
         return self.sides
 
     def shown(self, side: Inputs) -> str:
@@ -463,7 +463,7 @@ def noise_of_scores(once: NDArray[np.float64], again: NDArray[np.float64], conte
 
 
 def _best(scores: NDArray[np.float64], ranks: Rows) -> Rows:
-    """Of equal scores the lower position wins, as in the ranking itself."""
+    """Position of the best contender; of equal scores the lower position wins, as in the ranking itself."""
     top = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
 

@@ -25,7 +25,7 @@ _CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
 _NAME = re.compile(r"classif|score|logits_proj|head|^fc$|sequence_summary")
 """What transformers calls heads; a distilled model has two."""
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""Of full-precision weights; an 8-bit float is a quantized one."""
+"""Number types of full-precision weights; an 8-bit float is a quantized one."""
 
 
 def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ def left_out(modules: Sequence[nn.Module]) -> dict[str, str]:
 
 
 def memory_range(tensor: Tensor) -> MemoryRange | None:
-    """From where to where a tensor lies in memory, gaps between its elements included.
+    """The memory that a tensor spans, gaps between its elements included.
 
     None for a tensor without memory of its own: empty, meta, sparse, or a wrapper of others.
     """
@@ -175,7 +175,7 @@ def _experts_in(
 
 
 def _expert_stacks(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, bool]:
-    """Which parameters of a module hold one matrix for each expert, and whether they hold it as [in, out].
+    """Parameters of a module that hold one matrix for each expert, and whether they hold it as [in, out].
 
     Known are modules with the attributes of transformers' experts interface (`has_gate`, `is_transposed`); those with
     a `gate_up_proj` and a `down_proj`, where the shapes tell; and those that hold `num_experts` times a `weight`

@@ -1,4 +1,4 @@
-"""From names and data to a pair that is loaded, and what its outputs are read as."""
+"""Opening: names and data become a pair that is loaded, and what its outputs are read as."""
 
 from __future__ import annotations
 

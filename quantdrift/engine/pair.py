@@ -328,7 +328,7 @@ class QuantizedPair:
 
     @property
     def batch_size(self) -> int | None:
-        """That of the candidate, where it is another than the reference's."""
+        """Batch size of the candidate; None where it is the reference's."""
         return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:

@@ -72,7 +72,7 @@ class Search(Reading):
         )
 
     def ready(self, flow: Flow) -> Search:
-        """With names, and the similarity for the record; nothing to rank is refused."""
+        """Add names, and the similarity for the record; refuse a search with nothing to rank."""
         del flow
         ids, item_ids = self.queries.ids, self.sides[-1].ids
         if not len(ids) or not len(item_ids):
@@ -179,7 +179,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """From what a model puts out to logits, the same for both arms.
+    """Makes logits of what a model puts out, the same way for both arms.
 
     Attributes:
         classes: names, by logit.
@@ -201,14 +201,14 @@ class Head:
         return self.linear is not None or self.module is not None
 
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
-        """Of outputs [n, dim]: [n, n_classes]."""
+        """Logits [n, n_classes] of outputs [n, dim]."""
         if self.module is not None:
             with torch.no_grad():
                 return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
-        """As `logits`, differentiable; of [..., dim]."""
+        """Logits of outputs [..., dim], differentiable."""
         if self.module is not None:
             return self.module(outputs)
         if self.linear is None:
@@ -261,12 +261,12 @@ class Classes(Reading):
         )
 
     def shown(self, side: Inputs) -> str:
-        """Of which part, and what."""
+        """The part of the data, and what the model puts out."""
         del side
         return f"{self.split} {self.what}"
 
     def ready(self, flow: Flow) -> Classes:
-        """With a head, and with labels as the head spells them; calibrating on what is evaluated is refused."""
+        """Add a head, and labels as the head spells them; refuse to calibrate on what is evaluated."""
         if not self.calibration and flow.pair.needs_calibration:
             raise DataError(
                 "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
@@ -325,7 +325,7 @@ class Classes(Reading):
         return Noise(flips=first.argmax(axis=1) != second.argmax(axis=1), epsilon=epsilon)
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
-        """With the candidate's confidence."""
+        """The record per input, with the candidate's confidence."""
         # not super(): a dataclass with slots is another class than this one
         return _confident(Reading.evidence(self, state, candidate, noise), self.read_by.logits(candidate[0]))
 
@@ -405,7 +405,7 @@ class Shortlist(Reading):
         return f"{side.role} scores"
 
     def ready(self, flow: Flow) -> Shortlist:
-        """As it is; shortlists without a document are refused."""
+        """Refuse shortlists without a document; nothing is missing otherwise."""
         del flow
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
@@ -431,7 +431,7 @@ class Shortlist(Reading):
         return noise_of_scores(first[numbers], second[places], positions)
 
     def _numbers(self, positions: Rows, rows: Rows) -> Rows:
-        """Which pairs are of these documents [n_rows, depth] of some queries; -1 where a position is."""
+        """Numbers of the pairs of some queries with these documents [n_rows, depth]; -1 where a position is -1."""
         numbers = np.full(positions.shape, -1, dtype=np.int64)
         for place, (row, wanted) in enumerate(zip(rows.tolist(), positions, strict=True)):
             listed = self.document_rows[self.starts[row] : self.starts[row + 1]]

@@ -1,6 +1,6 @@
 """What a change to the model does to some queries, by embedding as few documents as that takes.
 
-A whole run embeds every document. To compare many ways of quantizing, the first documents of some queries are enough:
+A whole run embeds every document. To compare many configurations, the first documents of some queries are enough:
 the others are too far behind to come first.
 """
 

@@ -1,4 +1,4 @@
-"""A second look at what codes have found: the first documents are scored again with uncoded queries."""
+"""Rescoring of what codes have found: the first documents are scored again with uncoded queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _check(scheme: Scheme) -> str | None:
     if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
         return None
-    return f"+rescore= looks again at what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
+    return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
 
 
 STAGE = Stage(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
 _VERSION = 3
-"""Of the calibration; a change in what it gives makes kept layers void."""
+"""Version of the calibration; another one makes cached layers void."""
 
 
 # --- layers that are kept between runs ------------------------------------------------------------

@@ -113,7 +113,7 @@ def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCandidate:
-    """What became of one layer.
+    """Result of quantizing one layer.
 
     Attributes:
         name: of the layer.
@@ -225,7 +225,7 @@ def make_layer(
 
 
 def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
-    """The same for the same input, which a change in place makes another."""
+    """Identity of an input, which a change in place makes another."""
     return (x.data_ptr(), x.shape, x.stride(), None if mask is None else mask.data_ptr(), float(x.float().sum()))
 
 

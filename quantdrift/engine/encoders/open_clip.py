@@ -51,7 +51,7 @@ class OpenClip(InputModule):
         return {IMAGE: torch.stack([self._prepare(image) for image in items])}
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """With the projection of the tower that the features are for."""
+        """Embed by the tower that the features are for, projection included."""
         del kwargs
         like = next(self.clip.parameters())
         embeddings = (

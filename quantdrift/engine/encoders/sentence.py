@@ -27,9 +27,9 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 
 _STATE = ("truncation", "padding")
-"""Of a tokenizer's JSON: what the last call left behind."""
+"""Parts of a tokenizer's JSON that the last call left behind."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
-"""Of a model's settings: where it came from, not what it does."""
+"""Settings of a model that say where it came from, not what it does."""
 _TOKENS = 64 << 20
 """Bytes of tokens that are remembered of a model: about 30,000 passages of 180 tokens."""
 
@@ -317,7 +317,7 @@ def floating_dtype(encoder: SentenceEncoder) -> torch.dtype:
 
 
 def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[str]:
-    """In what two models differ beside their weights: one sentence each; they have to compare embeddings alike."""
+    """Differences of two models beside their weights, one sentence each; both have to compare embeddings alike."""
     if candidate.similarity != reference.similarity:
         raise UnsupportedError(
             f"{candidate.source.name} compares embeddings by {str(candidate.similarity)!r}, {reference.source.name} by "

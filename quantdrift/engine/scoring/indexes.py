@@ -67,9 +67,7 @@ class Faiss(Index):
         metric = faiss.METRIC_L2 if similarity is Similarity.EUCLIDEAN else faiss.METRIC_INNER_PRODUCT
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
             index = faiss.index_factory(dim, name, metric)
-        self._chain, self._exact = _parts(faiss, index)
-        self.notes = _told(self._exact, n, name)
-        with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            self.notes = _told(_parts(faiss, index)[1], n, name)
             for part in _inside(faiss, index):
                 _seeded(part, seed, settings)
             index.train(documents)

@@ -54,7 +54,7 @@ class Stored:
 
     @property
     def bits(self) -> int:
-        """Of a document."""
+        """Bits that a document takes."""
         return int(self.documents.shape[1] * BITS_OF.get(self.precision or "", 32))
 
     def rounded(self, scores: Tensor) -> Tensor:

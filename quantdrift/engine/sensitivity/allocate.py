@@ -22,7 +22,7 @@ from quantdrift.spec.allocation import AllocatedLayer, Allocation
 from quantdrift.spec.grammar import Scheme, needs_inputs
 
 _VERSION = 2
-"""Of what criteria measure; a change in it makes kept sensitivities void."""
+"""Version of what criteria measure; another one makes cached sensitivities void."""
 
 
 def choose_widths(flow: Flow, reading: Reading, reference: Arms) -> None:
@@ -172,7 +172,7 @@ def allocate(
 def left_out(
     names: Sequence[str], scheme: Scheme, keep: Mapping[str, int] | None
 ) -> tuple[NDArray[np.int64], list[int | None]]:
-    """Which layers are tied to one width, int64 [n_layers], and of each the width that it is kept at, or None."""
+    """The unit of every layer, whose layers share a width, int64 [n_layers]; and the width it is kept at, or None."""
     units = runtime_units(names) if settings_of(scheme).fused else np.arange(len(names))
     widths = excluded(names, keep or {}, units=units)
     if len(widths) == len(names):

@@ -181,7 +181,7 @@ def input_moments(setting: Setting) -> list[InputMoments]:
 
 
 def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
-    """Of one layer after another: tokens, sums of x^2, sums of |x|."""
+    """Tokens, sums of x^2 and sums of |x|, of one layer after another."""
     parts = [np.zeros(1 + 2 * size) for size in sizes]
 
     def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
@@ -219,4 +219,4 @@ _CRITERIA: dict[str, Callable[[Setting], Array]] = {
     "random": random_losses,
 }
 _KEPT = {reconstruction_losses, sqnr_losses, activation_error_losses, activation_salience_losses}
-"""Whose losses are kept whole; of the others what takes long is, or nothing does."""
+"""Criteria whose losses are cached whole; the others cache what takes long, if anything does."""

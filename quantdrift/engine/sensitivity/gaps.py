@@ -26,7 +26,7 @@ from quantdrift.engine.weights import saved_weights
 _ROOM = 2 * 2**30
 """Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
 _TOLERANCE = 1e-2
-"""Of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
+"""Tolerance of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
 _INSTEAD = "use the criterion gap_exact, which needs no gradients"
 
 
@@ -225,7 +225,7 @@ def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers anew, with every tensor changed."""
+    """Copy containers, with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

@@ -151,7 +151,7 @@ def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _added(total: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
-    """With the tokens of one text, which count by these weights in every block of rows."""
+    """Add the tokens of one text, which count by these weights in every block of rows."""
     rows = x.reshape(-1, x.shape[-1]).float()
     moments = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
     return moments if total is None else total.add_(moments)

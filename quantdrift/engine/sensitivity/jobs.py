@@ -42,7 +42,7 @@ UNIFORM = [f"W{bits} throughout" for bits in range(MIN_BITS, MAX_BITS + 1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """One way to spend the bits, and what it changes.
+    """An allocation of the bits, and what it changes.
 
     Attributes:
         name: as shown.
@@ -102,7 +102,7 @@ def allocate_spec(
 def hold_contest(
     allocation: Allocation, setting: Setting, flow: Flow, search: Search, *, reference: Arms, held: NDArray[np.int64]
 ) -> list[Rival]:
-    """Round the model in every way of `rivals_of`, and count flips on the held-out queries.
+    """Round the model to the widths of each of `rivals_of`, and count flips on the held-out queries.
 
     The allocation itself comes first. The model is in the reference arm, and left so; of a pair whose query side alone
     is quantized the documents stay there.
@@ -155,7 +155,7 @@ def captured(rivals: Sequence[Rival]) -> Estimate:
 
 
 def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
-    """Name to the width of every layer: the allocation itself first, then other ways to spend the same bits.
+    """Name to the width of every layer: the allocation itself first, then other allocations of the same bits.
 
     The uniform widths that the budget lies between are the last.
 

@@ -64,13 +64,16 @@ class GapProblem:
         """How many rows the model sees."""
         return sum(map(len, self.batches))
 
-    def outputs(self) -> Vectors:
-        """What the model puts out for every row as it is now, float32 [n_rows, dim]."""
-        outputs = np.concatenate([self.encode(batch) for batch in self.batches])
-        return np.asarray(outputs[np.argsort(np.concatenate(self.batches))])
+    def outputs(self, tell: Callable[[int], None] = lambda _: None) -> Vectors:
+        """What the model puts out for every row as it is now, float32 [n_rows, dim]; `tell` gets the rows done."""
+        outputs = []
+        for batch in self.batches:
+            outputs.append(self.encode(batch))
+            tell(len(batch))
+        return np.asarray(np.concatenate(outputs)[np.argsort(np.concatenate(self.batches))])
 
     def reference_outputs(self) -> Vectors:
-        """Those of the reference, which the model is now if they are not known already."""
+        """Outputs of the reference, which is in place if they are not known already."""
         return self.outputs() if self.reference is None else self.reference
 
     @property
@@ -207,28 +210,22 @@ def retrieval_problem(
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
     if not valid.any():
         raise DataError("no calibration query has two documents, so there is no gap to measure")
-    rows = np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)
-    if query_only:
-        fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)])
+    sides, roles = [queries.part(chosen)], [np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)]
+    fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)]) if query_only else None
+    if fixed is None:
+        needed = np.unique(tops[tops >= 0])
+        places = len(chosen) + np.searchsorted(needed, tops)
+        sides.append(documents.part(needed))
+        roles += [np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]]
+        asked = np.concatenate([asked, np.asarray(index)[needed]])
 
-        def gap_to_index(outputs: Tensor) -> Tensor:
-            known = fixed.to(outputs)
-            return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
+    def gap(outputs: Tensor) -> Tensor:
+        if fixed is None:
+            return _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
+        known = fixed.to(outputs)
+        return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
 
-        return _problem(
-            encoder, [queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=asked
-        )
-    needed = np.unique(tops[tops >= 0])
-    places = len(chosen) + np.searchsorted(needed, tops)
-    return _problem(
-        encoder,
-        [queries.part(chosen), documents.part(needed)],
-        [rows, np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]],
-        lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
-        batch_size=batch_size,
-        valid=valid,
-        reference=np.concatenate([asked, np.asarray(index)[needed]]),
-    )
+    return _problem(encoder, sides, roles, gap, batch_size=batch_size, valid=valid, reference=asked)
 
 
 def classification_problem(

@@ -51,7 +51,7 @@ class Activations(ModelStage):
         return f"{self.width} {sorted(self.ranges().items())}"
 
     def record(self) -> Mapping[str, Any]:
-        """Which layers it covers."""
+        """The layers that it covers, and those that it does not."""
         covered = {*self.ranges()}
         if self.scheme.per_token:  # a layer with a fixed range was called in calibration; of the others, what ran tells
             covered &= self._called

@@ -37,11 +37,11 @@ class Runtime(ModelStage):
             )
 
     def key(self) -> str:
-        """All of it: the same weights are run otherwise."""
+        """All options: the same weights are run otherwise."""
         return str(sorted(self.told.items()))
 
     def record(self) -> Mapping[str, Any]:
-        """All of it."""
+        """All options."""
         return {"runtime": self.told}
 
     @contextmanager

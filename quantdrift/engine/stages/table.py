@@ -51,7 +51,7 @@ class Table(ModelStage):
         return {"embedding_table": record}
 
     def bits(self) -> list[StoredBits]:
-        """Of every table, with one scale for each row."""
+        """Bits of every embedding matrix, with one scale for each row."""
         sizes = [(table.parameter, table.weight.numel(), len(table.weight)) for table in self.tables]
         return [
             StoredBits(parameter=parameter, bits=numbers * self.width + rows * SCALE_BITS)

@@ -170,12 +170,7 @@ class Tuner:
 
     def _gaps(self, problem: GapProblem, scheme: Scheme) -> NDArray[np.float64]:
         with self.progress.stage(f"trial: {scheme}", problem.n_rows) as tell:
-            found = []
-            for batch in problem.batches:
-                found.append(problem.encode(batch))
-                tell(len(batch))
-        outputs = np.concatenate(found)[np.argsort(np.concatenate(problem.batches))]
-        return problem.gaps(np.asarray(outputs))
+            return problem.gaps(problem.outputs(tell))
 
     def make(self, opened: Opened, flow: Flow) -> None:
         """Choose widths and calibrate, where the way needs that."""

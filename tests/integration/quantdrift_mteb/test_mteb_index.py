@@ -55,7 +55,7 @@ def test_a_flat_index_is_what_mteb_s_own_backend_finds(folder: Path) -> None:
 def test_what_is_no_index_is_refused(models: dict[str, Model]) -> None:
     with pytest.raises(UnsupportedError, match="expected for example emb=int8"):
         DeployedIndex("dtype=bf16")
-    with pytest.raises(UnsupportedError, match="looks again at what codes"):
+    with pytest.raises(UnsupportedError, match="scores again what codes"):
         DeployedIndex("rescore=4")
     with pytest.raises(UnsupportedError, match="reranks a shortlist"):
         DeployedIndex("index=Flat").search([[1.0]], 1, models["encoder"].stock.similarity, top_ranked={"q": ["d"]})
