@@ -72,8 +72,12 @@ class Search(Reading):
         )
 
     def ready(self, flow: Flow) -> Search:
-        """Add names, and the similarity for the record; refuse a search with nothing to rank."""
-        del flow
+        """Add names, and the similarity for the record; refuse what has nothing to rank, or no index of a part."""
+        if self.rows is not None and flow.pair.vector_stages:
+            raise UnsupportedError(
+                "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
+                "these stages out"
+            )
         ids, item_ids = self.queries.ids, self.sides[-1].ids
         if not len(ids) or not len(item_ids):
             got = f"{len(ids)} queries and {len(item_ids)} documents"
@@ -92,35 +96,14 @@ class Search(Reading):
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
+        how: Any = {"similarity": self.similarity, "k": flow.settings.k, "excluded": excluded}
+        queries, low_queries = reference[0], candidate[0]
         if stages := flow.pair.vector_stages:
-            if self.rows is not None:
-                raise UnsupportedError(
-                    "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
-                    "these stages out"
-                )
-            with flow.stage("scoring", "indexing and scoring", len(reference[0])) as tell:
-                return score_deployed(
-                    stages,
-                    (reference[0], first),
-                    (candidate[0], second),
-                    similarity=self.similarity,
-                    k=flow.settings.k,
-                    excluded=self.excluded,
-                    progress=tell,
-                )
-        device = flow.pair.device
+            with flow.stage("scoring", "indexing and scoring", len(queries)) as tell:
+                return score_deployed(stages, (queries, first), (low_queries, second), **how, progress=tell)
+        device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
         with flow.stage("scoring", "scoring both arms", len(first)) as tell:
-            state = score_embeddings(
-                reference[0],
-                candidate[0],
-                first,
-                second,
-                similarity=self.similarity,
-                k=flow.settings.k,
-                excluded=excluded,
-                device=device if device.type == "cuda" else "cpu",
-                progress=tell,
-            )
+            state = score_embeddings(queries, low_queries, first, second, **how, device=device, progress=tell)
         return state if self.rows is None else at_positions(state, self.rows)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:

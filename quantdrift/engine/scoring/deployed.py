@@ -116,16 +116,16 @@ class _Scorer:
     similarity: Similarity
     decoded: Tensor | None
 
-    def searched(self, rows: slice) -> Tensor:
-        """Scores float32 [n, n_docs] by which documents are found; of coded ones in units of the codes."""
-        queries = self.stored.queries[rows]
-        if self.index is not None and not self.index.lossless:
-            return self.index.scores(queries)
-        return self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
-
     def final(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """The scores by which documents are found, and those by which they are ranked in the end."""
-        scores = self.searched(rows)
+        """The scores float32 [n, n_docs] by which documents are found, and those by which they are ranked in the end.
+
+        Scores of coded documents are in units of the codes.
+        """
+        queries = self.stored.queries[rows]
+        if self.index is None or self.index.lossless:
+            scores = self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
+        else:
+            scores = self.index.scores(queries)
         if self.decoded is None:
             return scores, scores
         return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)

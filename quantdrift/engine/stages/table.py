@@ -1,4 +1,4 @@
-"""The token embedding tables of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
+"""The token embedding matrices of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
 _ROWS = 8192
-"""Rounded at a time: a table of a large vocabulary is the model's largest matrix."""
+"""Rows that are rounded at a time: the matrix of a large vocabulary is the model's largest matrix."""
 
 
 class Table(ModelStage):
-    """The token embedding tables of a candidate."""
+    """The token embedding matrices of a candidate."""
 
     def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
@@ -36,7 +36,7 @@ class Table(ModelStage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the tables are rounded."""
+        """Inside, the matrices are rounded."""
         with saved_weights(self.tables):
             round_tables(self.tables, self.width)
             yield
@@ -45,7 +45,7 @@ class Table(ModelStage):
         """Nothing: what it does is in the weights."""
 
     def record(self) -> Mapping[str, Any]:
-        """Bits, shapes, and what shares a table, such as the head of a language model."""
+        """Bits, shapes, and what shares a matrix, such as the head of a language model."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
         record = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
         return {"embedding_table": record}
@@ -77,7 +77,7 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
                 tables.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
     if not tables:
         raise UnsupportedError(
-            f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of "
+            f"+table= rounds the token embedding matrix, and {name} has none that is known: get_input_embeddings() of "
             "no part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
         )
     refuse_unfit(list(tables.values()), name)
@@ -85,7 +85,7 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
 
 
 def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
-    """Paths of the modules that multiply by a table, such as a language model's head: what rounds it rounds them."""
+    """Paths of the modules that multiply by such a matrix, as a language model's head: what rounds it rounds them."""
     places = {memory_range(table.parameter) for table in tables} - {None}
     return [
         path
