@@ -101,20 +101,18 @@ def open_pair(
     """
     started = now()
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
-    pair: Pair
-    texts = None
-    if isinstance(name, Spec):
-        methods_of(name.scheme)
-        texts = calibration_texts(name.scheme)
-        model = models[0] or load_model(
-            name.model, kind, reranks=shortlist is not None, device=device, revision=revision, dtype=dtype
-        )
-        pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    elif kind is not None:
-        pair = _two_classifiers(name, kind, pick_device(device), revision, dtype)
-    else:
-        servers = servers or Servers()
-        pair = _two_models(name, pick_device(device), revision, dtype, servers=servers, root=root, models=models)
+    texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
+    pair = load_pair(
+        name,
+        kind,
+        reranks=shortlist is not None,
+        device=device,
+        revision=revision,
+        dtype=dtype,
+        servers=servers,
+        root=root,
+        models=models,
+    )
     reading: Reading
     encoder: Any = pair.encoder
     if isinstance(dataset, ClassificationDataset):
@@ -137,17 +135,29 @@ def open_pair(
     )
 
 
-def open_searching(
-    name: Spec | Versus, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
-) -> tuple[Pair, Similarity, dict[str, Any]]:
-    """A pair that searches texts, with no data yet; how it compares, and what it is."""
-    pair: Pair
-    if isinstance(name, Versus):
-        pair = _two_models(name, pick_device(device), revision, dtype, servers=Servers(), root=None, models=NONE)
-    else:
-        model = load_searching(name.model, device=device, revision=revision, dtype=dtype)
-        pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    return pair, pair.similarity, {"revision": revision, **pair.identify()}
+def load_pair(
+    name: Spec | Versus,
+    kind: Kind | None = None,
+    *,
+    reranks: bool = False,
+    device: str | None = None,
+    revision: str | None = None,
+    dtype: str = "float32",
+    servers: Servers | None = None,
+    root: Path | None = None,
+    models: Given = NONE,
+) -> Pair:
+    """Load a pair that searches, that reranks, or that classifies inputs of a kind."""
+    if isinstance(name, Spec):
+        methods_of(name.scheme)
+        model = models[0] or load_model(
+            name.model, kind, reranks=reranks, device=device, revision=revision, dtype=dtype
+        )
+        return QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
+    where = pick_device(device)
+    if kind is not None:
+        return _two_classifiers(name, kind, where, revision, dtype)
+    return _two_models(name, where, revision, dtype, servers=servers or Servers(), root=root, models=models)
 
 
 def load_model(

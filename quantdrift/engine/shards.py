@@ -28,7 +28,7 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.opening import Opened, open_searching
+from quantdrift.engine.opening import Opened, load_pair
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
@@ -86,14 +86,14 @@ def run_shards(
     check_place(out.absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair, similarity, model = open_searching(name, device=device, revision=revision, dtype=settings.dtype)
+    pair = load_pair(name, device=device, revision=revision, dtype=settings.dtype)
     with ExitStack() as stack:
         kept = stack.enter_context(_kept_in(store.root))
         documents = _Streamed.of(dataset)
         search = ShardedSearch(
             queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
             documents=documents,
-            similarity=similarity,
+            similarity=pair.similarity,
             calibration=(documents if texts is None else text_inputs(texts),),
             qrels=dataset.qrels or None,
             dataset=dataset.name,
@@ -106,7 +106,7 @@ def run_shards(
             name=name,
             pair=pair,
             reading=search,
-            model=model,
+            model={"revision": revision, **pair.identify()},
             data={
                 "name": dataset.name,
                 "split": dataset.split,
@@ -282,7 +282,7 @@ class Job:
         device, cards = self.device, torch.cuda.device_count()
         if cards > 1 and device in {None, "cuda"}:
             device = f"cuda:{number % cards}"
-        pair, *_ = open_searching(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
+        pair = load_pair(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here = (pair.fingerprint, dict(pair.runtime))
