@@ -293,7 +293,7 @@ def _of_arrays(
             f"Embeddings, or two arrays of scores; got {shown}"
         )
     from quantdrift.engine.flow import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_data, describe_labelled  # noqa: PLC0415 -- torch
+    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- torch
     from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
     from quantdrift.engine.scoring import streamed  # noqa: PLC0415 -- torch
 
@@ -314,7 +314,7 @@ def _of_arrays(
         evidence = evidence_of_logits(
             arms[0][0], arms[1][0], input_ids=data.test.ids, classes=classes, labels=labels, depth=k
         )
-        described = {**describe_labelled(data), "n_classes": len(classes)}
+        described = {**describe_data(data), "n_classes": len(classes)}
         described["warnings"] += [note] if note else []
         settings["reading"] = "logits"
     else:

@@ -34,7 +34,7 @@ from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search, calibration_queries
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.run import describe_run
-from quantdrift.engine.scoring.deployed import DeployedState, as_ranked
+from quantdrift.engine.scoring.deployed import as_ranked
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
 from quantdrift.evidence.record import Evidence
@@ -242,7 +242,7 @@ def search_embedded(
     def results(arm: Arm) -> Results:
         state = measured.state
         places, values = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
-        top = places[:, :top_k], as_ranked(values[:, :top_k]) if isinstance(state, DeployedState) else values[:, :top_k]
+        top = places[:, :top_k], values[:, :top_k] if state.told is None else as_ranked(values[:, :top_k])
         ranks = zip(queries.inputs.ids, *(part.tolist() for part in top), strict=True)
         found: Results = {}
         for query, positions, scores in ranks:

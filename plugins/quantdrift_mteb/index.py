@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.deployed import as_ranked, score_deployed
-from quantdrift.engine.stages.of_scheme import vector_stages
+from quantdrift.engine.stages import vector_stages
 from quantdrift.harness import as_vectors, similarity_of
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.stages import STAGES

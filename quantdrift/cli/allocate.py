@@ -68,7 +68,7 @@ def command(options: AllocateOptions) -> Output:
     _ = spec.scheme.widths  # refused before a model is loaded
     Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec, captured
-    from quantdrift.engine.stages.of_scheme import options_under_layers
+    from quantdrift.engine.stages import options_under_layers
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(

@@ -19,8 +19,8 @@ class EncoderKind:
     Attributes:
         what: in words, with the data that it takes.
         uses: what it is measured on.
-        load: "module:function" that loads one, of (source, device, revision, dtype): an `engine.inputs.Model` with
-            a torch `module`; one that searches is an `engine.encoders.model.EmbeddingModel`.
+        load: "module:function" that loads one, of (source, device, revision, dtype): an
+            `engine.encoders.model.LoadedModel`; one that searches is an `engine.encoders.model.EmbeddingModel`.
         accepts: "module:function" that says of (source, revision) whether a model is of this kind; all are if empty.
         files: names of files of which one makes a folder a model of this kind.
         packages: that load it, beside torch, transformers and sentence-transformers.

@@ -26,7 +26,7 @@ class BitsReport:
         linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
         all_parameters: over every parameter of the model, scales included, the others (those that no stage
             quantizes, norms, a classification head) at the width they are stored in.
-        n_quantized: number of quantized weights, those of a rounded embedding table among them.
+        n_quantized: number of quantized weights, those of a rounded embedding matrix among them.
         n_parameters: number of parameters of the model.
     """
 

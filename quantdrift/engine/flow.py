@@ -16,7 +16,6 @@ from quantdrift.base.progress import Progress
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
-from quantdrift.engine.scoring.deployed import DeployedState
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
 from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
@@ -91,7 +90,7 @@ class Reading:
 
     @property
     def held(self) -> tuple[Inputs, ...]:
-        """Those sides of which all outputs are held before anything is scored."""
+        """The sides of which all outputs are held before anything is scored."""
         return self.sides
 
     def shown(self, side: Inputs) -> str:
@@ -151,7 +150,7 @@ class Measured:
     @property
     def deployment(self) -> Mapping[str, Any] | None:
         """How the candidate was stored and searched, where that is not float32 and exactly."""
-        return self.state.told if isinstance(self.state, DeployedState) else None
+        return self.state.told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +189,24 @@ class Flow:
                 for number, side in enumerate(reading.held)
             ]
         state = reading.state(self, reference, candidate)
-        return self._read(reading, state, reference, candidate, (fingerprint, weights))
+        noise, floor = None, None
+        if self.settings.noise_floor:
+            noise, floor = self._noise(reading, state, reference, fingerprint)
+        evidence = reading.evidence(state, candidate, noise)
+        rest = not_calibrated_on(pair, reading.ids, reading.dataset)
+        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
+        left_out = len(reading.ids) - len(rest)
+        return Measured(
+            evidence=evidence.part(rest) if left_out else evidence,
+            state=state,
+            reading=reading,
+            fingerprint=fingerprint,
+            candidate_fingerprint=weights,
+            left_out=left_out,
+            floor=floor,
+            seconds=self.seconds,
+            notes=[*reading.notes, *self.notes, *state.notes],
+        )
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """What the reference, whose weights have that digest, makes of each side."""
@@ -200,28 +216,6 @@ class Flow:
                 with self.pair.observed():
                     self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
         return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.held]
-
-    def _read(
-        self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
-    ) -> Measured:
-        noise, floor = None, None
-        if self.settings.noise_floor:
-            noise, floor = self._noise(reading, state, reference, fingerprints[0])
-        evidence = reading.evidence(state, candidate, noise)
-        rest = not_calibrated_on(self.pair, reading.ids, reading.dataset)
-        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
-        left_out = len(reading.ids) - len(rest)
-        return Measured(
-            evidence=evidence.part(rest) if left_out else evidence,
-            state=state,
-            reading=reading,
-            fingerprint=fingerprints[0],
-            candidate_fingerprint=fingerprints[1],
-            left_out=left_out,
-            floor=floor,
-            seconds=self.seconds,
-            notes=[*reading.notes, *self.notes, *(state.notes if isinstance(state, DeployedState) else ())],
-        )
 
     def _noise(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str
@@ -235,17 +229,17 @@ class Flow:
         rng = np.random.default_rng(self.settings.seed)
         n = len(state.reference_top()[0])
         rows = np.sort(rng.permutation(n)[:SAMPLED]).astype(np.int64)
-        found = self._again(reading, state, reference, weights, rows=rows, depth=SAMPLED_DEPTH)
-        reach = MARGIN * float(found.epsilon.max(initial=0.0))
+        noise = self._again(reading, state, reference, weights, rows=rows, depth=SAMPLED_DEPTH)
+        reach = MARGIN * float(noise.epsilon.max(initial=0.0))
         near = np.flatnonzero(_gaps(state) <= 2 * reach).astype(np.int64)
-        flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, found.epsilon.max(initial=0.0), dtype=np.float32)
-        flips[rows], epsilon[rows] = found.flips, found.epsilon
+        flips, epsilon = np.zeros(n, dtype=np.bool_), np.full(n, noise.epsilon.max(initial=0.0), dtype=np.float32)
+        flips[rows], epsilon[rows] = noise.flips, noise.epsilon
         if len(near):
-            found = self._again(reading, state, reference, weights, rows=near, depth=NOISE_DEPTH)
-            flips[near], epsilon[near] = found.flips, found.epsilon
+            noise = self._again(reading, state, reference, weights, rows=near, depth=NOISE_DEPTH)
+            flips[near], epsilon[near] = noise.flips, noise.epsilon
         largest = float(epsilon.max(initial=0.0))
-        told = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
-        return Noise(flips=flips, epsilon=epsilon), told
+        record = {"sampled": len(rows), "within_reach": len(near), "reach": reach, "largest": largest}
+        return Noise(flips=flips, epsilon=epsilon), record
 
     def _again(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str, *, rows: Rows, depth: int
@@ -257,13 +251,13 @@ class Flow:
         # with +query the index is fixed, so it has no noise
         fixed = range(1, len(reference)) if self.pair.query_only else ()
         again = []
-        n = sum(len(own) for number, own in enumerate(wanted) if number not in fixed)
+        n = sum(len(needed) for number, needed in enumerate(wanted) if number not in fixed)
         with self.stage("noise floor", "noise floor", n) as tell:
-            for number, (side, own) in enumerate(zip(reading.sides, wanted, strict=True)):
+            for number, (side, needed) in enumerate(zip(reading.sides, wanted, strict=True)):
                 if number in fixed:
-                    again.append(reference[number][own])
+                    again.append(reference[number][needed])
                 else:
-                    again.append(self.encoded(side.part(own), rng.permutation(len(own)), weights, size, tell))
+                    again.append(self.encoded(side.part(needed), rng.permutation(len(needed)), weights, size, tell))
         return reading.noise(state, reference, again, rows, depth)
 
     @contextmanager
@@ -381,7 +375,7 @@ def assemble(
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
     # a search of an approximate index tells what exhaustive search would have given
-    exact = state.exact_top() if isinstance(state, DeployedState) else None
+    exact = state.exact_top()
     given = [reference, candidate, *([] if exact is None else [exact])]
     tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
@@ -469,7 +463,7 @@ def noise_of_scores(once: NDArray[np.float64], again: NDArray[np.float64], conte
 
 
 def _best(scores: NDArray[np.float64], ranks: Rows) -> Rows:
-    """Of equal scores the lower position wins, as in the ranking itself."""
+    """Position of the best contender; of equal scores the lower position wins, as in the ranking itself."""
     top = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
 

@@ -25,7 +25,7 @@ _CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
 _NAME = re.compile(r"classif|score|logits_proj|head|^fc$|sequence_summary")
 """What transformers calls heads; a distilled model has two."""
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""Of full-precision weights; an 8-bit float is a quantized one."""
+"""Number types of full-precision weights; an 8-bit float is a quantized one."""
 
 
 def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:
@@ -128,10 +128,10 @@ def quantizable_layers(
             f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "
             "torch model with linear layers (not bm25, a static embedding or an API)"
         )
-    found = find_head(modules) if head is None else named_head(modules, head)
-    out = _in_head(linears, modules, found)
+    head_paths = find_head(modules) if head is None else named_head(modules, head)
+    out = _in_head(linears, modules, head_paths)
     layers = [layer for layer in linears if layer not in out]
-    if not layers or (found and head is not None and not out):
+    if not layers or (head_paths and head is not None and not out):
         held = ", ".join(layer.name for layer in out) or "none"
         raise UnsupportedError(
             f"of the nn.Linear layers of {name} its head holds {held}, and {len(layers)} are left to quantize; "
@@ -144,7 +144,7 @@ def quantizable_layers(
 
 def refuse_broken(modules: Sequence[nn.Module], name: str) -> None:
     """Refuse weights that are no numbers, of which a damaged or overflowed checkpoint is made."""
-    for path, parameter in (each for module in modules for each in module.named_parameters()):
+    for path, parameter in (named for module in modules for named in module.named_parameters()):
         if parameter.numel() and parameter.is_floating_point() and not parameter.is_meta:
             ends = torch.stack(torch.aminmax(parameter.detach()))
             if not bool(ends.isfinite().all()):

@@ -117,55 +117,15 @@ def inputs_of(items: Sequence[Any], *, role: str, ids: Sequence[str]) -> Inputs:
 class Encoder(Protocol):
     """A model that runs; it knows nothing of data."""
 
+    __slots__ = ()
+
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         """Embeddings, logits, or one score of each query-document pair: float32 [n, dim]."""
-        ...
+        raise NotImplementedError
 
     def key(self, role: str) -> Mapping[str, Any] | None:
         """What decides that beside weights, items and libraries, as JSON values; None if it cannot be told."""
-        ...
-
-
-class Model(Encoder, Protocol):
-    """An encoder that can be one of two models: local, stored by somebody else, or on a server.
-
-    Attributes:
-        notes: what a run should say of it, one sentence each.
-        similarity: how its embeddings are compared; None if it does not say.
-        modules: its torch modules; none where it runs elsewhere.
-        layers: names of its quantized layers; None where they cannot be seen.
-    """
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 -- described above, as the next three
-    @property
-    def similarity(self) -> Any: ...  # noqa: D102
-    @property
-    def modules(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def layers(self) -> Sequence[str] | None: ...  # noqa: D102
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that decides its embeddings."""
-        ...
-
-    @property
-    def runtime(self) -> dict[str, str]:
-        """Libraries, device and dtype; empty where it runs elsewhere."""
-        ...
-
-    def bits(self) -> Any:
-        """Its `BitsReport`; None where it is not known."""
-        ...
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized."""
-        ...
+        raise NotImplementedError
 
 
 def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ def modules_of(model: object) -> list[nn.Module]:
 
     Empty if there is none (an API client, bm25). Lists and dicts in attributes are looked into.
     """
-    found: list[nn.Module] = []
+    outermost: list[nn.Module] = []
     seen: set[int] = set()
 
     def search(value: object, depth: int) -> None:
@@ -67,15 +67,15 @@ def modules_of(model: object) -> list[nn.Module]:
             return
         seen.add(id(value))
         if isinstance(value, nn.Module):
-            found.append(value)
+            outermost.append(value)
         elif depth < _SEARCH_DEPTH:
             held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
             for part in value if isinstance(value, list | tuple) else list(held.values()):
                 search(part, depth + 1)
 
     search(model, 0)
-    inner = {id(child) for root in found for child in root.modules() if child is not root}
-    return [module for module in found if id(module) not in inner]
+    inner = {id(child) for root in outermost for child in root.modules() if child is not root}
+    return [module for module in outermost if id(module) not in inner]
 
 
 def named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -99,7 +99,7 @@ def left_out(modules: Sequence[nn.Module]) -> dict[str, str]:
 
 
 def memory_range(tensor: Tensor) -> MemoryRange | None:
-    """From where to where a tensor lies in memory, gaps between its elements included.
+    """The memory that a tensor spans, gaps between its elements included.
 
     None for a tensor without memory of its own: empty, meta, sparse, or a wrapper of others.
     """
@@ -140,10 +140,10 @@ def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, 
 
 def _linears_in(name: str, module: nn.Module) -> Iterator[LinearLayer | tuple[str, str]]:
     """The matrices that a module itself keeps, children not included; of others name and reason."""
-    own = dict(module.named_parameters(recurse=False))
+    parameters = dict(module.named_parameters(recurse=False))
     conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # known without transformers
     if isinstance(module, nn.Linear) or conv1d:
-        weight = own.get("weight")
+        weight = parameters.get("weight")
         called = () if isinstance(module, NonDynamicallyQuantizableLinear) else (module,)
         if weight is None or isinstance(weight, UninitializedParameter):
             yield name, "its weight is made from other parameters, or in the first forward pass"
@@ -151,16 +151,18 @@ def _linears_in(name: str, module: nn.Module) -> Iterator[LinearLayer | tuple[st
             yield LinearLayer(name=name, parameter=weight, modules=called, transposed=conv1d)
     elif isinstance(module, nn.MultiheadAttention):
         path = f"{name}." if name else ""
-        yield from (LinearLayer(name=path + part, parameter=own[part]) for part in _ATTENTION if part in own)
+        yield from (
+            LinearLayer(name=path + part, parameter=parameters[part]) for part in _ATTENTION if part in parameters
+        )
     else:
-        yield from _experts_in(f"{name}." if name else "", module, own)
+        yield from _experts_in(f"{name}." if name else "", module, parameters)
 
 
 def _experts_in(
-    path: str, module: nn.Module, own: Mapping[str, nn.Parameter]
+    path: str, module: nn.Module, parameters: Mapping[str, nn.Parameter]
 ) -> Iterator[LinearLayer | tuple[str, str]]:
-    kind, stacks = type(module).__name__, _expert_stacks(module, own)
-    for part, parameter in own.items():
+    kind, stacks = type(module).__name__, _expert_stacks(module, parameters)
+    for part, parameter in parameters.items():
         name = path + part
         if part in stacks:
             for expert in range(len(parameter)):
@@ -172,14 +174,14 @@ def _experts_in(
                 yield name, "chooses the experts; not an nn.Linear"
 
 
-def _expert_stacks(module: nn.Module, own: Mapping[str, nn.Parameter]) -> dict[str, bool]:
-    """Which parameters of a module hold one matrix for each expert, and whether they hold it as [in, out].
+def _expert_stacks(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, bool]:
+    """Parameters of a module that hold one matrix for each expert, and whether they hold it as [in, out].
 
     Known are modules with the attributes of transformers' experts interface (`has_gate`, `is_transposed`); those with
     a `gate_up_proj` and a `down_proj`, where the shapes tell; and those that hold `num_experts` times a `weight`
     [`output_size`, `input_size`].
     """
-    shapes = {name: tuple(parameter.shape) for name, parameter in own.items() if parameter.dim() == _STACK}
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items() if parameter.dim() == _STACK}
     up, down = shapes.get("gate_up_proj"), shapes.get("down_proj")
     transposed = getattr(module, "is_transposed", None) if hasattr(module, "has_gate") else None
     if not isinstance(transposed, bool) and up is not None and down is not None:
@@ -193,10 +195,10 @@ def _expert_stacks(module: nn.Module, own: Mapping[str, nn.Parameter]) -> dict[s
 
 
 def _overlap(layer: LinearLayer, weight: Tensor) -> bool:
-    one, other = memory_range(layer.weight), memory_range(weight)
-    if one is None or other is None:
+    place, other = memory_range(layer.weight), memory_range(weight)
+    if place is None or other is None:
         return layer.parameter is weight
-    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+    return place[0] == other[0] and place[1] < other[2] and other[1] < place[2]
 
 
 # --- Which weights the result of a forward pass depends on ----------------------------------------

@@ -1,4 +1,4 @@
-"""From names and data to a pair that is loaded, and what its outputs are read as."""
+"""Opening: names and data become a pair that is loaded, and what its outputs are read as."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pi
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.flow import Reading
 from quantdrift.engine.heads import find_head
-from quantdrift.engine.inputs import Inputs, Model, Rows, inputs_of, text_inputs
-from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
+from quantdrift.engine.inputs import Inputs, Rows, inputs_of, text_inputs
+from quantdrift.engine.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import Classes, Head, Search, asked_for, calibration_queries, shortlist_of
+from quantdrift.engine.readings import Classes, Head, Search, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.evidence.probe import LinearProbe
@@ -42,7 +42,8 @@ from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint, read_endpoint
 
-Given = tuple[SentenceEncoder | None, SentenceEncoder | None]
+LocalModel = EmbeddingModel | Classifier | CrossEncoderModel
+Given = tuple[LocalModel | None, SentenceEncoder | None]
 """Reference and candidate, where they are in memory already."""
 NONE: Given = (None, None)
 
@@ -88,56 +89,75 @@ def open_pair(
     revision: str | None = None,
     dtype: str = "float32",
     shortlist: Lists | None = None,
+    neighbours: bool = False,
+    held_out: Rows | None = None,
     servers: Servers | None = None,
     root: Path | None = None,
     models: Given = NONE,
 ) -> Opened:
-    """Load a pair for a dataset; everything that can be refused is refused before."""
+    """Load a pair for a dataset; everything that can be refused is refused before.
+
+    Queries that are `held_out` are not calibrated on. With `neighbours` a classifier gives what goes into its head.
+    """
     started = now()
-    if isinstance(name, Versus):
-        reading: Reading
-        if isinstance(dataset, ClassificationDataset):
-            pair = _two_classifiers(name, dataset.kind, pick_device(device), revision, dtype)
-            reading = _classes(name, dataset, pair.encoder, pair, None, neighbours=False)
-            data = describe_labelled(dataset)
-        else:
-            pair = _two_models(
-                name, pick_device(device), revision, dtype, servers=servers or Servers(), root=root, models=models
-            )
-            refuse_kinds([pair.reference, pair.candidate_model], dataset)
-            reading, data = search_of(dataset, pair.similarity), describe_data(dataset)
-        return Opened(
-            name=name,
-            pair=pair,
-            reading=reading,
-            model={"revision": revision, **pair.reference.identify(), "candidate": pair.candidate_model.identify()},
-            data=data,
-            started=started,
-        )
-    methods_of(name.scheme)
-    texts = calibration_texts(name.scheme)
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
-    model = models[0] or load_model(
-        name.model, kind, reranks=shortlist is not None, device=device, revision=revision, dtype=dtype
+    texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
+    pair = load_pair(
+        name,
+        kind,
+        reranks=shortlist is not None,
+        device=device,
+        revision=revision,
+        dtype=dtype,
+        servers=servers,
+        root=root,
+        models=models,
     )
-    return open_loaded(name, dataset, model, texts=texts, revision=revision, shortlist=shortlist, started=started)
+    reading: Reading
+    encoder: Any = pair.encoder
+    if isinstance(dataset, ClassificationDataset):
+        reading = _classes(name, dataset, pair, texts, neighbours=neighbours)
+    elif shortlist is not None:
+        lists = {"top": shortlist.top, "digest": shortlist.digest}
+        record = {"reading": "reranking", "shortlist": lists, "max_length": encoder.max_length}
+        reading = shortlist_of(dataset, shortlist.documents, record=record, texts=texts)
+    else:
+        refuse_kinds(pair.models, dataset)
+        search = search_of(dataset, pair.similarity, texts, pair=pair, held_out=held_out)
+        reading = encoder.reading(search) if isinstance(encoder, EmbeddingModel) else search
+    return Opened(
+        name=name,
+        pair=pair,
+        reading=reading,
+        model={"revision": revision, **pair.identify()},
+        data=describe_data(dataset, shortlist),
+        started=started,
+    )
 
 
-def open_searching(
-    name: Spec | Versus, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
-) -> tuple[Pair, Similarity, dict[str, Any]]:
-    """A pair that searches texts, with no data yet; how it compares, and what it is."""
-    if isinstance(name, Versus):
-        two = _two_models(name, pick_device(device), revision, dtype, servers=Servers(), root=None, models=NONE)
-        known = {"revision": revision, **two.reference.identify(), "candidate": two.candidate_model.identify()}
-        return two, two.similarity, known
-    model = load_searching(name.model, device=device, revision=revision, dtype=dtype)
-    pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    source = model.source
-    return pair, model.similarity, {"canonical": source.canonical, "kind": source.kind, "revision": revision}
-
-
-LocalModel = EmbeddingModel | Classifier | CrossEncoderModel
+def load_pair(
+    name: Spec | Versus,
+    kind: Kind | None = None,
+    *,
+    reranks: bool = False,
+    device: str | None = None,
+    revision: str | None = None,
+    dtype: str = "float32",
+    servers: Servers | None = None,
+    root: Path | None = None,
+    models: Given = NONE,
+) -> Pair:
+    """Load a pair that searches, that reranks, or that classifies inputs of a kind."""
+    if isinstance(name, Spec):
+        methods_of(name.scheme)
+        model = models[0] or load_model(
+            name.model, kind, reranks=reranks, device=device, revision=revision, dtype=dtype
+        )
+        return QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
+    where = pick_device(device)
+    if kind is not None:
+        return _two_classifiers(name, kind, where, revision, dtype)
+    return _two_models(name, where, revision, dtype, servers=servers or Servers(), root=root, models=models)
 
 
 def load_model(
@@ -151,8 +171,8 @@ def load_model(
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
-    found = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
-    model: LocalModel = imported(found.load)(source, device=where, revision=revision, dtype=dtype)
+    encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
+    model: LocalModel = imported(encoder_kind.load)(source, device=where, revision=revision, dtype=dtype)
     takes = model.takes if isinstance(model, Classifier) else "text"
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
@@ -169,63 +189,12 @@ def load_searching(
     return model
 
 
-def open_loaded(
-    name: Spec,
-    dataset: Dataset,
-    model: LocalModel,
-    *,
-    texts: Sequence[str] | None,
-    started: str,
-    revision: str | None = None,
-    shortlist: Lists | None = None,
-    neighbours: bool = False,
-    held_out: Rows | None = None,
-) -> Opened:
-    """A model that is loaded as a pair; queries that are `held_out` are not calibrated on."""
-    pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    reading: Reading
-    if isinstance(model, CrossEncoderModel):
-        assert isinstance(dataset, RetrievalDataset)  # a shortlist is of one
-        assert shortlist is not None  # that is how it was chosen
-        reading = shortlist_of(
-            shortlist.documents,
-            dict(zip(dataset.query_ids, dataset.queries, strict=True)),
-            dict(zip(dataset.document_ids, dataset.documents, strict=True)),
-            record={
-                "reading": "reranking",
-                "shortlist": {"top": shortlist.top, "digest": shortlist.digest},
-                "max_length": model.max_length,
-            },
-            calibration=(asked_for(dataset.documents if texts is None else texts),),
-            qrels=dataset.qrels or None,
-            dataset=dataset.name,
-        )
-    elif isinstance(dataset, ClassificationDataset):
-        reading = _classes(name, dataset, model, pair, texts, neighbours=neighbours)
-    else:
-        assert isinstance(model, EmbeddingModel)  # classifiers are refused
-        refuse_kinds([model], dataset)
-        reading = model.reading(search_of(dataset, model.similarity, texts, pair=pair, held_out=held_out))
-    source = model.source
-    assert source is not None  # it was loaded from there
-    return Opened(
-        name=name,
-        pair=pair,
-        reading=reading,
-        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
-        data=describe_labelled(dataset)
-        if isinstance(dataset, ClassificationDataset)
-        else describe_data(dataset, shortlist),
-        started=started,
-    )
-
-
 def search_of(
     dataset: RetrievalDataset,
     similarity: Similarity,
     texts: Sequence[str] | None = None,
     *,
-    pair: QuantizedPair | None = None,
+    pair: Pair | None = None,
     held_out: Rows | None = None,
 ) -> Search:
     """The reading of a search: queries, and documents to calibrate on unless there are texts for that.
@@ -259,7 +228,7 @@ def search_of(
 def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
     """Refuse models that do not take what the queries or documents are."""
     for model in models:
-        takes = model.takes if isinstance(model, EmbeddingModel) else frozenset({"text"})
+        takes = getattr(model, "takes", {"text"})  # a server does not say
         for kind, role in zip(dataset.kinds, ("queries", "documents"), strict=True):
             if kind not in takes:
                 raise UnsupportedError(
@@ -269,42 +238,36 @@ def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
 
 
 def _classes(
-    name: Spec | Versus,
-    dataset: ClassificationDataset,
-    model: Any,
-    pair: Pair,
-    texts: Sequence[str] | None,
-    *,
-    neighbours: bool,
+    name: Spec | Versus, dataset: ClassificationDataset, pair: Pair, texts: Sequence[str] | None, *, neighbours: bool
 ) -> Classes:
-    head = None
-    if isinstance(model, Classifier):
+    model: Any = pair.encoder
+    embeds, head = isinstance(model, EmbeddingModel), None
+    if not embeds:
         head = Head(classes=told_apart(model.classes), record={"reading": "logits"})
-        if neighbours:
-            assert isinstance(name, Spec)  # of two models nothing is asked both ways
-            assert isinstance(pair, QuantizedPair)
-            pair.encoder, head = before_head(name, model, pair)
+        if neighbours and isinstance(pair, QuantizedPair):
+            pair.encoder, head = before_head(name.model, model, pair)
+    role = "document" if embeds else "input"
 
     def inputs(part: Labelled) -> Inputs:
         return Inputs(
-            role="document" if isinstance(model, EmbeddingModel) else "input",
+            role=role,
             ids=part.ids,
             items=part.inputs,
             digest={"contents": digest_of(contents_of(part.inputs))},
-            lengths=np.array([len(one) for one in part.inputs], dtype=np.int64) if dataset.kind == "text" else None,
+            lengths=np.array([len(text) for text in part.inputs], dtype=np.int64) if dataset.kind == "text" else None,
         )
 
     train = None if dataset.train is None else inputs(dataset.train)
-    given = train if texts is None else text_inputs(texts, role="document" if head is None else "input")
+    calibration = train if texts is None else text_inputs(texts, role=role)
     return Classes(
         inputs=inputs(dataset.test),
         split=dataset.split,
         head=head,
         train=train,
-        train_labels=() if head is not None else _probe_labels(dataset, name.model),
+        train_labels=_probe_labels(dataset, name.model) if embeds else (),
         labels=dataset.test.labels,
         what="embeddings" if head is None or head.reads_vectors else "logits",
-        calibration=() if given is None else (given,),
+        calibration=() if calibration is None else (calibration,),
         source="the train part",
         dataset=dataset.name,
     )
@@ -322,14 +285,25 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
     return labels
 
 
-def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> dict[str, Any]:
-    """What run.json says of a dataset, and of where a shortlist came from."""
-    said = _described(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
+def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
+    """What run.json says of a dataset, and of where a shortlist came from; the reading counts classes."""
+    record: dict[str, Any] = {
+        "name": dataset.name,
+        "split": dataset.split,
+        "fingerprint": dataset.fingerprint,
+        "warnings": list(dataset.warnings),
+        "path": None if dataset.path is None else str(dataset.path),
+    }
+    if isinstance(dataset, ClassificationDataset):
+        n_train = 0 if dataset.train is None else len(dataset.train.ids)
+        counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
+        return {**record, "kind": "classification", **counts}
+    record |= {"n_queries": len(dataset.query_ids), "n_documents": len(dataset.document_ids)}
     if "image" in dataset.kinds:
-        said["modalities"] = " to ".join(dataset.kinds)
+        record["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:
-        said["warnings"] += shortlist.notes
-        said["shortlist"] = dict(shortlist.record)
+        record["warnings"] += shortlist.notes
+        record["shortlist"] = dict(shortlist.record)
         if dataset.qrels:
             relevant = [
                 name in names
@@ -337,26 +311,8 @@ def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> 
                 for name, grade in dataset.qrels.get(query, {}).items()
                 if grade > 0
             ]
-            said["shortlist"] |= {"n_relevant": len(relevant), "n_relevant_found": sum(relevant)}
-    return said
-
-
-def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
-    """What run.json says of labelled inputs, but for the number of classes that are told apart."""
-    n_train = 0 if dataset.train is None else len(dataset.train.ids)
-    inputs, n_inputs = {"text": "texts", "image": "images"}[dataset.kind], len(dataset.test.ids)
-    return _described(dataset, kind="classification", inputs=inputs, n_inputs=n_inputs, n_train=n_train)
-
-
-def _described(dataset: Dataset, **more: object) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "split": dataset.split,
-        "fingerprint": dataset.fingerprint,
-        "warnings": list(dataset.warnings),
-        "path": None if dataset.path is None else str(dataset.path),
-        **more,
-    }
+            record["shortlist"] |= {"n_relevant": len(relevant), "n_relevant_found": sum(relevant)}
+    return record
 
 
 # --- Two models -----------------------------------------------------------------------------------
@@ -373,10 +329,10 @@ def _two_models(
     models: Given,
 ) -> TwoModels:
     """Both models; servers are asked before anything large is loaded."""
+    local, loaded = models
     if models == NONE:  # loaded ones may share a name
         _refuse_same(name)
-    local, loaded = models
-    source = checkpoint = None
+    checkpoint = source = None
     if loaded is None and not is_endpoint(name.candidate):
         checkpoint = find_checkpoint(name.candidate)
         refuse_missing(checkpoint)
@@ -387,13 +343,12 @@ def _two_models(
         _refuse_alone(source, revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
-    names = [one for one in (name.reference, name.candidate) if is_endpoint(one)] if models == NONE else []
-    hosts = sorted({read_endpoint(one).host for one in names})
-    reached = {one: open_endpoint(read_endpoint(one), servers, hosts=hosts, root=root) for one in names}
+    names = [model for model in (name.reference, name.candidate) if is_endpoint(model)] if models == NONE else []
+    hosts = sorted({read_endpoint(model).host for model in names})
+    reached = {model: open_endpoint(read_endpoint(model), servers, hosts=hosts, root=root) for model in names}
     if source is not None:
-        own = load_searching(name.reference, device=str(device), revision=revision, dtype=dtype)
-        assert isinstance(own, SentenceEncoder)  # others were refused
-        local = own
+        local = load_searching(name.reference, device=str(device), revision=revision, dtype=dtype)
+    assert local is None or isinstance(local, SentenceEncoder)  # others were refused
     candidate: Model | None = reached.get(name.candidate)
     if loaded is not None and local is not None:  # a server is not compared with a model in memory
         candidate = replace(loaded, notes=(*loaded.notes, *differences(local, loaded)))
@@ -403,8 +358,8 @@ def _two_models(
     prompts = (
         {role: beside.prompt(role) for role in ("query", "document")} if isinstance(beside, SentenceEncoder) else {}
     )
-    for encoder in reached.values():
-        encoder.learn(prompts, servers.prefixes)
+    for server in reached.values():
+        server.learn(prompts, servers.prefixes)
     reference: Model | None = reached.get(name.reference, local)
     assert reference is not None  # what is on no server was loaded
     assert candidate is not None
@@ -433,8 +388,8 @@ def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: s
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
-    for one in (source, candidate_source(checkpoint)):
-        check_kind(one, "classifier", revision if one is source else None)
+    check_kind(source, "classifier", revision)
+    check_kind(candidate_source(checkpoint), "classifier")
     reference = load_classifier(source, device=device, revision=revision, dtype=dtype)
     refuse_quantized([reference.module], source.name)
     candidate = load_stored_classifier(checkpoint, device=device)
@@ -442,7 +397,7 @@ def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: s
         if model.takes != kind:
             raise UnsupportedError(f"{model.source.name} takes {model.takes}s, and the data are {kind}s")
     ours, theirs = reference.classes, candidate.classes
-    if [one.casefold() for one in ours] != [one.casefold() for one in theirs]:
+    if [label.casefold() for label in ours] != [label.casefold() for label in theirs]:
         raise UnsupportedError(
             f"the classes of {name.candidate} ({some(theirs)}) are not those of {name.reference} ({some(ours)}) in the "
             "same order; expected one id2label in both config.json"
@@ -453,31 +408,31 @@ def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: s
 # --- A classifier that gives what goes into its head ----------------------------------------------
 
 
-def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
+def before_head(name: str, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
     """What goes into a classifier's head, and the head, which the pair leaves at full precision.
 
     Of a head of several layers, as RoBERTa's, it is what goes into its first linear one.
     """
-    names = find_head([classifier.module])
-    module = classifier.module.get_submodule(names[0]) if len(names) == 1 else nn.Identity()
+    paths = find_head([classifier.module])
+    module = classifier.module.get_submodule(paths[0]) if len(paths) == 1 else nn.Identity()
     linears = [(path, part) for path, part in module.named_modules() if isinstance(part, nn.Linear)]
     classes = told_apart(classifier.classes)
     logits = _of_vectors(module, linears[0][1].in_features, len(classes)) if linears else None
-    if logits is None or any(part in one.modules for one in pair.layers for _, part in linears):
+    if logits is None or any(part in layer.modules for layer in pair.layers for _, part in linears):
         raise UnsupportedError(
-            f"neighbours are searched by what goes into the head; that of {name.model} "
-            f"({', '.join(names) or 'none was found'}) makes no logits of one vector an input, or {pair.scheme} "
+            f"neighbours are searched by what goes into the head; that of {name} "
+            f"({', '.join(paths) or 'none was found'}) makes no logits of one vector an input, or {pair.scheme} "
             "quantizes it. Expected an embedding model, or a "
             "classifier with such a head (ViT, timm, BERT, RoBERTa) and no +head="
         )
     path, first = linears[0]
-    record = {"reading": "logits", "head": names[0]}
+    record = {"reading": "logits", "head": paths[0]}
     head = Head(classes=classes, module=logits, record=record)
     if isinstance(module, nn.Linear):
         bias = np.zeros(first.out_features) if first.bias is None else first.bias.detach().double().cpu().numpy()
         weight = first.weight.detach().double().cpu().numpy()
         head = Head(classes=classes, linear=LinearProbe(classes=classes, weight=weight, bias=bias), record=record)
-    return replace(classifier, before=(".".join(filter(None, (names[0], path))), first)), head
+    return replace(classifier, before=(".".join(filter(None, (paths[0], path))), first)), head
 
 
 def _of_vectors(module: nn.Module, dim: int, n_classes: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -485,9 +440,9 @@ def _of_vectors(module: nn.Module, dim: int, n_classes: int) -> Callable[[torch.
     like = next(module.parameters())
 
     def logits(vectors: torch.Tensor, *, tokens: bool) -> torch.Tensor:
-        given = vectors.to(like)
-        found: torch.Tensor = module(given[:, None] if tokens else given)
-        return found
+        vectors = vectors.to(like)
+        scores: torch.Tensor = module(vectors[:, None] if tokens else vectors)
+        return scores
 
     for tokens in (False, True):
         try:

@@ -25,16 +25,18 @@ from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import Sample, draw_sample
+from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.model import EmbeddingModel
+from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.heads import quantizable_layers
-from quantdrift.engine.inputs import Inputs, Model
+from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
-from quantdrift.engine.stages import VectorStage
-from quantdrift.engine.stages.of_scheme import model_stages, options_under_layers, vector_stages
+from quantdrift.engine.stages import VectorStage, model_stages, options_under_layers, vector_stages
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
@@ -43,6 +45,8 @@ from quantdrift.stages import STAGES
 from quantdrift.stages.weights import POSSIBLE_BITS
 
 Arm = Literal["reference", "candidate"]
+Model = EmbeddingModel | Classifier | EndpointEncoder
+"""One of two models: local, stored by somebody else, or on a server."""
 
 
 class QuantizedPair:
@@ -119,6 +123,21 @@ class QuantizedPair:
             self.choose(widths, by=stored)
 
     @property
+    def models(self) -> tuple[Any, ...]:
+        """What answers, in either arm."""
+        return (self.encoder,)
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the model compares embeddings."""
+        similarity: Similarity = self.encoder.similarity
+        return similarity
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where the model came from, as JSON values."""
+        return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
+
+    @property
     def query_only(self) -> bool:
         """Whether the index stays at the reference."""
         return self.scheme.query_only
@@ -148,9 +167,9 @@ class QuantizedPair:
                 more or fewer than layers.
         """
         self._at_rest("choosing widths")
-        one, n_layers = self.scheme.criterion is None, len(self.layers)
-        if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
-            several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
+        uniform, n_layers = self.scheme.criterion is None, len(self.layers)
+        if uniform or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
+            several = "layers of one width" if uniform else f"{n_layers} layers of 2 to 8 bits, or 16"
             raise UnsupportedError(f"{self.scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
         for bits in {*widths} - {*self._methods}:
             self._methods[bits] = method_at(self.scheme, bits)
@@ -232,16 +251,8 @@ class QuantizedPair:
         if sample.rows is None or len(inputs) != 1:
             raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
         seed = int(self.scheme.option("seed") or 0)
-        make = partial(
-            guide_of,
-            self.encoder,
-            self.modules,
-            self.layers,
-            inputs[0].part(sample.rows),
-            seed=seed,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        documents = inputs[0].part(sample.rows)
+        make = partial(guide_of, self, documents, seed=seed, batch_size=batch_size, progress=progress)
         if sample.key is None:
             return replace(sample, guide=make)
         key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
@@ -283,17 +294,7 @@ class QuantizedPair:
         self._made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            self._made = make_layers(
-                self.modules,
-                self.layers,
-                self.scheme,
-                methods,
-                widths,
-                sample=sample,
-                of=of,
-                root=root,
-                progress=progress,
-            )
+            self._made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -328,7 +329,7 @@ class QuantizedPair:
 
     @property
     def batch_size(self) -> int | None:
-        """That of the candidate, where it is another than the reference's."""
+        """Batch size of the candidate; None where it is the reference's."""
         return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
@@ -374,7 +375,7 @@ class QuantizedPair:
         return {} if self._made is None else self._made.ranges()
 
     def _quantizers(self) -> list[LayerQuantizer]:
-        return [one for one in self._methods.values() if one is not None]
+        return [method for method in self._methods.values() if method is not None]
 
     def _chosen(self) -> list[int]:
         """The width of every layer."""
@@ -392,7 +393,7 @@ class QuantizedPair:
             self.layers,
             self._chosen() if widths is None else widths,
             group_size=self.scheme.group_size,
-            zero_points=any(one.has_zero_points for one in self._quantizers()),
+            zero_points=any(method.has_zero_points for method in self._quantizers()),
             beside=[stored for stage in self.stages.values() for stored in stage.bits()],
         )
 
@@ -429,6 +430,15 @@ class TwoModels:
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
         self._linears = find_linears(reference.modules)
         self._reached: set[str] = set()
+
+    @property
+    def models(self) -> tuple[Model, Model]:
+        """What answers, in either arm."""
+        return self.reference, self.candidate_model
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where both models came from, as JSON values."""
+        return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -489,8 +499,7 @@ class TwoModels:
 
     def bits(self) -> BitsReport | None:
         """Bits per weight of the candidate; None where they are not known."""
-        found: BitsReport | None = self.candidate_model.bits()
-        return found
+        return self.candidate_model.bits()
 
     def describe(self) -> dict[str, Any]:
         """What a run records of the candidate, as JSON values."""

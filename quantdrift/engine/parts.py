@@ -98,7 +98,7 @@ LEAST = 3
 
 
 def neighbours_of(opened: Opened) -> Opened:
-    """Of labelled data opened for neighbours: every input as a search among the others, by cosine.
+    """Labelled data opened for neighbours, read as a search of every input among the others, by cosine.
 
     Raises:
         DataError: there are fewer than LEAST inputs.

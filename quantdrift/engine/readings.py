@@ -17,13 +17,14 @@ from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.data.labelled import match_labels
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
-from quantdrift.engine.sensitivity.problem import Searched, draw_queries
+from quantdrift.engine.sensitivity.problem import GapProblem, classification_problem, draw_queries, retrieval_problem
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
@@ -55,16 +56,28 @@ class Search(Reading):
         """Queries, and documents where they are others."""
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
-    @property
-    def searched(self) -> Searched:
-        """What criteria look at."""
-        return Searched(
-            queries=self.queries, documents=self.sides[-1], similarity=self.similarity, excluded=self.excluded
+    def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
+        """The gaps that layers are measured on, of the queries at the positions `chosen`."""
+        return retrieval_problem(
+            flow.pair.encoder,
+            self.queries,
+            self.sides[-1],
+            reference,
+            similarity=self.similarity,
+            chosen=chosen,
+            batch_size=flow.settings.batch_size,
+            n_contenders=n_contenders,
+            excluded=self.excluded,
+            query_only=flow.pair.query_only,
         )
 
     def ready(self, flow: Flow) -> Search:
-        """With names, and the similarity for the record; nothing to rank is refused."""
-        del flow
+        """Add names, and the similarity for the record; refuse what has nothing to rank, or no index of a part."""
+        if self.rows is not None and flow.pair.vector_stages:
+            raise UnsupportedError(
+                "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
+                "these stages out"
+            )
         ids, item_ids = self.queries.ids, self.sides[-1].ids
         if not len(ids) or not len(item_ids):
             got = f"{len(ids)} queries and {len(item_ids)} documents"
@@ -83,35 +96,14 @@ class Search(Reading):
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _Some(first, self.rows)
             second = first if shared else _Some(second, self.rows)
+        how: Any = {"similarity": self.similarity, "k": flow.settings.k, "excluded": excluded}
+        queries, low_queries = reference[0], candidate[0]
         if stages := flow.pair.vector_stages:
-            if self.rows is not None:
-                raise UnsupportedError(
-                    "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
-                    "these stages out"
-                )
-            with flow.stage("scoring", "indexing and scoring", len(reference[0])) as tell:
-                return score_deployed(
-                    stages,
-                    (reference[0], first),
-                    (candidate[0], second),
-                    similarity=self.similarity,
-                    k=flow.settings.k,
-                    excluded=self.excluded,
-                    progress=tell,
-                )
-        device = flow.pair.device
+            with flow.stage("scoring", "indexing and scoring", len(queries)) as tell:
+                return score_deployed(stages, (queries, first), (low_queries, second), **how, progress=tell)
+        device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
         with flow.stage("scoring", "scoring both arms", len(first)) as tell:
-            state = score_embeddings(
-                reference[0],
-                candidate[0],
-                first,
-                second,
-                similarity=self.similarity,
-                k=flow.settings.k,
-                excluded=excluded,
-                device=device if device.type == "cuda" else "cpu",
-                progress=tell,
-            )
+            state = score_embeddings(queries, low_queries, first, second, **how, device=device, progress=tell)
         return state if self.rows is None else at_positions(state, self.rows)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
@@ -131,14 +123,12 @@ class Search(Reading):
         )
 
 
-def calibration_queries(
-    pair: QuantizedPair, queries: Inputs, held_out: Rows | None = None
-) -> tuple[list[Inputs], Rows | None]:
+def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = None) -> tuple[list[Inputs], Rows | None]:
     """The queries that a tower of their own is calibrated on, and the positions that rates are then over.
 
     A quarter is drawn, or those that are not held out; none where the scheme needs no calibration.
     """
-    if not pair.needs_calibration:
+    if not isinstance(pair, QuantizedPair) or not pair.needs_calibration:
         return [], held_out
     n = len(queries.ids)
     rows = draw_queries(n, wanted=n, seed=int(pair.scheme.option("seed") or 0), held_out=held_out)
@@ -172,7 +162,7 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """From what a model puts out to logits, the same for both arms.
+    """Makes logits of what a model puts out, the same way for both arms.
 
     Attributes:
         classes: names, by logit.
@@ -194,14 +184,14 @@ class Head:
         return self.linear is not None or self.module is not None
 
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
-        """Of outputs [n, dim]: [n, n_classes]."""
+        """Logits [n, n_classes] of outputs [n, dim]."""
         if self.module is not None:
             with torch.no_grad():
                 return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
-        """As `logits`, differentiable; of [..., dim]."""
+        """Logits of outputs [..., dim], differentiable."""
         if self.module is not None:
             return self.module(outputs)
         if self.linear is None:
@@ -243,13 +233,23 @@ class Classes(Reading):
         assert self.head is not None  # `ready` has fitted one
         return self.head
 
+    def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
+        """The gaps that layers are measured on, of the train inputs at the positions `chosen`."""
+        del reference
+        assert self.train is not None  # whoever chose them has looked
+        part, size = self.train.part(chosen), flow.settings.batch_size
+        outputs = flow.run(part, np.arange(len(chosen)), size)
+        return classification_problem(
+            flow.pair.encoder, part, outputs, logits=self.read_by.graph, batch_size=size, n_contenders=n_contenders
+        )
+
     def shown(self, side: Inputs) -> str:
-        """Of which part, and what."""
+        """The part of the data, and what the model puts out."""
         del side
         return f"{self.split} {self.what}"
 
     def ready(self, flow: Flow) -> Classes:
-        """With a head, and with labels as the head spells them; calibrating on what is evaluated is refused."""
+        """Add a head, and labels as the head spells them; refuse to calibrate on what is evaluated."""
         if not self.calibration and flow.pair.needs_calibration:
             raise DataError(
                 "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
@@ -303,10 +303,12 @@ class Classes(Reading):
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first class is the same."""
         del state, depth
-        return noise_of_logits(self.read_by.logits(once[0][rows]), self.read_by.logits(again[0]))
+        first, second = self.read_by.logits(once[0][rows]), self.read_by.logits(again[0])
+        epsilon = np.abs(first.astype(np.float64) - second).max(axis=1).astype(np.float32)
+        return Noise(flips=first.argmax(axis=1) != second.argmax(axis=1), epsilon=epsilon)
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
-        """With the candidate's confidence."""
+        """The record per input, with the candidate's confidence."""
         # not super(): a dataclass with slots is another class than this one
         return _confident(Reading.evidence(self, state, candidate, noise), self.read_by.logits(candidate[0]))
 
@@ -324,14 +326,6 @@ def evidence_of_logits(
     state = score_matrix(reference, candidate, k=depth)
     qrels = None if labels is None else _qrels(input_ids, labels)
     return _confident(assemble(state, input_ids=input_ids, item_ids=classes, qrels=qrels), candidate)
-
-
-def noise_of_logits(once: NDArray[np.float32], again: NDArray[np.float32]) -> Noise:
-    """The noise floor of two runs of one classifier, each [n_inputs, n_classes]."""
-    return Noise(
-        flips=once.argmax(axis=1) != again.argmax(axis=1),
-        epsilon=np.abs(once.astype(np.float64) - again).max(axis=1).astype(np.float32),
-    )
 
 
 def _qrels(ids: Sequence[str], labels: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -394,7 +388,7 @@ class Shortlist(Reading):
         return f"{side.role} scores"
 
     def ready(self, flow: Flow) -> Shortlist:
-        """As it is; shortlists without a document are refused."""
+        """Refuse shortlists without a document; nothing is missing otherwise."""
         del flow
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
@@ -420,39 +414,42 @@ class Shortlist(Reading):
         return noise_of_scores(first[numbers], second[places], positions)
 
     def _numbers(self, positions: Rows, rows: Rows) -> Rows:
-        """Which pairs are of these documents [n_rows, depth] of some queries; -1 where a position is."""
-        found = np.full(positions.shape, -1, dtype=np.int64)
+        """Numbers of the pairs of some queries with these documents [n_rows, depth]; -1 where a position is -1."""
+        numbers = np.full(positions.shape, -1, dtype=np.int64)
         for place, (row, wanted) in enumerate(zip(rows.tolist(), positions, strict=True)):
-            own = self.document_rows[self.starts[row] : self.starts[row + 1]]
-            found[place, wanted >= 0] = self.starts[row] + np.searchsorted(own, wanted[wanted >= 0])
-        return found
+            listed = self.document_rows[self.starts[row] : self.starts[row + 1]]
+            numbers[place, wanted >= 0] = self.starts[row] + np.searchsorted(listed, wanted[wanted >= 0])
+        return numbers
 
 
 def shortlist_of(
-    documents: Mapping[str, Sequence[str]],
-    queries: Mapping[str, str],
-    corpus: Mapping[str, str],
+    dataset: RetrievalDataset,
+    lists: Mapping[str, Sequence[str]],
     *,
     record: Mapping[str, object],
-    **more: Any,
+    texts: Sequence[str] | None = None,
 ) -> Shortlist:
-    """The reading of shortlists."""
-    names, texts = list(corpus), list(corpus.values())
-    position = {name: row for row, name in enumerate(names)}
-    rows = [np.sort(np.array([position[name] for name in own], dtype=np.int64)) for own in documents.values()]
-    together = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    owners = [name for name, own in zip(documents, rows, strict=True) for _ in own]
-    items = [(queries[query], texts[row]) for query, row in zip(owners, together.tolist(), strict=True)]
-    pair_ids = [f"{query} with {names[row]}" for query, row in zip(owners, together.tolist(), strict=True)]
+    """The reading of shortlists, query to documents; calibrated on documents of the data unless there are texts."""
+    queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
+    position = {name: row for row, name in enumerate(dataset.document_ids)}
+    rows = [np.sort(np.array([position[name] for name in names], dtype=np.int64)) for names in lists.values()]
+    pairs = [(query, row) for query, of_query in zip(lists, rows, strict=True) for row in of_query.tolist()]
+    # a document is asked for by its own first words, so that no query is used
+    asked = [(opening_of(text), text) for text in (dataset.documents if texts is None else texts)]
     return Shortlist(
-        ids=tuple(documents),
-        item_ids=names,
-        counts={"n_queries": len(documents), "n_pairs": len(together)},
-        document_rows=together,
+        ids=tuple(lists),
+        item_ids=dataset.document_ids,
+        counts={"n_queries": len(lists), "n_pairs": len(pairs)},
+        document_rows=np.concatenate([np.empty(0, dtype=np.int64), *rows]),
         starts=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        pairs=pair_inputs(items, ids=pair_ids),
+        pairs=pair_inputs(
+            [(queries[query], dataset.documents[row]) for query, row in pairs],
+            ids=[f"{query} with {dataset.document_ids[row]}" for query, row in pairs],
+        ),
         record=record,
-        **more,
+        calibration=(pair_inputs(asked),),
+        qrels=dataset.qrels or None,
+        dataset=dataset.name,
     )
 
 
@@ -465,11 +462,6 @@ def pair_inputs(pairs: Sequence[tuple[str, str]], *, ids: Sequence[str] | None =
         digest={"pairs": digest_of(text for pair in pairs for text in pair)},
         lengths=np.array([len(query) + len(document) for query, document in pairs], dtype=np.int64),
     )
-
-
-def asked_for(documents: Sequence[str]) -> Inputs:
-    """Documents, each asked for by its own first words: to calibrate on without using a query."""
-    return pair_inputs([(opening_of(text), text) for text in documents])
 
 
 def opening_of(text: str) -> str:

@@ -28,12 +28,12 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.opening import Opened, open_searching
+from quantdrift.engine.opening import Opened, load_pair
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.run import measured_run
-from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge
+from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge, state_of
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore, keeping, key_of
 from quantdrift.engine.workers import Scorer, Workers, threads_of
@@ -86,14 +86,14 @@ def run_shards(
     check_place(out.absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair, similarity, model = open_searching(name, device=device, revision=revision, dtype=settings.dtype)
+    pair = load_pair(name, device=device, revision=revision, dtype=settings.dtype)
     with ExitStack() as stack:
         kept = stack.enter_context(_kept_in(store.root))
         documents = _Streamed.of(dataset)
         search = ShardedSearch(
             queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
             documents=documents,
-            similarity=similarity,
+            similarity=pair.similarity,
             calibration=(documents if texts is None else text_inputs(texts),),
             qrels=dataset.qrels or None,
             dataset=dataset.name,
@@ -106,7 +106,7 @@ def run_shards(
             name=name,
             pair=pair,
             reading=search,
-            model=model,
+            model={"revision": revision, **pair.identify()},
             data={
                 "name": dataset.name,
                 "split": dataset.split,
@@ -189,7 +189,7 @@ class KeptShards:
                 raise ValueError(f"{name}: {arrays[name].dtype} of shape {arrays[name].shape}")
         if arrays["ends"].shape != (shard.n,):
             raise ValueError(f"names of {len(arrays['ends'])} documents and not of {shard.n}")
-        return ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
+        return state_of(*(torch.from_numpy(arrays[name]) for name in FIELDS))
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep what a worker gave."""
@@ -282,7 +282,7 @@ class Job:
         device, cards = self.device, torch.cuda.device_count()
         if cards > 1 and device in {None, "cuda"}:
             device = f"cuda:{number % cards}"
-        pair, *_ = open_searching(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
+        pair = load_pair(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here = (pair.fingerprint, dict(pair.runtime))

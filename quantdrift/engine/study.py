@@ -13,11 +13,10 @@ from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.shards import ShardedDataset
-from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_loaded
+from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_pair
 from quantdrift.engine.parts import neighbours_of, part_of
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
@@ -27,7 +26,6 @@ from quantdrift.engine.shards import run_shards
 from quantdrift.engine.store import EmbeddingStore, digest_of
 from quantdrift.engine.workers import Workers
 from quantdrift.finished.shortlist import Shortlist
-from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Spec, chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
 from quantdrift.study.plan import Cell, DataEntry
@@ -202,7 +200,7 @@ class _Shortlists:
             own = settings_of(cell)
             model = load_searching(entry.retriever, device=cell.settings.device or self.device, dtype=own.dtype)
             _check_prompts(data, entry, model, entry.retriever)
-            opened = open_loaded(parse(f"{entry.retriever}@W8"), dataset, model, texts=None, started=now())
+            opened = open_pair(parse(f"{entry.retriever}@W8"), dataset, models=(model, None))
             settings = replace(own, k=entry.top)
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
@@ -297,7 +295,6 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     dataset = data.of(cell.data)
     check_pair(cell.spec, dataset, reranks=lists is not None)
     _check_prompts(data, cell.data, model, cell.model)
-    texts = calibration_texts(cell.spec.scheme)
     among = cell.data.neighbours
     if among and not isinstance(dataset, ClassificationDataset):
         raise UnsupportedError(f"{cell.data.called} is a search; neighbours are of labelled data. Leave neighbours out")
@@ -309,9 +306,7 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     asked, rows = cell.settings.held_out, None
     if asked is not None and isinstance(dataset, RetrievalDataset):  # of classes, criteria look at the train part only
         rows = hold_out([*contents_of(dataset.queries)], share=asked.share, seed=asked.seed)
-    opened = open_loaded(
-        cell.spec, dataset, model, texts=texts, shortlist=lists, started=now(), neighbours=among, held_out=rows
-    )
+    opened = open_pair(cell.spec, dataset, shortlist=lists, neighbours=among, held_out=rows, models=(model, None))
     if among:
         opened = neighbours_of(opened)
     if cell.data.sizes:

@@ -1,6 +1,6 @@
 """What a change to the model does to some queries, by embedding as few documents as that takes.
 
-A whole run embeds every document. To compare many ways of quantizing, the first documents of some queries are enough:
+A whole run embeds every document. To compare many configurations, the first documents of some queries are enough:
 the others are too far behind to come first.
 """
 
@@ -55,10 +55,10 @@ class Trial:
     def __init__(self, flow: Flow, search: Search, reference: Arms, rows: Rows, *, depth: int = DEPTH) -> None:
         self._flow, self._search = flow, search
         self._queries, documents = search.queries.part(rows), search.sides[-1]
-        own, index = np.asarray(reference[0])[rows], reference[-1]
+        queries, index = np.asarray(reference[0])[rows], reference[-1]
         state = score_embeddings(
-            own,
-            own,
+            queries,
+            queries,
             index,
             index,
             similarity=search.similarity,
@@ -70,7 +70,7 @@ class Trial:
         self._documents, self._known = documents.part(self._pool), np.asarray(index)[self._pool]
         # a place in the pool; documents in it keep their order, by which ties break
         self._ranks = np.where(positions >= 0, np.searchsorted(self._pool, positions), -1)
-        self._gaps = self._gaps_of(own, self._known)
+        self._gaps = self._gaps_of(queries, self._known)
 
     def __len__(self) -> int:
         """How many queries."""
@@ -104,13 +104,13 @@ class Trial:
         return Changes(flips=_overtaken(gaps, self._ranks), shifts=shifts, embedded=embedded)
 
     def _embedded(self, side: Inputs, rows: Rows, tell: Callable[[int], None]) -> Vectors:
-        found = np.zeros((len(rows), self._known.shape[1]), dtype=np.float32)
+        vectors = np.zeros((len(rows), self._known.shape[1]), dtype=np.float32)
         order = side.part(rows).order()  # of similar lengths
         for at in range(0, len(order), _CHUNK):
             part = order[at : at + _CHUNK]
-            found[part] = self._flow.run(side, rows[part], self._flow.settings.batch_size)
+            vectors[part] = self._flow.run(side, rows[part], self._flow.settings.batch_size)
             tell(len(part))
-        return found
+        return vectors
 
     def _gaps_of(self, queries: Vectors, documents: Vectors) -> NDArray[np.float64]:
         """Score of the reference's first document less that of each of its first, float64 [n_queries, depth].

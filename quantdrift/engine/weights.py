@@ -42,8 +42,8 @@ def _mapped_copy(weight: Tensor) -> Tensor:
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
     os.close(handle)
     path = Path(name)
-    told = f"no room in {path.parent} to put {weight.numel():,} weights aside"
-    with refusals(told, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
+    problem = f"no room in {path.parent} to put {weight.numel():,} weights aside"
+    with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
         try:
             reserve(path, weight.numel() * weight.element_size())
             mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
@@ -62,11 +62,11 @@ def restoring(model: nn.Module) -> Iterator[None]:
     """
     modules = list(model.modules())
     configs = {id(config): config for m in modules if (config := getattr(m, "config", None)) is not None}
-    held = [vars(one) for one in (*modules, *configs.values())]
+    held = [vars(holder) for holder in (*modules, *configs.values())]
     # of hooks, parameters, buffers and submodules, which modules keep in dictionaries
     held += [inner for module in modules for inner in vars(module).values() if isinstance(inner, dict)]
     before = [(now, dict(now)) for now in held]
-    tensors = [(one, one.data) for one in (*model.parameters(), *model.buffers())]
+    tensors = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ STAGE = Stage(
     what="stored embeddings: precision and dimensions",
     kind="vectors",
     place=50,
-    work="quantdrift.engine.stages.embeddings:Embeddings",
+    work="quantdrift.engine.stages.vectors:Embeddings",
     options={
         "dim": Option(pattern="[1-9][0-9]{0,4}", values="the number of dimensions that are kept, 1 or more"),
         "emb": Option(

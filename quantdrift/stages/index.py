@@ -44,7 +44,7 @@ STAGE = Stage(
     what="the index that is searched",
     kind="vectors",
     place=60,
-    work="quantdrift.engine.stages.index:ApproximateIndex",
+    work="quantdrift.engine.stages.vectors:ApproximateIndex",
     options={
         "index": Option(
             pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",

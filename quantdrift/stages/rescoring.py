@@ -22,7 +22,7 @@ STAGE = Stage(
     what="what codes have found, scored again",
     kind="vectors",
     place=70,
-    work="quantdrift.engine.stages.rescoring:Rescoring",
+    work="quantdrift.engine.stages.vectors:Rescoring",
     options={
         "rescore": Option(
             pattern="[1-9][0-9]{0,3}", values="how many times more documents are looked at than are wanted, 1 or more"

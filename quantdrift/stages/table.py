@@ -17,7 +17,7 @@ STAGE = Stage(
     kind="model",
     place=20,
     work="quantdrift.engine.stages.table:Table",
-    options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding table")},
+    options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding matrix")},
     under_layers=True,
     tried=({"table": "8"},),
     formats=("safetensors",),

@@ -10,9 +10,8 @@ MIN_BITS, MAX_BITS = 2, 8
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
-_LIBRARIES = list(
-    dict.fromkeys(each.name for one in QUANTIZERS.values() if "backend" in one.options for each in one.packages)
-)
+_WITH_BACKENDS = [quantizer for quantizer in QUANTIZERS.values() if "backend" in quantizer.options]
+_LIBRARIES = list(dict.fromkeys(package.name for quantizer in _WITH_BACKENDS for package in quantizer.packages))
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
     "allocation": Option(values="a file of quantdrift allocate"),

@@ -20,7 +20,6 @@ from quantdrift.data.labelled import load_task, searched
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
-from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, with_graph
 from quantdrift.engine.sensitivity.problem import CachedArrays, Setting, retrieval_problem
@@ -84,8 +83,10 @@ def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -
         progress=Silent(),
         problem=retrieval_problem(
             encoder,
-            Search(queries=queries, documents=documents, similarity=Similarity.COSINE),
+            queries,
+            documents,
             reference,
+            similarity=Similarity.COSINE,
             chosen=np.arange(N_QUERIES),
             batch_size=BATCH,
         ),

@@ -20,10 +20,9 @@ from quantdrift.base.progress import Silent
 from quantdrift.data.labelled import load_task, searched
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.opening import load_model, open_loaded
+from quantdrift.engine.opening import load_model, open_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.study import run_cells
-from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import parse
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
@@ -76,7 +75,7 @@ def bare(data: Path, schemes: Sequence[str]) -> None:
     """The reference by sentence-transformers; then every candidate, quantized by us, likewise."""
     dataset, model = read_beir_folder(data), load_model("minilm", None)
     for number, scheme in enumerate(schemes):
-        opened = open_loaded(parse(f"minilm@{scheme}"), dataset, model, texts=None, started=now())
+        opened = open_pair(parse(f"minilm@{scheme}"), dataset, models=(model, None))
         pair = opened.quantized
         encode = partial(pair.encoder.model.encode, batch_size=32, show_progress_bar=False)
         if not number:

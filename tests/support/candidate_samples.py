@@ -27,7 +27,7 @@ TEXTS = ["the drag of the wing", "heat", "shock wave of the boundary layer flow 
 HIDDEN, WIDTH = 192, 320  # a second group of 128 is half a group, a third one of 320 as well
 
 
-def tokenizer(words: Sequence[str] = WORDS, longest: int = 48) -> PreTrainedTokenizerFast:
+def tokenizer(words: Sequence[str] = WORDS, longest: int = 48, **options: Any) -> PreTrainedTokenizerFast:
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
     vocabulary = {word: number for number, word in enumerate((*special, *words))}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -35,7 +35,7 @@ def tokenizer(words: Sequence[str] = WORDS, longest: int = 48) -> PreTrainedToke
     core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = ("pad_token", "unk_token", "cls_token", "sep_token")
     given = dict(zip(names, special, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=core, **given, model_max_length=longest)
+    return PreTrainedTokenizerFast(tokenizer_object=core, **given, model_max_length=longest, **options)
 
 
 def bert(**sizes: Any) -> BertConfig:

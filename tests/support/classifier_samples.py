@@ -8,24 +8,27 @@ import numpy as np
 import torch
 import transformers as hf
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 from quantdrift.checkpoints.classifier_config import is_classifier
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from support import candidate_samples
 
 CPU = torch.device("cpu")
 LABELS = {0: "sport", 1: "law", 2: "art"}
 WORDS = ("the", "a", "court", "ruled", "goal", "scored", "painter", "of", "museum", "match", "red")
-SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 POSITIONS = 24
 IMAGE = 32
 
 
+def tokenizer() -> Any:
+    return candidate_samples.tokenizer(WORDS, model_input_names=["input_ids", "attention_mask"])
+
+
 def common(**more: Any) -> dict[str, Any]:
     return {
-        "vocab_size": len(SPECIAL) + len(WORDS),
+        "vocab_size": len(tokenizer()),
         **small(2),
         "max_position_embeddings": POSITIONS,
         "initializer_range": 0.5,
@@ -88,17 +91,6 @@ OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "gpt2": (lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_inner=48, **common())), ("score",)),
 }
 """Whose heads are looked at, and no more."""
-
-
-def tokenizer() -> Any:
-    vocabulary = {word: number for number, word in enumerate((*SPECIAL, *WORDS))}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    return hf.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **names)
 
 
 def processor() -> Any:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
@@ -23,14 +23,17 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.engine.stages.of_scheme import options_under_layers
+from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import saved_weights
 from quantdrift.spec.allocation import Allocation, check_fits, digest
 from quantdrift.spec.grammar import Scheme
 
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import QuantizedPair
+
 _VERSION = 3
-"""Of the calibration; a change in what it gives makes kept layers void."""
+"""Version of the calibration; another one makes cached layers void."""
 
 
 # --- layers that are kept between runs ------------------------------------------------------------
@@ -51,8 +54,8 @@ class LayerStore:
         """The layers that are there, by number."""
         if self._folder is None:
             return {}
-        found = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
-        return {number: layer for number, layer in found.items() if layer is not None}
+        layers = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
+        return {number: layer for number, layer in layers.items() if layer is not None}
 
     def write(self, number: int, layer: LayerCandidate) -> None:
         """Keep a layer; RunError if there is no space."""
@@ -148,9 +151,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
 
 
 def make_layers(
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    scheme: Scheme,
+    pair: QuantizedPair,
     methods: Sequence[LayerQuantizer | None],
     widths: Sequence[int],
     *,
@@ -161,20 +162,19 @@ def make_layers(
 ) -> MadeLayers:
     """Quantize all layers in calling order; the model's weights are as before afterwards."""
     start = time.perf_counter()
+    scheme, layers = pair.scheme, pair.layers
     fingerprint, runtime = of
-    store = LayerStore(
-        root if sample.key is not None else None,
-        key_of(
-            version=_VERSION,
-            weights=fingerprint,
-            layers=[layer.name for layer in layers],
-            scheme=[scheme.granularity, scheme.quantizer, *options_under_layers(scheme)],
-            widths=list(widths),
-            methods=[each and each.describe() for each in methods],
-            sample=sample.key,
-            runtime=dict(runtime),
-        ),
+    key = key_of(
+        version=_VERSION,
+        weights=fingerprint,
+        layers=[layer.name for layer in layers],
+        scheme=[scheme.granularity, scheme.quantizer, *options_under_layers(scheme)],
+        widths=list(widths),
+        methods=[method and method.describe() for method in methods],
+        sample=sample.key,
+        runtime=dict(runtime),
     )
+    store = LayerStore(None if sample.key is None else root, key)
     known = store.read(len(layers))
     made, held = dict(known), -1
     if len(known) < len(layers):
@@ -196,32 +196,22 @@ def make_layers(
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
         guide = None if sample.guide is None else sample.guide()
-        name, batches = f"calibrating {scheme.quantizer}, layer by layer", sample.batches
+        name = f"calibrating {scheme.quantizer}, layer by layer"
         with progress.stage(name, len(layers)) as tell, saved_weights(layers):
             tell(len(known))
+            run: Any = {"modules": pair.modules, "layers": layers, "batches": sample.batches, "done": done}
             if whole is not None:
-                later = quantize_whole_model(
-                    modules, layers, batches, quantizer=whole, fallback=fallbacks[0], done=done
-                )
+                later = quantize_whole_model(**run, quantizer=whole, fallback=fallbacks[0])
             else:
-                later = quantize_in_order(
-                    modules,
-                    layers,
-                    batches,
-                    quantizers=methods,
-                    fallbacks=fallbacks,
-                    known=known,
-                    done=done,
-                    guide=guide,
-                )
+                later = quantize_in_order(**run, quantizers=methods, fallbacks=fallbacks, known=known, guide=guide)
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}
         for number in sorted({*larger, held}, key=lambda number: number == held):
             store.write(number, made[number])
-    found = [made[number] for number in range(len(layers))]
-    _refuse_unusable(scheme, found)
+    finished = [made[number] for number in range(len(layers))]
+    _refuse_unusable(scheme, finished)
     seconds = time.perf_counter() - start
-    return MadeLayers(layers=found, sample=sample, of=of, seconds=seconds, kept=len(known))
+    return MadeLayers(layers=finished, sample=sample, of=of, seconds=seconds, kept=len(known))
 
 
 # --- widths of an allocation for the layers of a model, and what a run says of it -----------------

@@ -92,20 +92,20 @@ def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list
     """Run computations that call `wait_at`; when all wait, those at the lowest place go on."""
     passes = [ForwardPass(work) for work in works]
     try:
-        for one in passes:
-            one.start()
+        for forward in passes:
+            forward.start()
         here = passes
         while here:
-            for one in here:
-                one.advance()
-            waiting = [(one.place, one) for one in passes if one.place is not None]
+            for forward in here:
+                forward.advance()
+            waiting = [(forward.place, forward) for forward in passes if forward.place is not None]
             place = min((place for place, _ in waiting), default=0)
-            here = [one for where, one in waiting if where == place]
+            here = [forward for where, forward in waiting if where == place]
             if here:
                 make(place, here)
     finally:
-        for one in passes:
-            one.abandon()
+        for forward in passes:
+            forward.abandon()
 
 
 # --- layers, made one after another ---------------------------------------------------------------
@@ -113,7 +113,7 @@ def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCandidate:
-    """What became of one layer.
+    """Result of quantizing one layer.
 
     Attributes:
         name: of the layer.
@@ -174,19 +174,19 @@ def quantize_in_order(
 
     def make(number: int, here: Sequence[ForwardPass]) -> None:
         nonlocal shared
-        layer, one = layers[number], known.get(number)
-        if one is None:
-            inputs = [each.value for each in here if each.value is not None]
-            which = [_identity(*each) for each in inputs]
+        layer, candidate = layers[number], known.get(number)
+        if candidate is None:
+            inputs = [forward.value for forward in here if forward.value is not None]
+            which = [_identity(*layer_input) for layer_input in inputs]
             # the inputs stay alive in the passes until these go on, so an address is not used again
             if not which or shared is None or shared[0] != which:
                 shared = which, moments_of(inputs, layer.weight.shape[1], second=second)
             moments = shared[1] if guide is None else replace(shared[1], guide=guide[number])
-            one = make_layer(layer, quantizers[number], fallbacks[number], moments)
-        elif one.quantized is not None:
-            put_in_place(layer, one.quantized)
+            candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)
+        elif candidate.quantized is not None:
+            put_in_place(layer, candidate.quantized)
         made.add(number)
-        done(number, one)
+        done(number, candidate)
 
     with plain_products(modules), hooked_inputs(modules, layers, arrive):
         in_lockstep(batches, make)
@@ -201,7 +201,7 @@ def make_layer(
 ) -> LayerCandidate:
     """Quantize a layer, in place, on the moments of its input; to nearest where it needs some and there are none."""
     weight = layer.weight.detach()
-    one = LayerCandidate(
+    candidate = LayerCandidate(
         name=layer.name,
         quantized=None,
         n_tokens=moments.n_tokens,
@@ -209,7 +209,7 @@ def make_layer(
         called=bool(layer.modules and moments.n_tokens),
     )
     if method is None:
-        return one
+        return candidate
     reason = None
     if method.needs_moments and moments.n_tokens == 0:
         method, reason = fallback, NOT_REACHED if layer.modules else NOT_CALLED
@@ -221,11 +221,11 @@ def make_layer(
         error = output_error(weight, quantized.dequantize(weight.dtype), moments.second)
     put_in_place(layer, quantized)
     on_cpu = quantized.to(torch.device("cpu"))
-    return replace(one, quantized=on_cpu, output_error=error, seconds=seconds, fallback=reason)
+    return replace(candidate, quantized=on_cpu, output_error=error, seconds=seconds, fallback=reason)
 
 
 def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
-    """The same for the same input, which a change in place makes another."""
+    """Identity of an input, which a change in place makes another."""
     return (x.data_ptr(), x.shape, x.stride(), None if mask is None else mask.data_ptr(), float(x.float().sum()))
 
 

@@ -75,7 +75,9 @@ def plain_products(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Inside, nothing is fused that would hide a layer's call or product: torch's encoder layers, experts."""
     fast = torch.backends.mha.get_fastpath_enabled()
     configs = [getattr(module, "config", None) for root in modules for module in root.modules()]
-    chosen = [(one, how) for one in configs if (how := getattr(one, "_experts_implementation", None)) is not None]
+    chosen = [
+        (config, how) for config in configs if (how := getattr(config, "_experts_implementation", None)) is not None
+    ]
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         for config, _ in chosen:

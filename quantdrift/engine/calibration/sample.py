@@ -70,17 +70,17 @@ def draw_sample(
 
     `groups` are of the rows of a single kind; batches do not mix them.
     """
-    samples = [_sample(encoder, one, scheme, batch_size, groups=groups, source=source) for one in kinds]
+    samples = [_sample(encoder, side, scheme, batch_size, groups=groups, source=source) for side in kinds]
     if len(samples) == 1:
         return samples[0]
-    keys = [one.key for one in samples]
+    keys = [sample.key for sample in samples]
     known = bool(keys) and None not in keys
     return Sample(
-        batches=[batch for one in samples for batch in one.batches],
+        batches=[batch for sample in samples for batch in sample.batches],
         key={"kinds": keys} if known else None,
         record={
             **samples[0].record,
-            "n_queries": sum(one.record["n_inputs"] for one in samples[1:]),
+            "n_queries": sum(sample.record["n_inputs"] for sample in samples[1:]),
             "digest": key_of(kinds=keys) if known else None,
         },
     )
@@ -102,13 +102,13 @@ def _sample(
     size = max(batch_size, -(-len(rows) // MOST_BATCHES))
     sets = [order]
     if groups is not None:
-        own = groups[rows][order]
-        sets = [order[own == group] for group in np.unique(own)]
+        group_of = groups[rows][order]
+        sets = [order[group_of == group] for group in np.unique(group_of)]
     return Sample(
         batches=[
-            partial(encoder.encode, part.at(one[at : at + size]), part.role, size)
-            for one in sets
-            for at in range(0, len(one), size)
+            partial(encoder.encode, part.at(rows_of_group[at : at + size]), part.role, size)
+            for rows_of_group in sets
+            for at in range(0, len(rows_of_group), size)
         ],
         key=None if key is None else {"inputs": key, "batch_size": size},
         rows=rows,

@@ -97,8 +97,8 @@ class Classifier(LoadedModel):
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
 
 
-def _both_float(one: Tensor, other: Tensor) -> bool:
-    return one.is_floating_point() and other.is_floating_point()
+def _both_float(value: Tensor, other: Tensor) -> bool:
+    return value.is_floating_point() and other.is_floating_point()
 
 
 def load_classifier(
@@ -111,7 +111,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
     takes = classifier_kind(source, revision)
-    with loading(source, "classifier", reads="head", revision=revision) as told:
+    with loading(source, "classifier", reads="head", revision=revision) as remarks:
         import transformers  # noqa: PLC0415 -- takes seconds to import
 
         if takes is None:
@@ -141,30 +141,33 @@ def load_classifier(
         reader: Any = reader_of.from_pretrained(source.location, **options)
     module = module.eval().to(device)
     names = config.id2label or {}
-    classes = tuple(str(names.get(number, number)) for number in range(int(config.num_labels)))
+    one_by_one = False
     if takes == "image":
-        said = json.dumps(reader.to_dict(), sort_keys=True, default=str)
-        return Classifier(
-            module=module,
-            source=source,
-            takes="image",
-            classes=classes,
-            prepare=lambda images: dict(reader(as_pictures(images), return_tensors="pt")),
-            description="\n".join([type(reader).__name__, said, reading_digest([], [module])]),
-            notes=tuple(told.notes),
-        )
-    refuse_small_vocabulary(module, source.name, reader)
-    limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
-    how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
+        settings = json.dumps(reader.to_dict(), sort_keys=True, default=str)
+        description = "\n".join([type(reader).__name__, settings, reading_digest([], [module])])
+
+        def prepare(inputs: list[Any]) -> Mapping[str, Tensor]:
+            return dict(reader(as_pictures(inputs), return_tensors="pt"))
+
+    else:
+        refuse_small_vocabulary(module, source.name, reader)
+        limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
+        how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
+        description = f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}"
+        one_by_one = not paddable
+
+        def prepare(inputs: list[Any]) -> Mapping[str, Tensor]:
+            return dict(reader(inputs, return_tensors="pt", **how))
+
     return Classifier(
         module=module,
         source=source,
-        takes="text",
-        classes=classes,
-        prepare=lambda texts: dict(reader(texts, return_tensors="pt", **how)),
-        description=f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}",
-        one_by_one=not paddable,
-        notes=tuple(told.notes),
+        takes=takes,
+        classes=tuple(str(names.get(number, number)) for number in range(int(config.num_labels))),
+        prepare=prepare,
+        description=description,
+        one_by_one=one_by_one,
+        notes=tuple(remarks.notes),
     )
 
 

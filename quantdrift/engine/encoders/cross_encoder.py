@@ -62,14 +62,14 @@ class CrossEncoderModel:
     def encode(self, items: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
         """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1]."""
         del role
-        found = self.model.predict(
+        predicted = self.model.predict(
             [list(pair) for pair in items],
             batch_size=batch_size,
             show_progress_bar=False,
             activation_fn=nn.Identity(),
             convert_to_tensor=True,
         )
-        scores = np.asarray(found.float().cpu().numpy(), dtype=np.float32)
+        scores = np.asarray(predicted.float().cpu().numpy(), dtype=np.float32)
         if scores.shape != (len(items),):
             raise ScoreError(
                 f"expected one score per pair, shape [{len(items)}], from {self.source.name!r}; got shape "
@@ -100,7 +100,7 @@ def load_cross_encoder(
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
     are equal.
     """
-    with loading(source, "cross-encoder", reads="head", revision=revision) as told:
+    with loading(source, "cross-encoder", reads="head", revision=revision) as remarks:
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
@@ -116,7 +116,7 @@ def load_cross_encoder(
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
-    return CrossEncoderModel(model=model, source=source, notes=tuple(told.notes))
+    return CrossEncoderModel(model=model, source=source, notes=tuple(remarks.notes))
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------
@@ -132,11 +132,11 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
         n_scores = getattr(module, "num_labels", 1)
         if isinstance(n_scores, int) and n_scores > 1:
             raise UnsupportedError(_SEVERAL.format(name=f"the cross-encoder that {harness} ranks by", n=n_scores))
-    found = _with_activation(modules)
-    if found is None:
+    active = _with_activation(modules)
+    if active is None:
         yield lambda results: results
         return
-    model, activation = found
+    model, activation = active
 
     def of_query(scores: dict[str, float]) -> dict[str, float]:
         # as sentence-transformers makes them, in float32 on its device
@@ -152,8 +152,8 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
 
 def activation_of(modules: Sequence[Any]) -> str | None:
     """Name of the activation that `raw_scores` takes off; None where there is none to take off."""
-    found = _with_activation(modules)
-    return None if found is None else type(found[1]).__name__.lower()
+    active = _with_activation(modules)
+    return None if active is None else type(active[1]).__name__.lower()
 
 
 def _with_activation(modules: Sequence[Any]) -> tuple[Any, nn.Module] | None:

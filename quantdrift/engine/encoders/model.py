@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.inputs import Encoder
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
@@ -60,7 +59,7 @@ class LoadedModel:
         return {"notes": list(self.notes)}
 
 
-class EmbeddingModel(LoadedModel):
+class EmbeddingModel(LoadedModel, Encoder):
     """One that embeds queries and documents.
 
     Attributes:
@@ -77,14 +76,6 @@ class EmbeddingModel(LoadedModel):
     def takes(self) -> frozenset[str]:
         """The kinds of inputs that it embeds: "text", "image"."""
         return frozenset({"text"})
-
-    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """Embeddings of items in a role, float32 [n, dim]."""
-        raise NotImplementedError
-
-    def key(self, role: str) -> Mapping[str, Any] | None:
-        """What decides these beside weights, items and libraries, as JSON values; None keeps no embeddings."""
-        raise NotImplementedError
 
     def prompt(self, role: str) -> str:
         """What it puts before every text of a role."""

@@ -45,21 +45,21 @@ class OpenClip(InputModule):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Tokens of texts, or pixels of PIL images."""
         del kwargs
-        items = [one["text"] if isinstance(one, dict) else one for one in inputs]
+        items = [item["text"] if isinstance(item, dict) else item for item in inputs]
         if isinstance(items[0], str):
             return {TEXT: self._tokenize([f"{prompt or ''}{text}" for text in items])}
         return {IMAGE: torch.stack([self._prepare(image) for image in items])}
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """With the projection of the tower that the features are for."""
+        """Embed by the tower that the features are for, projection included."""
         del kwargs
         like = next(self.clip.parameters())
-        found = (
+        embeddings = (
             self.clip.encode_text(features[TEXT])
             if TEXT in features
             else self.clip.encode_image(features[IMAGE].to(like.dtype))
         )
-        return {**features, "sentence_embedding": found}
+        return {**features, "sentence_embedding": embeddings}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Refused: open_clip has a format of its own."""
@@ -96,9 +96,9 @@ def load_open_clip(
         MissingExtraError: open_clip is not installed.
         UnsupportedError: a revision is asked for, which open_clip does not take.
     """
-    with loading(source, revision=revision) as told:
+    with loading(source, revision=revision) as remarks:
         model = _loaded(source, device, revision, dtype)
-    return encoder_of(model.eval(), source, notes=told.notes)
+    return encoder_of(model.eval(), source, notes=remarks.notes)
 
 
 def _loaded(source: ModelSource, device: torch.device, revision: str | None, dtype: str) -> Any:

@@ -27,9 +27,9 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 
 _STATE = ("truncation", "padding")
-"""Of a tokenizer's JSON: what the last call left behind."""
+"""Parts of a tokenizer's JSON that the last call left behind."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
-"""Of a model's settings: where it came from, not what it does."""
+"""Settings of a model that say where it came from, not what it does."""
 _TOKENS = 64 << 20
 """Bytes of tokens that are remembered of a model: about 30,000 passages of 180 tokens."""
 
@@ -56,13 +56,13 @@ class Tokens:
             return
         make, rules = model.preprocess, _rules(model.tokenizer)
 
-        def preprocess(inputs: Any, prompt: str | None = None, **told: Any) -> dict[str, Any]:
+        def preprocess(inputs: Any, prompt: str | None = None, **options: Any) -> dict[str, Any]:
             if not all(isinstance(text, str) for text in inputs):
-                made: dict[str, Any] = make(inputs, prompt=prompt, **told)
+                made: dict[str, Any] = make(inputs, prompt=prompt, **options)
                 return made
             settings = (
                 prompt,
-                sorted(told.items()),
+                sorted(options.items()),
                 model.max_seq_length,
                 id(model.tokenizer),
                 *_sides(model.tokenizer),
@@ -73,7 +73,7 @@ class Tokens:
                 return {
                     name: part.long() if torch.is_tensor(part) else part for name, part in self.batches[key].items()
                 }
-            made = make(inputs, prompt=prompt, **told)
+            made = make(inputs, prompt=prompt, **options)
             self._keep(key, made)
             return made
 
@@ -85,7 +85,7 @@ class Tokens:
 
     def _keep(self, key: str, made: dict[str, Any]) -> None:
         tensors = [part for part in made.values() if torch.is_tensor(part)]
-        if any(one.dtype != torch.int64 or one.device.type != "cpu" for one in tensors):
+        if any(tensor.dtype != torch.int64 or tensor.device.type != "cpu" for tensor in tensors):
             return
         # numbers of tokens fit in half the bytes; what a model does to its own copy does not come back
         self.batches[key] = {name: part.int() if torch.is_tensor(part) else part for name, part in made.items()}
@@ -200,7 +200,7 @@ def load_encoder(
     source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
 ) -> SentenceEncoder:
     """Load a sentence-transformers model, or a saved candidate that onnxruntime runs; "auto" leaves its own dtype."""
-    with loading(source, revision=revision) as told:
+    with loading(source, revision=revision) as remarks:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
@@ -216,11 +216,11 @@ def load_encoder(
             if dtype != "auto":  # what lies behind the transformer has a type of its own
                 model.to(getattr(torch, dtype))
             if unsaid:
-                told.notes.append(
+                remarks.notes.append(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "
                     f"sentence-transformers takes {_pooling(model)} by itself"
                 )
-    return encoder_of(model.eval(), source, notes=told.notes)
+    return encoder_of(model.eval(), source, notes=remarks.notes)
 
 
 def _pooling(model: Any) -> str:
@@ -249,7 +249,7 @@ def as_pictures(images: Sequence[Any]) -> list[Any]:
     """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode."""
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
-    return [(one if isinstance(one, Image.Image) else Image.fromarray(one)).convert("RGB") for one in images]
+    return [(image if isinstance(image, Image.Image) else Image.fromarray(image)).convert("RGB") for image in images]
 
 
 def image_settings(model: Any) -> str:
@@ -267,9 +267,9 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
         with suppress(AttributeError, RuntimeError, NotImplementedError):  # a property of a model without one
             if hasattr(tokenizer := holder.tokenizer, "get_vocab"):
                 tokenizers[id(tokenizer)] = tokenizer
-    parts = [tokenizer_digest(one) for one in tokenizers.values()]
-    found: list[Any] = [getattr(module, "config", None) for root in modules for module in root.modules()]
-    for config in {id(config): config for config in found if hasattr(config, "to_dict")}.values():
+    parts = [tokenizer_digest(tokenizer) for tokenizer in tokenizers.values()]
+    configs: list[Any] = [getattr(module, "config", None) for root in modules for module in root.modules()]
+    for config in {id(config): config for config in configs if hasattr(config, "to_dict")}.values():
         settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
         parts.append(json.dumps(settings, sort_keys=True, default=str))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
@@ -317,16 +317,16 @@ def floating_dtype(encoder: SentenceEncoder) -> torch.dtype:
 
 
 def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[str]:
-    """In what two models differ beside their weights: one sentence each; they have to compare embeddings alike."""
+    """Differences of two models beside their weights, one sentence each; both have to compare embeddings alike."""
     if candidate.similarity != reference.similarity:
         raise UnsupportedError(
             f"{candidate.source.name} compares embeddings by {str(candidate.similarity)!r}, {reference.source.name} by "
             f"{str(reference.similarity)!r}; expected two models with one similarity_fn_name "
             "(config_sentence_transformers.json), as their scores have no common scale"
         )
-    one, other = encoder_parts(reference), encoder_parts(candidate)
-    found = []
-    for name in (name for name in one if one[name] != other[name]):
-        values = "" if name == "tokenizer" else f" ({one[name] or 'none'!r} and {other[name] or 'none'!r})"
-        found.append(f"reference and candidate differ in {name}{values}: what changes is not from the weights alone")
-    return found
+    ours, other = encoder_parts(reference), encoder_parts(candidate)
+    notes = []
+    for name in (name for name in ours if ours[name] != other[name]):
+        values = "" if name == "tokenizer" else f" ({ours[name] or 'none'!r} and {other[name] or 'none'!r})"
+        notes.append(f"reference and candidate differ in {name}{values}: what changes is not from the weights alone")
+    return notes

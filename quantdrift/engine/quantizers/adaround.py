@@ -218,7 +218,7 @@ class AdaRound:
         on_grid = (position - nearest).abs() <= levels * 2.0**-20
         floor = torch.where(on_grid, nearest, torch.floor(position))
         learned = []
-        blocks = (torch.tensor_split(each, len(seconds)) for each in (on_grid, nearest, position, floor, step))
+        blocks = (torch.tensor_split(matrix, len(seconds)) for matrix in (on_grid, nearest, position, floor, step))
         for second, is_on, near, at, low, size in zip(seconds, *blocks, strict=True):
             power = second.diagonal()
             # without any input there is no error to learn from, and a half would stay a half

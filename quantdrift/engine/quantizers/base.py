@@ -105,7 +105,7 @@ class QuantizedWeight:
         return weight.to(dtype)
 
     def to(self, device: torch.device) -> QuantizedWeight:
-        """The same on another device."""
+        """Move it to another device."""
         moved: dict[str, Any] = {
             part.name: value.to(device)
             for part in fields(self)
@@ -120,17 +120,15 @@ class QuantizedWeight:
 
 
 class LayerQuantizer(Protocol):
-    """A method: quantizes one weight matrix at a time, and knows no model."""
+    """A method: quantizes one weight matrix at a time, and knows no model.
 
-    @property
-    def needs_moments(self) -> bool:
-        """Whether `quantize` needs the moments of the layer's input."""
-        ...
+    Attributes:
+        needs_moments: whether `quantize` needs the moments of the layer's input.
+        has_zero_points: whether the grid has a zero point beside each scale.
+    """
 
-    @property
-    def has_zero_points(self) -> bool:
-        """Whether the grid has a zero point beside each scale."""
-        ...
+    needs_moments: bool
+    has_zero_points: bool
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix."""

@@ -172,8 +172,8 @@ class Gptq:
         order = torch.argsort(second.diagonal(), descending=True) if self.act_order else torch.arange(len(second))
         plain, in_order = replace(self, act_order=False), order.to(second.device)
         parts = []
-        for rows, own in zip(torch.tensor_split(exact, len(blocks)), blocks, strict=True):
-            ordered = own[in_order][:, in_order]
+        for rows, moment in zip(torch.tensor_split(exact, len(blocks)), blocks, strict=True):
+            ordered = moment[in_order][:, in_order]
             parts.append(plain._rounded(rows[:, in_order], ordered, moments.n_tokens))
         return replace(
             parts[0],

@@ -1,4 +1,4 @@
-"""From a scheme to the methods that make it; a method's module is loaded when it is asked for."""
+"""The methods that make a scheme; a method's module is loaded when it is asked for."""
 
 from __future__ import annotations
 

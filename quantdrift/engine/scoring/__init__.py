@@ -1,1 +1,1 @@
-"""From two arms' embeddings to what evidence is made of, in one pass over tiles."""
+"""Scoring: one pass over tiles of two arms' embeddings gives what evidence is made of."""

@@ -7,8 +7,8 @@ gives. Where there is no index the last two are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,32 +32,6 @@ _FITTED = (64, 2048)
 """Queries and documents at most, by which scores of codes are brought to the reference's scale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedState(ScoreState):
-    """The scores of both arms, and the candidate's ranking as it is returned.
-
-    Attributes:
-        exact_keys: int64 [n_queries, k], the candidate's top-K by exhaustive search of the same codes; None where no
-            index was searched.
-        told: of the deployment, for run.json.
-        notes: what a run should say.
-    """
-
-    exact_keys: Tensor | None = None
-    exact_paired: Tensor | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
-        if self.exact_keys is None or self.exact_paired is None:
-            return None
-        values = {one.name: getattr(self, one.name) for one in fields(ScoreState)}
-        return ScoreState(
-            **{**values, "candidate_keys": self.exact_keys, "candidate_paired": self.exact_paired}
-        ).candidate_top()
-
-
 def score_deployed(
     stages: Sequence[VectorStage],
     reference: tuple[Any, Any],
@@ -67,7 +41,7 @@ def score_deployed(
     k: int,
     excluded: NDArray[Any] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> DeployedState:
+) -> ScoreState:
     """Score both arms and rank as the candidate's stages do.
 
     Args:
@@ -87,7 +61,7 @@ def score_deployed(
     kept, known = (_cut(stages, both, similarity) for both in (candidate, reference))
     for stage in stages:
         kept = stage.stored(kept, known.documents.numpy())
-    indexes = [found for stage in stages if (found := stage.index(kept, similarity)) is not None]
+    indexes = [made for stage in stages if (made := stage.index(kept, similarity)) is not None]
     if len(indexes) > 1:
         raise UnsupportedError(
             "two stages of the scheme give an index each, and one is searched; leave one of them out"
@@ -109,15 +83,7 @@ def score_deployed(
         exact += [] if other is None else [other]
         if progress is not None:
             progress(len(full))
-    whole = joined(states)
-    values = {one.name: getattr(whole, one.name) for one in fields(ScoreState)}
-    more = {}
-    if exact:
-        more = {
-            f"exact_{part}": torch.cat([getattr(one, f"candidate_{part}") for one in exact])
-            for part in ("keys", "paired")
-        }
-    told = {
+    record = {
         "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
         "bytes_per_document": kept.bits / 8,
@@ -127,13 +93,14 @@ def score_deployed(
         "index": None if index is None else index.describe(),
     }
     for stage in stages:
-        told |= stage.record()
-    return DeployedState(**values, **more, told=told, notes=() if index is None else index.notes)
+        record |= stage.record()
+    notes = () if index is None else index.notes
+    return replace(joined(states), exact=joined(exact) if exact else None, told=record, notes=notes)
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
     """What an arm's embeddings are before they are coded."""
-    queries, documents = (np.asarray(each) for each in arm)
+    queries, documents = (np.asarray(side) for side in arm)
     for stage in stages:
         queries, documents = stage.vectors(queries), stage.vectors(documents)
     return Stored.plain(queries, documents, similarity)
@@ -149,19 +116,19 @@ class _Scorer:
     similarity: Similarity
     decoded: Tensor | None
 
-    def searched(self, rows: slice) -> Tensor:
-        """Scores float32 [n, n_docs] by which documents are found; of coded ones in units of the codes."""
-        queries = self.stored.queries[rows]
-        if self.index is not None and not self.index.lossless:
-            return self.index.scores(queries)
-        return self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
-
     def final(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """The scores by which documents are found, and those by which they are ranked in the end."""
-        found = self.searched(rows)
+        """The scores float32 [n, n_docs] by which documents are found, and those by which they are ranked in the end.
+
+        Scores of coded documents are in units of the codes.
+        """
+        queries = self.stored.queries[rows]
+        if self.index is None or self.index.lossless:
+            scores = self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
+        else:
+            scores = self.index.scores(queries)
         if self.decoded is None:
-            return found, found
-        return found, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
+            return scores, scores
+        return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
 
     def scale(self, queries: Tensor, documents: Tensor) -> tuple[float, float] | None:
         """Slope and offset that bring scores of codes to the reference's scale; None if they are on it.
@@ -201,14 +168,14 @@ class _Scorer:
             k: ranks to keep.
             skip: [n], a document position per query that does not count, or -1.
         """
-        found, score = self.final(rows)
+        search_scores, score = self.final(rows)
         if scale is not None:
             score = score * scale[0] + scale[1]
         state = _scored(full, score, k, skip)
         if self.index is None and self.decoded is None:
             return state, None
         depth = min(max(k, self.first), full.shape[1])
-        top = torch.from_numpy(_scored(full, found, depth, skip).candidate_top()[0])
+        top = torch.from_numpy(_scored(full, search_scores, depth, skip).candidate_top()[0])
         exact = _with_list(state, self._reordered(top, score), full, score)
         if self.index is None:
             return exact, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ _ADVISED = 39
 """Vectors for each centroid that faiss wants at least to train."""
 
 
-class Index(Protocol):
+class Index:
     """An index over the documents of one arm.
 
     Attributes:
@@ -31,39 +31,30 @@ class Index(Protocol):
         notes: what a run should say, one sentence each.
     """
 
-    lossless: bool
-    notes: tuple[str, ...]
+    lossless = True
+    notes: tuple[str, ...] = ()
 
     def search(self, queries: Tensor, k: int) -> NDArray[np.int64]:
         """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
-        ...
+        raise NotImplementedError
 
     def scores(self, queries: Tensor) -> Tensor:
-        """Scores float32 [n_queries, n_docs] of all documents by the codes that it holds; larger is nearer."""
-        ...
+        """Scores float32 [n_queries, n_docs] of all documents by the codes that it holds; larger is nearer.
+
+        Never asked of an index that is lossless.
+        """
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
-        ...
-
-
-def build(name: str, stored: Stored, *, similarity: Similarity, settings: str | None, seed: int | None) -> Index:
-    """The index that `+index=NAME` asks for, over the documents; in one thread, so that it is the same every time.
-
-    Raises:
-        UnsupportedError: there is no such index, or it cannot be made of these documents.
-        MissingExtraError: the library is not installed.
-    """
-    if name.lower().startswith("usearch"):
-        return Usearch(name, stored, similarity, settings)
-    return Faiss(name, stored, similarity, settings, seed)
+        """What run.json says of it."""
+        raise NotImplementedError
 
 
 # --- faiss ----------------------------------------------------------------------------------------
 
 
-class Faiss:
-    """An index that faiss' index_factory makes."""
+class Faiss(Index):
+    """An index that faiss' index_factory makes; UnsupportedError where it cannot be made of these documents."""
 
     def __init__(
         self, name: str, stored: Stored, similarity: Similarity, settings: str | None, seed: int | None
@@ -76,9 +67,7 @@ class Faiss:
         metric = faiss.METRIC_L2 if similarity is Similarity.EUCLIDEAN else faiss.METRIC_INNER_PRODUCT
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
             index = faiss.index_factory(dim, name, metric)
-        self._chain, self._exact = _parts(faiss, index)
-        self.notes = _told(self._exact, n, name)
-        with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            self.notes = _told(_parts(faiss, index)[1], n, name)
             for part in _inside(faiss, index):
                 _seeded(part, seed, settings)
             index.train(documents)
@@ -104,18 +93,18 @@ class Faiss:
         for transform in self._chain:
             asked = transform.apply(asked)
         with self._alone("the exhaustive search"), _all_lists(self._faiss, self._exact):
-            found, positions = self._exact.search(asked, self.n_docs)
+            values, positions = self._exact.search(asked, self.n_docs)
         if (positions < 0).any():
             raise UnsupportedError(
                 f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
                 "told from that of its search; expected another +index="
             )
-        scores = np.empty(found.shape, dtype=np.float32)
-        np.put_along_axis(scores, positions, found.astype(np.float32), axis=1)
-        told = torch.from_numpy(scores)
+        scores = np.empty(values.shape, dtype=np.float32)
+        np.put_along_axis(scores, positions, values.astype(np.float32), axis=1)
+        similarities = torch.from_numpy(scores)
         if self._exact.metric_type == self._faiss.METRIC_INNER_PRODUCT:
-            return told
-        distance = told.clamp_min(0)
+            return similarities
+        distance = similarities.clamp_min(0)
         return -distance.sqrt() if self._similarity is Similarity.EUCLIDEAN else -distance / 2
 
     def describe(self) -> dict[str, Any]:
@@ -133,8 +122,8 @@ class Faiss:
         try:
             yield
         except (RuntimeError, AssertionError, ValueError) as error:
-            told = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
-            raise UnsupportedError(f"faiss refuses {what}: {told}") from error
+            reason = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
+            raise UnsupportedError(f"faiss refuses {what}: {reason}") from error
         finally:
             self._faiss.omp_set_num_threads(before)
 
@@ -219,15 +208,12 @@ _KINDS = {None: "f32", "fp16": "f16", "bf16": "bf16", "int8": "i8", "binary": "b
 _SETTING = re.compile(r"(expansion|expansion_add)=([0-9]+)")
 
 
-class Usearch:
+class Usearch(Index):
     """A graph of usearch, over the documents as they are stored."""
-
-    lossless = True
-    notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, stored: Stored, similarity: Similarity, settings: str | None) -> None:
         match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", name, re.IGNORECASE)
-        known = [_SETTING.fullmatch(each) for each in settings.split(",")] if settings else []
+        known = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
         if match is None or not all(known):
             raise UnsupportedError(
                 "usearch is written +index=usearch, or with its connectivity, +index=usearch32, and set by "
@@ -239,7 +225,7 @@ class Usearch:
         with extras_named(needed_for=f"+index={name}"):
             from usearch.index import Index as Graph  # noqa: PLC0415 -- an optional extra
         self._told = {"name": name, "search": settings}
-        given = {each[1]: int(each[2]) for each in known if each}
+        given = {match_[1]: int(match_[2]) for match_ in known if match_}
         self._bits = stored.precision in BITS
         self._bytes = stored.precision == "int8"
         similar = "l2sq" if similarity is Similarity.EUCLIDEAN else "ip"
@@ -261,14 +247,10 @@ class Usearch:
 
     def search(self, queries: Tensor, k: int) -> NDArray[np.int64]:
         """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
-        found = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
-        positions = np.atleast_2d(np.asarray(found.keys)).astype(np.int64)
-        counts = np.reshape(getattr(found, "counts", positions.shape[1]), (-1, 1))
+        matches = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
+        positions = np.atleast_2d(np.asarray(matches.keys)).astype(np.int64)
+        counts = np.reshape(getattr(matches, "counts", positions.shape[1]), (-1, 1))
         return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
-
-    def scores(self, queries: Tensor) -> Tensor:
-        """Never asked for: it holds the documents as they are stored."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """For run.json."""

@@ -44,7 +44,7 @@ class Stored:
     @classmethod
     def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Stored:
         """Embeddings [n, dim] at float32; normalized where they are compared by cosine."""
-        left, right = (prepare(np.asarray(each), similarity, torch.device("cpu")) for each in (queries, documents))
+        left, right = (prepare(np.asarray(side), similarity, torch.device("cpu")) for side in (queries, documents))
         return cls(similarity=similarity, queries=left, documents=right, exact_queries=left)
 
     @property
@@ -54,7 +54,7 @@ class Stored:
 
     @property
     def bits(self) -> int:
-        """Of a document."""
+        """Bits that a document takes."""
         return int(self.documents.shape[1] * BITS_OF.get(self.precision or "", 32))
 
     def rounded(self, scores: Tensor) -> Tensor:
@@ -96,14 +96,14 @@ def at_precision(plain: Stored, precision: str, calibration: Vectors) -> Stored:
             "expected fp16 or bf16, or a model of cosine or dot product"
         )
     if (half := HALVES.get(precision)) is not None:
-        halved = [each.to(half).to(torch.float32) for each in (plain.queries, plain.documents)]
-        if not all(bool(each.isfinite().all()) for each in halved):
+        halved = [side.to(half).to(torch.float32) for side in (plain.queries, plain.documents)]
+        if not all(bool(side.isfinite().all()) for side in halved):
             raise UnsupportedError(f"embeddings are too large for +emb={precision}; expected bf16, or normalized ones")
         return replace(plain, precision=precision, queries=halved[0], documents=halved[1], exact_queries=halved[0])
     ranges = None
     if precision in BYTES:
         ranges = np.vstack([calibration.min(axis=0), calibration.max(axis=0)])
-    coded = [_codes(each.numpy(), precision, ranges) for each in (plain.queries, plain.documents)]
+    coded = [_codes(side.numpy(), precision, ranges) for side in (plain.queries, plain.documents)]
     return replace(plain, precision=precision, queries=coded[0], documents=coded[1], ranges=ranges)
 
 
@@ -111,10 +111,10 @@ def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:
     """Codes as numbers; those of sentence-transformers, bit for bit."""
     from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 -- seconds, and few runs need it
 
-    found = np.asarray(quantize_embeddings(vectors, "ubinary" if precision in BITS else precision, ranges=ranges))  # type: ignore[arg-type]
+    codes = np.asarray(quantize_embeddings(vectors, "ubinary" if precision in BITS else precision, ranges=ranges))  # type: ignore[arg-type]
     if precision in BITS:
-        found = np.unpackbits(found, axis=1)[:, : vectors.shape[1]].astype(np.float32) * 2 - 1
-    return torch.from_numpy(found.astype(np.float32))
+        codes = np.unpackbits(codes, axis=1)[:, : vectors.shape[1]].astype(np.float32) * 2 - 1
+    return torch.from_numpy(codes.astype(np.float32))
 
 
 def packed(codes: Tensor) -> NDArray[np.uint8]:

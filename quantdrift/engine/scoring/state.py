@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ class ScoreState:
         delta_min: float32 [n_queries], least candidate-minus-reference score over all items.
         delta_max: float32 [n_queries], greatest candidate-minus-reference score over all items.
         n_items: int64 [n_queries], how many items were scored.
+        told: how the candidate was stored and searched, for run.json; None where that is float32 and exactly.
+        notes: what a run should say of that.
+        exact: the same scores with the candidate's ranking by exhaustive search of the same codes; None where no index
+            was searched.
     """
 
     reference_keys: Tensor
@@ -40,6 +44,9 @@ class ScoreState:
     delta_min: Tensor
     delta_max: Tensor
     n_items: Tensor
+    told: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    exact: ScoreState | None = None
 
     def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The reference's top-K as (positions, reference scores, candidate scores).
@@ -50,8 +57,12 @@ class ScoreState:
 
     def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The candidate's top-K as (positions, reference scores, candidate scores)."""
-        positions, own, paired = _as_top(self.candidate_keys, self.candidate_paired)
-        return positions, paired, own
+        positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)
+        return positions, paired, scores
+
+    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
+        return None if self.exact is None else self.exact.candidate_top()
 
 
 def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -64,7 +75,7 @@ def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], N
     )
 
 
-FIELDS = tuple(field.name for field in fields(ScoreState))
+FIELDS = tuple(field.name for field in fields(ScoreState) if field.default is MISSING)
 """Names of the arrays of a state, in order."""
 
 
@@ -83,16 +94,18 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
         for arm in ("reference", "candidate")
     ]
     low, high = torch.minimum(left.delta_min, right.delta_min), torch.maximum(left.delta_max, right.delta_max)
-    return _state(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
+    return state_of(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
 
 
-def _state(*values: Tensor) -> ScoreState:
-    return ScoreState(**dict(zip(FIELDS, values, strict=True)))
+def state_of(*values: Tensor) -> ScoreState:
+    """The state of these arrays, in the order of FIELDS."""
+    by_name: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    return ScoreState(**by_name)
 
 
 def joined(states: Sequence[ScoreState]) -> ScoreState:
     """The state of the queries of one state after another."""
-    return _state(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
+    return state_of(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
 
 
 def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
@@ -112,7 +125,7 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
     """The same state with the rows of the queries in `mask` from another state, which holds these queries alone."""
     places = mask.nonzero()[:, 0]
-    return _state(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
+    return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
 
 
 class Block:
@@ -159,4 +172,4 @@ class Block:
     def finish(self) -> ScoreState:
         """The state of everything taken in."""
         low, high = self.extremes + 0.0  # no -0.0, whose order to 0.0 is nobody's
-        return _state(*self.top.finish(), low, high, self.n_items)
+        return state_of(*self.top.finish(), low, high, self.n_items)

@@ -269,7 +269,7 @@ class _Pass:
 
 
 def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
-    """Whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
+    """Mask of queries whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
     worst = keys[:, -1]
     return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
 

@@ -140,13 +140,13 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
     places = [next(((s, number) for s, _, number in lists if 2 * repeated[s] > size[s]), None) for lists in inside]
     if not any(places):
         places = [((), number) for number in range(len(names))]
-    found = [1.0] * len(names)
+    distances = [1.0] * len(names)
     for layer, place in enumerate(places):
         if place is not None:
             depths = [number for stack, number in filter(None, places) if stack == place[0]]
             low, high = min(depths), max(depths)
-            found[layer] = abs(2 * place[1] - low - high) / (high - low) if high > low else 0.0
-    return found
+            distances[layer] = abs(2 * place[1] - low - high) / (high - low) if high > low else 0.0
+    return distances
 
 
 # --- what calibration inputs look like at every layer of the reference, from one run ----------------
@@ -181,7 +181,7 @@ def input_moments(setting: Setting) -> list[InputMoments]:
 
 
 def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
-    """Of one layer after another: tokens, sums of x^2, sums of |x|."""
+    """Tokens, sums of x^2 and sums of |x|, of one layer after another."""
     parts = [np.zeros(1 + 2 * size) for size in sizes]
 
     def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
@@ -199,7 +199,7 @@ def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
             setting.gaps.encode(batch)
             tell(len(batch))
     for layer in setting.layers:
-        if not (layer.modules and any(each[0] for each in parts)):
+        if not (layer.modules and any(part[0] for part in parts)):
             raise UnsupportedError(
                 f"the input of {layer.name} is not seen: it is no module that is called, or the model runs in another "
                 "thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
@@ -219,4 +219,4 @@ _CRITERIA: dict[str, Callable[[Setting], Array]] = {
     "random": random_losses,
 }
 _KEPT = {reconstruction_losses, sqnr_losses, activation_error_losses, activation_salience_losses}
-"""Whose losses are kept whole; of the others what takes long is, or nothing does."""
+"""Criteria whose losses are cached whole; the others cache what takes long, if anything does."""

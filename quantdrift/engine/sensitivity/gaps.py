@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from quantdrift.engine.weights import saved_weights
 _ROOM = 2 * 2**30
 """Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
 _TOLERANCE = 1e-2
-"""Of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
+"""Tolerance of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
 _INSTEAD = "use the criterion gap_exact, which needs no gradients"
 
 
@@ -122,7 +122,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
     there is room for one of them.
     """
     kept: dict[int, Tensor] = {}
-    found = np.zeros((len(setting.layers), len(setting.widths)))
+    products = np.zeros((len(setting.layers), len(setting.widths)))
     numbers: dict[Tensor, list[int]] = defaultdict(list)
     for number, layer in enumerate(setting.layers):
         for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
@@ -134,7 +134,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             return kept[number]
         errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
         made = -torch.stack(errors).flatten(1)
-        if sum(each.nbytes for each in kept.values()) + made.nbytes <= _ROOM:
+        if sum(change.nbytes for change in kept.values()) + made.nbytes <= _ROOM:
             kept[number] = made
         return made
 
@@ -144,24 +144,31 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             assert gradient is not None  # it has just arrived
             gradient = gradient if layer.expert is None else gradient[layer.expert]
             gradient = gradient.t() if layer.transposed else gradient
-            found[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
+            products[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
         parameter.grad = None
 
     def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
-        found[:] = 0.0
+        products[:] = 0.0
         torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
-        return found
+        return products
 
-    with ExitStack() as stack:
-        for parameter in (each for module in setting.modules for each in module.parameters()):
-            stack.callback(setattr, parameter, "grad", parameter.grad)
-            stack.callback(parameter.requires_grad_, parameter.requires_grad)
-            parameter.requires_grad_(parameter in numbers)
-            parameter.grad = None
+    with asking_gradients(setting.modules, numbers), ExitStack() as stack:
         for weight in numbers:
             hook = weight.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
             stack.callback(hook.remove)
         yield backward
+
+
+@contextmanager
+def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -> Iterator[None]:
+    """Inside, these parameters of the modules ask for gradients, and have none yet; afterwards all is as before."""
+    with ExitStack() as stack:
+        for parameter in (parameter for module in modules for parameter in module.parameters()):
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            stack.callback(parameter.requires_grad_, parameter.requires_grad)
+            parameter.requires_grad_(parameter in wanted)
+            parameter.grad = None
+        yield
 
 
 def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
@@ -183,8 +190,8 @@ def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> T
             as_it_is = tensor[:, : wanted.shape[1]]
             # a vector of unit length changes otherwise than the one that it is made of: never along itself
             for outputs in (as_it_is, normalize(as_it_is, dim=1)):
-                found = outputs.detach().float().cpu()
-                if found.shape == wanted.shape and (found - wanted).norm() <= _TOLERANCE * wanted.norm():
+                values = outputs.detach().float().cpu()
+                if values.shape == wanted.shape and (values - wanted).norm() <= _TOLERANCE * wanted.norm():
                     return outputs
     raise UnsupportedError(
         f"what was returned, of {wanted.shape[1]} numbers, is not among the outputs of {type(modules[0]).__name__}: "
@@ -195,7 +202,7 @@ def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> T
 @contextmanager
 def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
     """Inside, calls of the module make a graph, also those that go past its hooks, and what comes out is noted."""
-    forward, own = module.forward, module.__dict__.get("forward")
+    forward, replaced = module.forward, module.__dict__.get("forward")
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         calls.append(put_out := [])
@@ -213,12 +220,12 @@ def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
         yield
     finally:
         del module.__dict__["forward"]
-        if own is not None:
-            module.__dict__["forward"] = own
+        if replaced is not None:
+            module.__dict__["forward"] = replaced
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers anew, with every tensor changed."""
+    """Copy containers, with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

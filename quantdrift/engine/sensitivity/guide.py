@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +24,14 @@ from torch import Tensor, nn
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.engine.calibration.inputs import gram, plain_products
-from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
+from quantdrift.engine.inputs import Inputs, text_inputs
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.gaps import seeds_of, with_graph
-from quantdrift.engine.sensitivity.problem import GapProblem, search_problem
+from quantdrift.engine.sensitivity.gaps import asking_gradients, seeds_of, with_graph
+from quantdrift.engine.sensitivity.problem import GapProblem, retrieval_problem
+
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import QuantizedPair
 
 N_QUERIES = 200
 """Pseudo-queries: one backward pass for each, and for each of their first two documents."""
@@ -45,28 +48,21 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 def pseudo_queries(documents: Sequence[str], n: int, *, seed: int) -> list[str]:
     """Up to n sentences of the documents, drawn evenly; DataError where there is none of 20 to 200 characters."""
-    found = []
+    sentences = []
     for text in documents:
         parts = (part.strip() for part in _SENTENCE.split(text)[:_AMONG])
-        found += [part for part in parts if _LEAST <= len(part) <= _MOST]
-    if not found:
+        sentences += [part for part in parts if _LEAST <= len(part) <= _MOST]
+    if not sentences:
         raise DataError(
             f"guided rounding asks with sentences of the documents, of {_LEAST} to {_MOST} characters, and there is "
             "none; leave +guided out"
         )
-    chosen = np.random.default_rng([seed, 3]).permutation(len(found))[:n]
-    return [found[row] for row in np.sort(chosen)]
+    chosen = np.random.default_rng([seed, 3]).permutation(len(sentences))[:n]
+    return [sentences[row] for row in np.sort(chosen)]
 
 
 def guide_of(
-    encoder: Encoder,
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    documents: Inputs,
-    *,
-    seed: int,
-    batch_size: int,
-    progress: Progress,
+    pair: QuantizedPair, documents: Inputs, *, seed: int, batch_size: int, progress: Progress
 ) -> list[Tensor | None]:
     """The moments of every layer, float32 [n_blocks, in_features, in_features], with a mean diagonal of 1.
 
@@ -76,20 +72,31 @@ def guide_of(
         UnsupportedError: the model does not search texts, has no gradients, or is too large.
         DataError: the documents have no sentence to ask with.
     """
+    encoder = pair.encoder
     similarity = getattr(encoder, "similarity", None)
     if not isinstance(similarity, Similarity) or not all(isinstance(text, str) for text in documents.items):
         raise UnsupportedError("guided rounding follows the gaps of a search among texts; leave +guided out")
-    if (needed := 4 * sum(n_blocks(*layer.weight.shape) * layer.weight.shape[1] ** 2 for layer in layers)) > _ROOM:
+    if (needed := 4 * sum(n_blocks(*layer.weight.shape) * layer.weight.shape[1] ** 2 for layer in pair.layers)) > _ROOM:
         raise UnsupportedError(
             f"guided rounding would keep {needed / 2**30:.0f} GB of moments for this model, and {_ROOM / 2**30:.0f} "
             "are allowed; leave +guided out"
         )
-    asked = pseudo_queries(list(documents.items), N_QUERIES, seed=seed)
+    queries = text_inputs(pseudo_queries(list(documents.items), N_QUERIES, seed=seed), role="query")
+    reference = []
     with torch.inference_mode():
-        problem = search_problem(
-            encoder, text_inputs(asked, role="query"), documents, similarity=similarity, batch_size=batch_size
-        )
-    return guided_moments(modules, layers, problem, progress=progress)
+        for side in (queries, documents):
+            order = side.order()
+            reference.append(encoder.encode(side.at(order), side.role, batch_size)[np.argsort(order)])
+    problem = retrieval_problem(
+        encoder,
+        queries,
+        documents,
+        reference,
+        similarity=similarity,
+        chosen=np.arange(len(queries.ids)),
+        batch_size=batch_size,
+    )
+    return guided_moments(pair.modules, pair.layers, problem, progress=progress)
 
 
 def guided_moments(
@@ -107,10 +114,7 @@ def guided_moments(
 
     with ExitStack() as stack:
         stack.enter_context(plain_products(modules))
-        asking = {layer.parameter for layer in layers}
-        for parameter in (each for module in modules for each in module.parameters()):
-            stack.callback(parameter.requires_grad_, parameter.requires_grad)
-            parameter.requires_grad_(parameter in asking)
+        stack.enter_context(asking_gradients(modules, {layer.parameter for layer in layers}))
         for module in numbers:
             stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         seeds = seeds_of(problem)
@@ -129,14 +133,14 @@ def guided_moments(
                     )
                     for place, ((_, x, _), gradient) in enumerate(zip(seen, gradients, strict=True)):
                         if gradient is not None:
-                            known, own = weights[place], len(gaps) * _token_weights(x, gradient)
-                            weights[place] = own if known is None else known + own
+                            known, by_token = weights[place], len(gaps) * _token_weights(x, gradient)
+                            weights[place] = by_token if known is None else known + by_token
                 for (number, x, _), weight in zip(seen, weights, strict=True):
                     if weight is not None:
                         sums[number] = _added(sums[number], x, weight)
                 tell(1)
         seen.clear()
-    return [None if each is None else _scaled(each) for each in sums]
+    return [None if total is None else _scaled(total) for total in sums]
 
 
 def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
@@ -147,10 +151,10 @@ def _token_weights(x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _added(total: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
-    """With the tokens of one text, which count by these weights in every block of rows."""
+    """Add the tokens of one text, which count by these weights in every block of rows."""
     rows = x.reshape(-1, x.shape[-1]).float()
-    found = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
-    return found if total is None else total.add_(found)
+    moments = torch.stack([gram(rows * of_block.sqrt()[:, None]) for of_block in weight.T])
+    return moments if total is None else total.add_(moments)
 
 
 def n_blocks(out_features: int, in_features: int) -> int:

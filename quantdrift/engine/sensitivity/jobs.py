@@ -23,7 +23,7 @@ from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.readings import Search
-from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
+from quantdrift.engine.sensitivity.allocate import allocate_for, left_out
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
@@ -43,7 +43,7 @@ UNIFORM = [f"W{bits} throughout" for bits in range(MIN_BITS, MAX_BITS + 1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """One way to spend the bits, and what it changes.
+    """An allocation of the bits, and what it changes.
 
     Attributes:
         name: as shown.
@@ -92,7 +92,7 @@ def allocate_spec(
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     search, reference = opened.search, flow.reference(opened.search)
-    allocation, setting, chosen = allocate_for_search(flow, opened.quantized, search, reference, keep=keep)
+    allocation, setting, chosen = allocate_for(flow, opened.quantized, search, reference, keep=keep)
     allocation.write(out)  # before the check, which takes longer
     if not check:
         return allocation, []
@@ -103,7 +103,7 @@ def allocate_spec(
 def hold_contest(
     allocation: Allocation, setting: Setting, flow: Flow, search: Search, *, reference: Arms, held: NDArray[np.int64]
 ) -> list[Rival]:
-    """Round the model in every way of `rivals_of`, and count flips on the held-out queries.
+    """Round the model to the widths of each of `rivals_of`, and count flips on the held-out queries.
 
     The allocation itself comes first. The model is in the reference arm, and left so; of a pair whose query side alone
     is quantized the documents stay there.
@@ -150,13 +150,13 @@ def captured(rivals: Sequence[Rival]) -> Estimate:
     value = float(ratio(np.arange(n)[None])[0])
     if np.isnan(value):
         return undefined(f"{uniform[1].name} changes no fewer answers than {uniform[0].name}")
-    found = resampled(ratio, n, seed=0)
-    ends = (None, None) if np.isnan(found).any() else percentile_interval(found)
+    ratios = resampled(ratio, n, seed=0)
+    ends = (None, None) if np.isnan(ratios).any() else percentile_interval(ratios)
     return Estimate(value=value, low=ends[0], high=ends[1], n=n)
 
 
 def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
-    """Name to the width of every layer: the allocation itself first, then other ways to spend the same bits.
+    """Name to the width of every layer: the allocation itself first, then other allocations of the same bits.
 
     The uniform widths that the budget lies between are the last.
 
@@ -213,9 +213,7 @@ def predict_model(
     opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)
-    allocation, setting, _ = allocate_for_search(
-        flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS
-    )
+    allocation, setting, _ = allocate_for(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)
     measured = Gaps(
         gaps=setting.gaps.gaps(setting.gaps.reference_outputs()),
         contributions=contributions(setting),

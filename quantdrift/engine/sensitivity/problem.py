@@ -34,16 +34,6 @@ CONTENDERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Searched:
-    """A search: its two sides, how embeddings are compared, and per query one document that does not count, or -1."""
-
-    queries: Inputs
-    documents: Inputs
-    similarity: Similarity
-    excluded: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GapProblem:
     """Calibration inputs, their contenders in the reference, and the gaps between them.
 
@@ -74,13 +64,16 @@ class GapProblem:
         """How many rows the model sees."""
         return sum(map(len, self.batches))
 
-    def outputs(self) -> Vectors:
-        """What the model puts out for every row as it is now, float32 [n_rows, dim]."""
-        found = np.concatenate([self.encode(batch) for batch in self.batches])
-        return np.asarray(found[np.argsort(np.concatenate(self.batches))])
+    def outputs(self, tell: Callable[[int], None] = lambda _: None) -> Vectors:
+        """What the model puts out for every row as it is now, float32 [n_rows, dim]; `tell` gets the rows done."""
+        outputs = []
+        for batch in self.batches:
+            outputs.append(self.encode(batch))
+            tell(len(batch))
+        return np.asarray(np.concatenate(outputs)[np.argsort(np.concatenate(self.batches))])
 
     def reference_outputs(self) -> Vectors:
-        """Those of the reference, which the model is now if they are not known already."""
+        """Outputs of the reference, which is in place if they are not known already."""
         return self.outputs() if self.reference is None else self.reference
 
     @property
@@ -111,15 +104,15 @@ class CachedArrays:
     def get(self, name: str, measure: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
         """The array of that name; measured, and kept, where there is none or a damaged one."""
         path = None if self._folder is None else self._folder / f"{name}.npy"
-        found = self._held.get(name)
-        if found is None and path is not None:
-            found = read_cache(path, lambda content: array_in(content).copy())
-        if found is None:
-            found = measure()
+        array = self._held.get(name)
+        if array is None and path is not None:
+            array = read_cache(path, lambda content: array_in(content).copy())
+        if array is None:
+            array = measure()
             if path is not None:
-                self._write(path, found)
-        self._held[name] = found
-        return found
+                self._write(path, array)
+        self._held[name] = array
+        return array
 
     def _write(self, path: Path, array: NDArray[np.float64]) -> None:
         with keeping(path.parent), cache_file(path) as partial, partial.open("wb") as file:
@@ -181,10 +174,10 @@ def hold_out(queries: Sequence[str], *, share: float, seed: int) -> NDArray[np.i
     """
     number = {text: place for place, text in enumerate(dict.fromkeys(queries))}
     rest = np.random.default_rng([seed, 2]).permutation(len(number))[: max(1, round((1 - share) * len(number)))]
-    found = np.flatnonzero(~np.isin([number[text] for text in queries], rest)).astype(np.int64)
-    if not len(found):
+    held = np.flatnonzero(~np.isin([number[text] for text in queries], rest)).astype(np.int64)
+    if not len(held):
         raise DataError(f"expected queries to hold out and others for criteria to look at; got {len(queries)} in all")
-    return found
+    return held
 
 
 def contenders_for(n_queries: int) -> int:
@@ -194,62 +187,45 @@ def contenders_for(n_queries: int) -> int:
 
 def retrieval_problem(
     encoder: Encoder,
-    search: Searched,
+    queries: Inputs,
+    documents: Inputs,
     reference: Sequence[Vectors],
     *,
+    similarity: Similarity,
     chosen: NDArray[np.int64],
     batch_size: int,
     n_contenders: int = 1,
+    excluded: NDArray[np.int64] | None = None,
     query_only: bool = False,
 ) -> GapProblem:
-    """The gaps between the first document and those behind it, in the reference's order.
+    """The gaps between the first document and those behind it, in the order of the reference's embeddings.
 
-    Of the queries at the positions `chosen`; with `query_only` the documents stay at the reference's embeddings.
+    Of the queries at the positions `chosen`; per query of all, `excluded` is one document that does not count, or -1.
+    With `query_only` the documents stay at the reference's embeddings.
     """
-    queries, documents, similarity = search.queries, search.documents, search.similarity
-    own, index = np.asarray(reference[0])[chosen], reference[-1]
-    without = None if search.excluded is None else search.excluded[chosen]
-    state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
+    asked, index = np.asarray(reference[0])[chosen], reference[-1]
+    without = None if excluded is None else excluded[chosen]
+    state = score_embeddings(asked, asked, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
     tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
     if not valid.any():
         raise DataError("no calibration query has two documents, so there is no gap to measure")
-    rows = np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)
-    if query_only:
-        fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)])
+    sides, roles = [queries.part(chosen)], [np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)]
+    fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)]) if query_only else None
+    if fixed is None:
+        needed = np.unique(tops[tops >= 0])
+        places = len(chosen) + np.searchsorted(needed, tops)
+        sides.append(documents.part(needed))
+        roles += [np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]]
+        asked = np.concatenate([asked, np.asarray(index)[needed]])
 
-        def gap_to_index(outputs: Tensor) -> Tensor:
-            known = fixed.to(outputs)
-            return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
+    def gap(outputs: Tensor) -> Tensor:
+        if fixed is None:
+            return _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
+        known = fixed.to(outputs)
+        return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
 
-        return _problem(
-            encoder, [queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=own
-        )
-    needed = np.unique(tops[tops >= 0])
-    places = len(chosen) + np.searchsorted(needed, tops)
-    return _problem(
-        encoder,
-        [queries.part(chosen), documents.part(needed)],
-        [rows, np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]],
-        lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
-        batch_size=batch_size,
-        valid=valid,
-        reference=np.concatenate([own, np.asarray(index)[needed]]),
-    )
-
-
-def search_problem(
-    encoder: Encoder, queries: Inputs, documents: Inputs, *, similarity: Similarity, batch_size: int
-) -> GapProblem:
-    """The gaps to the runner-up of queries and documents that nothing is known of yet."""
-    reference = []
-    for side in (queries, documents):
-        order = side.order()
-        found = encoder.encode(side.at(order), side.role, batch_size)
-        reference.append(found[np.argsort(order)])
-    search = Searched(queries=queries, documents=documents, similarity=similarity)
-    chosen = np.arange(len(queries.ids))
-    return retrieval_problem(encoder, search, reference, chosen=chosen, batch_size=batch_size, n_contenders=1)
+    return _problem(encoder, sides, roles, gap, batch_size=batch_size, valid=valid, reference=asked)
 
 
 def classification_problem(
@@ -272,11 +248,11 @@ def classification_problem(
     tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
     n_contenders = tops.shape[1] - 1
 
-    def gap(found: Tensor) -> Tensor:
-        each = logits(found[:, :, 0])  # [n_inputs, n_contenders, n_classes]
-        ranked = tops.to(each.device)
-        best = each.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
-        return (best - each.gather(2, ranked[:, 1:, None]))[..., 0]
+    def gap(outputs_of_rows: Tensor) -> Tensor:
+        scored = logits(outputs_of_rows[:, :, 0])  # [n_inputs, n_contenders, n_classes]
+        ranked = tops.to(scored.device)
+        best = scored.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
+        return (best - scored.gather(2, ranked[:, 1:, None]))[..., 0]
 
     shape = (len(inputs.ids), n_contenders)
     rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)

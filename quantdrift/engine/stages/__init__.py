@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from quantdrift.stages import STAGES
+
 if TYPE_CHECKING:
     from quantdrift.engine.bits import StoredBits
     from quantdrift.engine.pair import QuantizedPair
@@ -83,3 +85,26 @@ class VectorStage:
     def record(self) -> Mapping[str, Any]:
         """What run.json says of it under "deployment", beside what is known of every deployment."""
         return {}
+
+
+# --- the stages of one scheme's candidate --------------------------------------------------------------
+
+
+def model_stages(scheme: Scheme, pair: QuantizedPair) -> dict[str, ModelStage]:
+    """The stages that change the candidate's model, by name, in order."""
+    return {
+        name: stage.make(scheme, pair)
+        for name, stage in STAGES.items()
+        if stage.work and stage.kind != "vectors" and stage.in_(scheme)
+    }
+
+
+def vector_stages(scheme: Scheme) -> tuple[VectorStage, ...]:
+    """The stages between its embeddings and what is returned, in order; none for exact search."""
+    return tuple(stage.make(scheme) for stage in STAGES.values() if stage.kind == "vectors" and stage.in_(scheme))
+
+
+def options_under_layers(scheme: Scheme) -> list[tuple[str, str]]:
+    """The options that change what linear layers are calibrated on."""
+    keys = {key for stage in STAGES.values() if stage.under_layers for key in stage.options}
+    return [option for option in scheme.options if option[0] in keys]

@@ -52,16 +52,16 @@ class Activations(ModelStage):
         return f"{self.width} {sorted(self.ranges().items())}"
 
     def record(self) -> Mapping[str, Any]:
-        """Which layers it covers."""
+        """The layers that it covers, and those that it does not."""
         covered = {*self.ranges()}
         if self.scheme.per_token:  # a layer with a fixed range was called in calibration; of the others, what ran tells
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]
-        told = {
+        record = {
             "bits": self.width,
             "scale": "token" if self.scheme.per_token else "tensor",
             "layers_covered": len(covered),
             "layers": len(names),
             "not_covered": [name for name in names if name not in covered],
         }
-        return {STAGE.part: told}
+        return {STAGE.part: record}

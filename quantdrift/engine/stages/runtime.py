@@ -37,11 +37,11 @@ class Runtime(ModelStage):
             )
 
     def key(self) -> str:
-        """All of it: the same weights are run otherwise."""
+        """All options: the same weights are run otherwise."""
         return str(sorted(self.told.items()))
 
     def record(self) -> Mapping[str, Any]:
-        """All of it."""
+        """All options."""
         return {STAGE.part: self.told}
 
     @contextmanager
@@ -73,8 +73,8 @@ def _attend(module: nn.Module, name: str) -> None:
     try:
         bodies[0].set_attn_implementation(name)  # the outermost; it tells those inside
     except (ValueError, ImportError) as error:
-        told = " ".join(str(error).split())
-        raise UnsupportedError(f"the model has no attention {name!r}: {told}; leave out +attention=") from error
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"the model has no attention {name!r}: {reason}; leave out +attention=") from error
 
 
 def _pad(encoder: Any, side: str, stack: ExitStack) -> None:

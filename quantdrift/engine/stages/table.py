@@ -1,4 +1,4 @@
-"""The token embedding tables of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
+"""The token embedding matrices of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
 _ROWS = 8192
-"""Rounded at a time: a table of a large vocabulary is the model's largest matrix."""
+"""Rows that are rounded at a time: the matrix of a large vocabulary is the model's largest matrix."""
 
 
 class Table(ModelStage):
-    """The token embedding tables of a candidate."""
+    """The token embedding matrices of a candidate."""
 
     def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
@@ -37,7 +37,7 @@ class Table(ModelStage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the tables are rounded."""
+        """Inside, the matrices are rounded."""
         with saved_weights(self.tables):
             round_tables(self.tables, self.width)
             yield
@@ -46,13 +46,13 @@ class Table(ModelStage):
         """Nothing: what it does is in the weights."""
 
     def record(self) -> Mapping[str, Any]:
-        """Bits, shapes, and what shares a table, such as the head of a language model."""
+        """Bits, shapes, and what shares a matrix, such as the head of a language model."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
-        told = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
-        return {STAGE.part: told}
+        record = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
+        return {STAGE.part: record}
 
     def bits(self) -> list[StoredBits]:
-        """Of every table, with one scale for each row."""
+        """Bits of every embedding matrix, with one scale for each row."""
         sizes = [(table.parameter, table.weight.numel(), len(table.weight)) for table in self.tables]
         return [
             StoredBits(parameter=parameter, bits=numbers * self.width + rows * SCALE_BITS)
@@ -69,24 +69,24 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
         UnsupportedError: there is none, or one has no floating-point weights in memory.
     """
     paths = {module: path for path, module in named_modules(modules)}
-    found: dict[object, LinearLayer] = {}
+    tables: dict[object, LinearLayer] = {}
     for part in list(paths):
         with suppress(NotImplementedError, AttributeError):
             table = part.get_input_embeddings()  # type: ignore[operator]  # of transformers
             if isinstance(table, nn.Embedding) and isinstance(weight := table.weight, nn.Parameter):
                 place = memory_range(weight) or id(weight)
-                found.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
-    if not found:
+                tables.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
+    if not tables:
         raise UnsupportedError(
-            f"+table= rounds the token embedding table, and {name} has none that is known: get_input_embeddings() of "
+            f"+table= rounds the token embedding matrix, and {name} has none that is known: get_input_embeddings() of "
             "no part of it gives an nn.Embedding, as that of a text model of transformers does; leave +table= out"
         )
-    refuse_unfit(list(found.values()), name)
-    return list(found.values())
+    refuse_unfit(list(tables.values()), name)
+    return list(tables.values())
 
 
 def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
-    """Paths of the modules that multiply by a table, such as a language model's head: what rounds it rounds them."""
+    """Paths of the modules that multiply by such a matrix, as a language model's head: what rounds it rounds them."""
     places = {memory_range(table.parameter) for table in tables} - {None}
     return [
         path

@@ -21,7 +21,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.inputs import Model
+from quantdrift.engine.pair import Model
 from quantdrift.engine.weights import restoring
 
 Vectors = NDArray[np.float32]

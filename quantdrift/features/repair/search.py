@@ -21,22 +21,15 @@ from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.opening import LocalModel, Opened, load_model, open_loaded
+from quantdrift.engine.opening import LocalModel, Opened, load_model, open_pair
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.sensitivity.allocate import choose_widths
-from quantdrift.engine.sensitivity.problem import (
-    CachedArrays,
-    GapProblem,
-    classification_problem,
-    hold_out,
-    retrieval_problem,
-)
+from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair.choice import (
     MORE,
@@ -52,7 +45,7 @@ from quantdrift.features.repair.choice import (
     guided_configuration,
     uniform_configurations,
 )
-from quantdrift.runs.folder import Run, now
+from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Scheme, Spec, parse
 from quantdrift.stages import STAGES, Kind
 
@@ -94,10 +87,7 @@ class Tuner:
         """A way as a pair."""
         spec = Spec(model=self.spec.model, scheme=scheme)
         check_pair(spec, self.dataset)
-        texts = calibration_texts(scheme)
-        opened = open_loaded(
-            spec, self.dataset, self.model, texts=texts, revision=self.revision, started=now(), held_out=self.held
-        )
+        opened = open_pair(spec, self.dataset, revision=self.revision, held_out=self.held, models=(self.model, None))
         flow = Flow(pair=opened.pair, settings=self.settings, store=self.store, progress=self.progress)
         reading = opened.reading.ready(flow)
         if self.held is not None:
@@ -130,20 +120,11 @@ class Tuner:
         key = (n, pair.query_only)
         if key in self._problems:
             return self._problems[key]
-        rng, size = np.random.default_rng(self.settings.seed), flow.settings.batch_size
+        rng = np.random.default_rng(self.settings.seed)
+        reference: Arms
         if isinstance(reading, Search):
             assert self.held is not None  # of a search
-            others = np.setdiff1d(np.arange(len(reading.queries.ids)), self.held)
-            chosen = np.sort(rng.permutation(others)[:n]).astype(np.int64)
-            found = retrieval_problem(
-                pair.encoder,
-                reading.searched,
-                self.reference(opened, flow),
-                chosen=chosen,
-                batch_size=size,
-                n_contenders=1,
-                query_only=pair.query_only,
-            )
+            rows, reference = np.setdiff1d(np.arange(len(reading.queries.ids)), self.held), self.reference(opened, flow)
         else:
             assert isinstance(reading, Classes)  # rerankers are refused
             if reading.train is None:
@@ -151,9 +132,9 @@ class Tuner:
                     f"ways are compared on inputs of the train part, never on those that are evaluated, and "
                     f"{reading.dataset} has no train part; add one"
                 )
-            part = reading.train.part(np.sort(rng.permutation(len(reading.train.ids))[:n]))
-            outputs = flow.run(part, np.arange(len(part.ids)), size)
-            found = classification_problem(pair.encoder, part, outputs, logits=reading.read_by.graph, batch_size=size)
+            rows, reference = np.arange(len(reading.train.ids)), ()
+        chosen = np.sort(rng.permutation(rows)[:n]).astype(np.int64)
+        found = reading.problem(flow, reference, chosen)
         self._problems[key] = found
         return found
 
@@ -189,12 +170,7 @@ class Tuner:
 
     def _gaps(self, problem: GapProblem, scheme: Scheme) -> NDArray[np.float64]:
         with self.progress.stage(f"trial: {scheme}", problem.n_rows) as tell:
-            found = []
-            for batch in problem.batches:
-                found.append(problem.encode(batch))
-                tell(len(batch))
-        outputs = np.concatenate(found)[np.argsort(np.concatenate(problem.batches))]
-        return problem.gaps(np.asarray(outputs))
+            return problem.gaps(problem.outputs(tell))
 
     def make(self, opened: Opened, flow: Flow) -> None:
         """Choose widths and calibrate, where the way needs that."""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
 from quantdrift.runs.folder import read_run
 from support import onnx_samples as samples
-from support.candidate_samples import TEXTS, tokenizer
+from support.candidate_samples import TEXTS, bert, tokenizer
 from support.command_line import cli
 
 onnx = samples.onnx
@@ -24,16 +24,8 @@ LABELS = ("sport", "law", "art")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("two") / "bert"
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=samples.VOCABULARY,
-        hidden_size=samples.HIDDEN,
-        intermediate_size=48,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        max_position_embeddings=48,
-        initializer_range=0.5,
-        id2label=dict(enumerate(LABELS)),
-    )
+    sizes = {"hidden_size": samples.HIDDEN, "intermediate_size": 48, "num_attention_heads": 2}
+    config = bert(**sizes, initializer_range=0.5, id2label=dict(enumerate(LABELS)))
     BertForSequenceClassification(config).save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path

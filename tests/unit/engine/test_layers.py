@@ -28,17 +28,6 @@ class Module(nn.Module):
         return self.run(self, *inputs)
 
 
-class Conv1D(nn.Module):
-    """As in transformers: x @ weight, weight [in, out]."""
-
-    def __init__(self, nf: int, nx: int) -> None:
-        super().__init__()
-        self.nf, self.weight = nf, nn.Parameter(torch.randn(nx, nf))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-
 def zeros(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(shape))
 
@@ -50,14 +39,6 @@ def shapes(*modules: nn.Module) -> dict[str, tuple[int, ...]]:
 def only(module: nn.Module) -> LinearLayer:
     (layer,) = find_linears([module])
     return layer
-
-
-def test_a_conv1d_is_seen_as_out_by_in_and_written_through() -> None:
-    module = Conv1D(nf=2, nx=3)
-    layer = only(nn.Sequential(module))
-    assert (tuple(layer.weight.shape), layer.modules) == ((2, 3), (module,))
-    layer.weight.copy_(torch.tensor([[1.0, 2, 3], [4, 5, 6]]))
-    assert module(torch.tensor([1.0, 0, 0])).tolist() == [1, 4]
 
 
 MADE = "its weight is made from other parameters, or in the first forward pass"

@@ -1,16 +1,14 @@
-"""Readings on a model of one layer: classes, neighbours, shortlists, and parts of a corpus."""
+"""Readings on a model of one layer: classes and shortlists; parts of a corpus are in property/, probes in cli/."""
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.readings import Classes, Head, Search, shortlist_of
-from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.engine.readings import Classes, Head, shortlist_of
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import parse_metric
-from support.small_evidence import assert_same
 from support.worlds import World
 
 N_TEST, N_TRAIN = 12, 20
@@ -41,11 +39,6 @@ def classes(one: World, head: Head | None = LOGITS, labels: list[str] | None = N
     )
 
 
-def neighbours(one: World) -> Search:
-    side = one.inputs("test")
-    return Search(queries=side, documents=None, similarity=Similarity.COSINE, excluded=np.arange(len(side.ids)))
-
-
 def test_logits_are_read_as_they_are() -> None:
     one, labels = world(), labels_of(N_TEST)
     evidence = one.measure(classes(one, labels=labels))[0].evidence
@@ -62,24 +55,6 @@ def test_logits_are_read_as_they_are() -> None:
     assert not evidence.noise.flips.any()
 
 
-def test_a_probe_is_fitted_on_the_reference_and_reads_both_arms() -> None:
-    linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
-    one, train = world(), labels_of(N_TRAIN)
-    found = one.measure(classes(one, None))[0]
-    assert one.encoded("candidate", "train") == 0
-    embeddings = one.arms("train")[0]
-    model = linear.LogisticRegression(max_iter=1000).fit(embeddings, train)
-    reference, candidate = (model.decision_function(part) for part in one.arms("test"))
-    epsilon = np.abs(candidate - reference).max(axis=1)
-    np.testing.assert_allclose(perturbation.epsilon(found.evidence), epsilon, atol=1e-4)
-    flips = reference.argmax(axis=1) != candidate.argmax(axis=1)
-    assert perturbation.flips(found.evidence).tolist() == flips.tolist()
-    assert found.evidence.judgements is None
-    probe = found.reading.record["probe"]
-    assert isinstance(probe, dict)
-    assert probe["train_accuracy"] == pytest.approx(model.score(embeddings, train))
-
-
 def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     one = world("W2A8+calib=8")
     one.measure(classes(one), noise_floor=False)
@@ -93,63 +68,20 @@ def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     assert without.measure(classes(without, train=False))[0].evidence.n_items.tolist() == [len(CLASSES)] * N_TEST
 
 
-def test_every_input_searches_the_others_and_never_itself() -> None:
-    one = world()
-    evidence = one.measure(neighbours(one), k=N_TEST)[0].evidence
-    for arm, top in zip(one.arms("test"), (evidence.reference_top, evidence.candidate_top), strict=True):
-        unit = arm / np.linalg.norm(arm, axis=1, keepdims=True)
-        cosine = unit @ unit.T
-        np.fill_diagonal(cosine, -np.inf)
-        assert [evidence.item_ids[item] for item in top.items[:, 0]] == [f"t{best}" for best in cosine.argmax(axis=1)]
-    assert set(evidence.n_items.tolist()) == {N_TEST - 1}
-    assert evidence.noise is not None
-    assert not evidence.noise.flips.any()
-
-
-N_DOCS = 2600
-"""More than two tiles hold."""
-
-
-def corpus(scheme: str) -> World:
-    """Some documents are there twice, and queries are near some, so that those tie at the top."""
-    rng = np.random.default_rng(5)
-    documents = rng.standard_normal((N_DOCS, 16)).astype(np.float32)
-    documents[1::5] = documents[rng.integers(0, N_DOCS, len(documents[1::5]))]
-    texts = {"query": torch.from_numpy(documents[1:36:5] * 2), "document": torch.from_numpy(documents)}
-    return World(scheme, texts, width=24)
-
-
-def search(one: World, rows: NDArray[np.int64] | None) -> Search:
-    return Search(
-        queries=one.inputs("query"),
-        documents=one.inputs("document"),
-        similarity=Similarity.COSINE,
-        rows=rows,
-        qrels={"q0": {"d1": 1, "elsewhere": 2}, "q3": {"d2599": 1}},
-    )
-
-
-@pytest.mark.parametrize("scheme", ["W3", "W3+query"])
-def test_the_whole_corpus_as_a_part_is_the_plain_run_bit_for_bit(scheme: str) -> None:
-    one = corpus(scheme)
-    whole = one.measure(search(one, np.arange(N_DOCS)), k=20, batch_size=64)[0].evidence
-    assert one.encoded("candidate", "document") == (0 if "query" in scheme else N_DOCS)
-    part = one.measure(search(one, np.arange(9)), k=20, batch_size=64)[0].evidence
-    assert (part.n_items[0], whole.n_items[0]) == (9, N_DOCS)
-    plain = corpus(scheme)
-    expected = plain.measure(search(plain, None), k=20, batch_size=64)[0].evidence
-    top = expected.reference_top.reference_scores
-    assert (top[:, 0] == top[:, 1]).any()  # ties are in it
-    assert_same(whole, expected)
-
-
-DOCUMENTS = {"a": "1", "b": "22", "c": "333", "d": "4444"}
-QUERIES = {"q0": "xx", "q1": "x", "q2": "xxx"}
+DATASET = RetrievalDataset(
+    name="letters",
+    split="test",
+    document_ids=("a", "b", "c", "d"),
+    documents=("1", "22", "333", "4444"),
+    query_ids=("q0", "q1", "q2"),
+    queries=("xx", "x", "xxx"),
+    qrels={},
+)
 LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
 
 
 def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs() -> None:
-    shortlist = shortlist_of(LISTS, QUERIES, DOCUMENTS, record={})
+    shortlist = shortlist_of(DATASET, LISTS, record={})
     one = world()
     once = np.array([[1], [2], [5], [1], [3], [2]], dtype=np.float32)
     low = np.array([[3], [2.5], [4], [1], [3], [4]], dtype=np.float32)

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +127,3 @@ def test_a_record_of_another_shape_is_refused_when_it_is_read(
     if "files" not in changes:
         with pytest.raises(RunError, match="is damaged"):
             write_run(tmp_path / "new", evidence=evidence, record={**RECORD, **changes})
-
-
-def test_evidence_of_another_run_is_refused(tmp_path: Path, evidence: Evidence) -> None:
-    other = replace(evidence, delta_max=evidence.delta_max + 1)
-    run, second = (
-        write_run(tmp_path / name, evidence=held, record=RECORD) for name, held in (("a", evidence), ("b", other))
-    )
-    (run.path / "evidence.parquet").write_bytes((second.path / "evidence.parquet").read_bytes())
-    with pytest.raises(RunError, match="changed since, or comes from another run"):
-        read_run(run.path).evidence()

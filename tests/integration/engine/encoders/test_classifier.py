@@ -115,7 +115,7 @@ def test_a_head_of_two_layers_reads_what_goes_into_its_first(tmp_path: Path) -> 
     """Of RoBERTa the first token, as transformers gives it."""
     classifier = loaded(tmp_path, "roberta")
     spec = Spec(model="roberta", scheme=parse_scheme("W3"))
-    before, head = before_head(spec, classifier, QuantizedPair([classifier.module], spec.scheme))
+    before, head = before_head(spec.model, classifier, QuantizedPair([classifier.module], spec.scheme))
     module: Any = classifier.module
     with torch.no_grad():
         first = module.roberta(**classifier.prepare(list(TEXTS))).last_hidden_state[:, 0]

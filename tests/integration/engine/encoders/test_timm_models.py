@@ -76,7 +76,7 @@ def test_what_a_contrast_searches_by_is_timms_own_pooled_representation(timm: An
     timm_folder(timm, tmp_path, "vit_tiny_patch16_224")
     classifier = load_classifier(resolve(str(tmp_path)), device=CPU)
     spec = Spec(model="vit", scheme=parse_scheme("W3"))
-    before, head = before_head(spec, classifier, QuantizedPair([classifier.module], spec.scheme))
+    before, head = before_head(spec.model, classifier, QuantizedPair([classifier.module], spec.scheme))
     inner: Any = classifier.module.get_submodule("timm_model")
     with torch.no_grad():
         wanted = inner.forward_head(

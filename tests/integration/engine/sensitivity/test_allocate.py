@@ -68,14 +68,6 @@ def test_runs_leave_out_what_layers_were_measured_on(quantdrift: Run) -> None:
         assert record[part] == plain[part], part
 
 
-@pytest.mark.parametrize("criterion", ["gap_exact", "depth"])
-def test_every_criterion_chooses(criterion: str, quantdrift: Run) -> None:
-    quantdrift("allocate", f"TINY@W3.5-g64+{criterion}", *DATA, "--no-check")
-    assert stored().criterion == criterion
-    assert set(stored().width_of.values()) == {3, 4}
-    assert bool(stored().input_ids) is (criterion not in {"reconstruction", "sqnr", "depth", "random"})
-
-
 def test_with_the_index_at_full_precision(quantdrift: Run) -> None:
     contest = json.loads(quantdrift("allocate", f"{GAP}+query", *DATA, "--json"))["held_out"]
     record = json.loads(quantdrift("run", "TINY@allocation.json+query", *DATA, "--json"))

@@ -9,10 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.inputs import plain_products
-from quantdrift.engine.layers import LinearLayer
-from quantdrift.engine.sensitivity.criteria import input_moments, losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.engine.weights import weights_fingerprint
@@ -112,41 +109,3 @@ def test_contributions_are_the_slopes_of_the_gaps(entry: ZooModel) -> None:
         assert off <= 3e-2 * size[number] + 1e-6, layer.name
     assert weights_fingerprint(setting.modules) == before
     assert all(parameter.requires_grad for parameter in setting.modules[0].parameters())
-
-
-NOT_CALLED = tuple(entry.name for entry in ZOO if entry.unseen)
-"""Some of their weights are no modules that are called: experts, torch's own attention."""
-DATA_FREE = ("reconstruction", "sqnr", "depth", "random")
-ON_INPUTS = ("activation_error", "activation_salience", "activation_norm")
-
-
-def measured(entry: ZooModel, model: nn.Module, batches: list[Batch]) -> Setting:
-    def encode(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return entry.run(model, batches[rows[0] // 3]).float().numpy()
-
-    return setting_of(model, encode, n=3 * len(batches), widths=(2, 3, 4), group_size=16)
-
-
-def unreached(entry: ZooModel, layer: LinearLayer) -> bool:
-    return bool(entry.unreached) and layer.name.endswith(entry.unreached)
-
-
-@every_model
-def test_every_criterion_scores_every_layer(entry: ZooModel) -> None:
-    """Layers without a token lose nothing, where activations are looked at."""
-    model = entry.make()
-    setting = measured(entry, model, entry.batches(2))
-    if entry.name in NOT_CALLED:
-        with pytest.raises(UnsupportedError, match="is not seen: it is no module"):
-            input_moments(setting)
-        return
-    n_tokens = [moments.n_tokens for moments in input_moments(setting)]
-    for name in (*DATA_FREE, *ON_INPUTS):
-        losses = losses_of(name, setting)
-        assert losses.shape == (entry.n_layers, 3)
-        for layer, tokens, at_two_bits in zip(setting.layers, n_tokens, losses[:, 0], strict=True):
-            if name != "depth":
-                assert (at_two_bits > 0) == (name in DATA_FREE or tokens > 0), (name, layer.name)
-    for layer, tokens in zip(setting.layers, n_tokens, strict=True):
-        # a router may pass over an expert, and a pooler be called though the answer does not depend on it
-        assert tokens > 0 or not layer.modules or unreached(entry, layer), layer.name

@@ -12,7 +12,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.deployed import WANTED, score_deployed
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.stages.of_scheme import vector_stages
+from quantdrift.engine.stages import vector_stages
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.metrics import measure
 from quantdrift.spec.grammar import parse_scheme

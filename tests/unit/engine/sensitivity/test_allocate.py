@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.sensitivity.allocate import Calibration, allocate
+from quantdrift.engine.sensitivity.allocate import allocate
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import parse_scheme
 from support.sensitivity import setting_of
@@ -34,14 +34,12 @@ class Branches(nn.Module):
 class World:
     def __init__(self, **strengths: float) -> None:
         self.model = Branches(**strengths)
-        problem = setting_of(self.model, torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).problem
-        assert problem is not None
-        self.inputs = Calibration(problem=problem, ids=["x", "y", "z"], dataset="toy")
+        self.problem = setting_of(self.model, torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).problem
 
     def allocate(self, scheme: str, **keep: int) -> Allocation:
         pair = QuantizedPair([self.model], parse_scheme(scheme), name="tiny")
         patterns = {f"*.{name}": width for name, width in keep.items()}
-        return allocate(pair, self.inputs, root=None, progress=Silent(), keep=patterns)[0]
+        return allocate(pair, self.problem, ids=["x", "y", "z"], root=None, progress=Silent(), keep=patterns)[0]
 
     def widths(self, scheme: str, **keep: int) -> list[int]:
         return list(self.allocate(scheme, **keep).width_of.values())

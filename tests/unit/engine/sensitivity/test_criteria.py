@@ -5,26 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.sensitivity.criteria import distances_from_the_middle, input_moments, losses_of
 from support.sensitivity import linear, setting_of
 
 ON_INPUTS = ["activation_error", "activation_salience", "activation_norm"]
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("reconstruction", 0.0625 / 2),
-        ("sqnr", 0.0625 / (3**2 + 1.25**2)),
-        ("activation_error", 10 * 0.0625),  # E[x_2^2] = (4^2 + 2^2) / 2
-        ("activation_salience", 3 * 0.0625),  # E|x_2| = (4 + 2) / 2
-        ("activation_norm", (1 + 10) / 4**3),
-    ],
-)
-def test_scores_by_hand(name: str, wanted: float) -> None:
-    """At 3 bits the grid of (3, 1.25) is -3 to 3, so Delta is (0, 0.25)."""
-    setting = setting_of(linear([3, 1.25]), torch.tensor([[1.0, -4], [-1, 2]]), widths=(3, 4))
-    assert losses_of(name, setting).tolist() == [[pytest.approx(wanted, rel=1e-6), 0]]
 
 
 class Masked(nn.Module):
@@ -79,3 +64,11 @@ def test_two_towers_are_two_stacks_and_the_number_of_a_module_counts_no_blocks()
     names = [f"{module}.layers.{block}.fc" for module in range(2) for block in range(3)]
     assert distances_from_the_middle(names, n_modules=2) == [1, 0, 1, 1, 0, 1]
     assert distances_from_the_middle(names, n_modules=1) == [1, 1, 1, 1, 1, 1]
+
+
+def test_a_weight_that_no_module_is_called_for_is_refused_where_inputs_are_looked_at() -> None:
+    """torch's attention multiplies by its projections itself."""
+    attention, x = nn.MultiheadAttention(4, 2), torch.randn(3, 4)
+    setting = setting_of(attention, lambda rows: attention(x, x, x)[0][rows].detach().numpy(), n=3)
+    with pytest.raises(UnsupportedError, match="is not seen: it is no module"):
+        input_moments(setting)

@@ -1,6 +1,5 @@
 """An allocation against its rivals on held-out queries: flips against the whole corpus, by hand."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -53,46 +52,29 @@ class World:
         self.encoded.append(side.role)
         return self.embed(self.texts[side.role][list(side.at(rows))])
 
-    def firsts(self, widths: Sequence[int], *, query_only: bool) -> NDArray[np.int64]:
-        """The first documents over the whole corpus."""
-        index = self.embed(self.texts["document"])
-        with rounded(self.setting.layers, widths, None):
-            queries = self.embed(self.texts["query"])
-            index = index if query_only else self.embed(self.texts["document"])
-        return (queries @ index.T).argmax(axis=1)
 
+def test_rivals_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rival is rounded to its widths while its flips are counted, and compared with the first."""
+    world, levels = World(), []
+    flips = {"ours": [True, False, False, False], "other": [True, True, False, True]}
 
-WIDTHS = {"ours": [4, 3, 3, 4, 16], "other": [3, 4, 4, 3, 16], "W2": [2, 2, 2, 2, 16], "none": [16] * 5}
+    def changes(name: str, *, query_only: bool) -> Any:
+        assert not query_only
+        levels.append([len(layer.weight[0].unique()) for layer in world.setting.layers])
+        return SimpleNamespace(flips=np.array(flips[name.rpartition(" ")[2]]))
 
-
-@pytest.mark.parametrize("query_only", [False, True])
-def test_flips_are_those_of_the_whole_corpus(query_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    before = [layer.weight.clone() for layer in world.setting.layers]
-    monkeypatch.setattr(module, "rivals_of", lambda *_: WIDTHS)
-    world.pair = SimpleNamespace(query_only=query_only)
+    monkeypatch.setattr(module, "rivals_of", lambda *_: {"ours": [4, 3, 3, 4, 16], "other": [2, 2, 2, 2, 16]})
+    monkeypatch.setattr(module, "Trial", lambda *_: SimpleNamespace(changes=changes))
+    world.pair = SimpleNamespace(query_only=False)
     flow: Any = world
-    rivals = hold_contest(
-        allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8)),
-        world.setting,
-        flow,
-        Search(queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT),
-        held=np.arange(24),
-        reference=(world.embed(world.texts["query"]), world.embed(world.texts["document"])),
-    )
-    assert ("document" in world.encoded) is not query_only
-    assert all(torch.equal(layer.weight, w) for layer, w in zip(world.setting.layers, before, strict=True))
-    full = world.firsts([16] * 5, query_only=query_only)
-    flips = [(world.firsts(widths, query_only=query_only) != full).mean() for widths in WIDTHS.values()]
-    assert rivals[0].flips.n == 24
-    assert [rival.name for rival in rivals] == list(WIDTHS)
-    assert [rival.flips.value for rival in rivals] == pytest.approx(flips)
-    assert flips[2] > flips[0] > flips[3] == 0  # so that what follows says something
-    assert rivals[0].difference is None
-    for rival, rate in zip(rivals[1:], flips[1:], strict=True):
-        assert rival.difference is not None
-        assert rival.difference.value == pytest.approx(rate - flips[0])
-    assert rivals[0].bits_per_weight == (4 + 3 + 3 + 4 + 16) / 5
+    allocated = allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8))
+    search = Search(queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT)
+    ours, other = hold_contest(allocated, world.setting, flow, search, held=np.arange(4), reference=())
+    assert max(levels[1][:4]) <= 3 < min(levels[1][4], *levels[0])
+    assert (ours.name, ours.flips.value, ours.flips.n, ours.difference) == ("ours", 0.25, 4, None)
+    assert ours.bits_per_weight == (4 + 3 + 3 + 4 + 16) / 5
+    assert other.difference is not None
+    assert other.difference.value == pytest.approx(0.75 - 0.25)
 
 
 def test_held_out_queries_are_others_seeded_and_128_at_most() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
@@ -24,11 +23,18 @@ def problem_of(
 ) -> GapProblem:
     """Of sides that are vectors already; rows are encoded in an order of their own."""
     vectors = {"query": np.array(queries, np.float32), "document": np.array(documents, np.float32)}
-    settings = {"chosen": np.arange(len(queries)), "batch_size": 8, "n_contenders": 4, **options}
+    settings: Any = {"chosen": np.arange(len(queries)), "batch_size": 8, "n_contenders": 4, **options}
     encoder = Rower(lambda role, rows, size: vectors[role][rows])
     sides = {role: rows_of(role, len(x), lengths=np.arange(len(x)) * 7 % 5) for role, x in vectors.items()}
-    search = Search(queries=sides["query"], documents=sides["document"], similarity=similarity, excluded=excluded)
-    return retrieval_problem(encoder, search, tuple(vectors.values()), **settings)
+    return retrieval_problem(
+        encoder,
+        sides["query"],
+        sides["document"],
+        tuple(vectors.values()),
+        similarity=similarity,
+        excluded=excluded,
+        **settings,
+    )
 
 
 QUERY = [[1.0, 0.0]]

@@ -1,0 +1,48 @@
+"""What lies between embeddings and what a search returns: stored embeddings, an index over them, and rescoring."""
+
+from __future__ import annotations
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.engine.scoring.deployed import WANTED
+from quantdrift.engine.scoring.indexes import Faiss, Index, Usearch
+from quantdrift.engine.scoring.precision import Stored, Vectors, at_precision
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.stages import VectorStage
+from quantdrift.spec.grammar import Scheme
+
+
+class Embeddings(VectorStage):
+    """The stored embeddings of a candidate: fewer dimensions, and a precision."""
+
+    def vectors(self, vectors: Vectors) -> Vectors:
+        """The leading dimensions."""
+        if (dim := self.scheme.option("dim")) is None:
+            return vectors
+        if int(dim) > (width := int(vectors.shape[1])):
+            raise UnsupportedError(f"+dim={dim} keeps more dimensions than there are; expected at most {width}")
+        return vectors[:, : int(dim)]
+
+    def stored(self, stored: Stored, calibration: Vectors) -> Stored:
+        """At a precision; bytes divide the range that each dimension has in the reference's documents."""
+        precision = self.scheme.option("emb")
+        return stored if precision is None else at_precision(stored, precision, calibration)
+
+
+class ApproximateIndex(VectorStage):
+    """The approximate index of a candidate, built over what is stored."""
+
+    def index(self, stored: Stored, similarity: Similarity) -> Index:
+        """The index that `+index=` names, built in one thread, so that it is the same every time."""
+        name, settings, seed = map(self.scheme.option, ("index", "search", "seed"))
+        assert name is not None  # else the scheme has no such stage
+        if name.lower().startswith("usearch"):
+            return Usearch(name, stored, similarity, settings)
+        return Faiss(name, stored, similarity, settings, None if seed is None else int(seed))
+
+
+class Rescoring(VectorStage):
+    """The first documents of a list, scored again with uncoded queries."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        super().__init__(scheme)
+        self.first = WANTED * int(scheme.option("rescore", ""))
