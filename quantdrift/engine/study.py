@@ -12,7 +12,7 @@ from quantdrift.base.progress import Progress
 from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.data.shards import ShardedDataset
+from quantdrift.data.streamed import StreamedDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Flow
@@ -23,9 +23,7 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
-from quantdrift.engine.shards import run_shards
 from quantdrift.engine.store import EmbeddingStore, digest_of
-from quantdrift.engine.workers import Workers
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Spec, chooses, parse
@@ -86,7 +84,7 @@ def survey(
         for group in _groups(cells):
             first = group[0][0]
             try:
-                if isinstance(whole := data.known(first.data), ShardedDataset):
+                if isinstance(whole := data.known(first.data), StreamedDataset):
                     found.append(_in_shards(group, whole))
                     continue
                 model = models.of(first, data)
@@ -101,7 +99,7 @@ def survey(
     return found
 
 
-def _in_shards(group: Sequence[Open], whole: ShardedDataset) -> Work:
+def _in_shards(group: Sequence[Open], whole: StreamedDataset) -> Work:
     """Of a corpus in shards every cell takes both arms; how long, depends on who works."""
     first, inputs = group[0][0], len(whole.query_ids) + whole.n_documents
     return Work(model=first.called, data=first.data.called, cells=len(group), inputs=inputs, passes=2.0 * len(group))
@@ -234,8 +232,7 @@ def run_cells(
     announce: Callable[[Cell], None],
     failed: Callable[[Cell, FailedCell], None],
     device: str | None = None,
-    workers: Workers | None = None,
-    keep: bool = False,
+    streaming: Mapping[str, Any] = {},
 ) -> None:
     """Measure cells and write their run folders.
 
@@ -253,10 +250,9 @@ def run_cells(
         try:
             settings, out, key = settings_of(cell), folder.place(cell.name), planned.fingerprint
             how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
-            if isinstance(whole := data.known(cell.data), ShardedDataset):
+            if isinstance(whole := data.known(cell.data), StreamedDataset):
                 _refuse_parts(cell)
-                own = cell.settings.device or device
-                run_shards(cell.spec, whole, workers=workers or Workers(), keep=keep, device=own, **how)
+                whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
             else:
                 lists = shortlists.of(cell, data)
                 measured_run(_opened(cell, models.of(cell, data), data, lists), **how)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError, nearest
 from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file
-from quantdrift.data.shards import is_url
+from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut

@@ -17,8 +17,8 @@ import pytest
 
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.shards import _ShardScorer
 from quantdrift.evidence.record import Evidence
+from quantdrift.features.shards.search import ShardScorer
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
@@ -85,17 +85,17 @@ def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: st
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[int]]:
     """Lets so many shards be scored before an error ends it; which ones were, comes back."""
-    score, done = _ShardScorer.score, list[int]()
+    score, done = ShardScorer.score, list[int]()
 
     def after(n: int | None) -> list[int]:
-        def some(self: _ShardScorer, shard: Any) -> bytes:
+        def some(self: ShardScorer, shard: Any) -> bytes:
             if n is not None and len(done) == n:
                 raise DataError("stopped here")
             done.append(shard.start)
             return score(self, shard)
 
         done.clear()
-        monkeypatch.setattr(_ShardScorer, "score", some)
+        monkeypatch.setattr(ShardScorer, "score", some)
         return done
 
     return after
@@ -151,7 +151,7 @@ def test_only_with_keep_are_embeddings_of_documents_kept(
         (["TINY@W3.5+gap"], "gap chooses widths on a corpus in memory. Choose them on a part"),
         (["TINY@W4+emb=int8"], r"leave \+emb=, \+dim= and \+index= out"),
         (["TINY vs openai:http://localhost:9/v1#m"], "a server is asked by one process"),
-        (["TINY@W4", "--engine", "slurm"], "--engine slurm is not known; expected local or ray"),
+        (["TINY@W4", "--engine", "slurm"], "'slurm' is not one of 'local', 'ray'"),
         (["TINY@W4", "--shortlist", "x"], "--shortlist is for a corpus in memory"),
     ],
 )
@@ -260,7 +260,7 @@ def expected(quantdrift: Run, corpus: Path) -> Evidence:
 
 
 LOCAL, RAY = ("--workers", "2"), ("--workers", "2", "--engine", "ray")
-ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::_Actor")}
+ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::Worker")}
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent
-from quantdrift.data import shards
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.data.shards import Documents, ShardedDataset, is_sharded, read_sharded
+from quantdrift.features.shards import corpus
+from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset, is_sharded, read_sharded
 
 Record = dict[str, object]
 
@@ -51,12 +51,12 @@ def three(folder: Path) -> Path:
 
 
 def read(folder: Path | str, size: int = 4) -> ShardedDataset:
-    return read_sharded(folder, size=size, progress=Silent())
+    return read_sharded(folder, shard=size, progress=Silent())
 
 
 def whole(dataset: ShardedDataset) -> Iterator[tuple[str, str]]:
     for shard in dataset.shards:
-        yield from zip(*shard.read(), strict=True)
+        yield from shard.read()
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 1000])
@@ -89,22 +89,21 @@ def test_the_fingerprint_is_of_the_contents(three: Path) -> None:
 def test_documents_by_position(data: st.DataObject) -> None:
     n, size = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
     rows = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
+    shards = [
+        Shard(url="x", digest="", size=1, start=start, n=min(size, n - start), row=start) for start in range(0, n, size)
+    ]
+    reads: list[int] = []
 
-    class Fake:
-        def __init__(self, start: int) -> None:
-            self.start, self.reads = start, 0
+    def texts(shard: Shard) -> list[str]:
+        reads.append(shard.start)
+        return [f"t{row}" for row in range(shard.start, shard.start + shard.n)]
 
-        def read(self) -> tuple[list[str], list[str]]:
-            self.reads += 1
-            own = range(self.start, min(n, self.start + size))
-            return [f"d{row}" for row in own], [f"t{row}" for row in own]
+    found = ByPosition(shards, texts)
 
-    made = [Fake(start) for start in range(0, n, size)]
-    names, texts = Documents(made).of(np.array(rows, dtype=np.int64))  # type: ignore[arg-type]
-
-    assert names == [f"d{row}" for row in rows]
-    assert texts == [f"t{row}" for row in rows]
-    assert all(one.reads <= 1 for one in made)
+    assert len(found) == n
+    assert [found[row] for row in sorted(rows)] == [f"t{row}" for row in sorted(rows)]
+    assert len(reads) == len(set(reads))
+    assert [found[row] for row in rows] == [f"t{row}" for row in rows]
 
 
 def test_a_url_is_read_like_a_folder(three: Path) -> None:
@@ -178,7 +177,7 @@ def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
 
 
 def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LONGEST", 1 << 20)
+    monkeypatch.setattr(corpus, "LONGEST", 1 << 20)
     monkeypatch.setattr("quantdrift.data.retrieval.LONGEST", 1 << 20)
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):

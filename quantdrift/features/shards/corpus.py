@@ -12,21 +12,22 @@ import io
 import re
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError, MissingExtraError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import LONGEST, refuse_bomb
 from quantdrift.base.text import some
 from quantdrift.data.retrieval import (
+    check_ids,
+    check_string,
     counted,
     empty,
     feed,
@@ -37,6 +38,10 @@ from quantdrift.data.retrieval import (
     refuse_long,
     text_of,
 )
+from quantdrift.data.streamed import StreamedDataset, is_url
+
+if TYPE_CHECKING:
+    from quantdrift.runs.folder import Run
 
 SHARD = 16_384
 """Documents of a shard: what a worker that is killed does again."""
@@ -44,11 +49,11 @@ LAYOUT = (
     "queries.jsonl, qrels/SPLIT.tsv for relevance metrics, and the documents in corpus/*.parquet (columns _id, text "
     "and perhaps title) or corpus/*.jsonl, which may end in .gz; or in one such file, corpus.jsonl or corpus.parquet"
 )
-_FORMS = re.compile(r"\.(?:(?P<parquet>parquet)|jsonl(?:\.gz)?)$")
-_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-"""Of a URL; one that went through a path has one slash."""
+_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 _ROWS = 4096
-_BLOCK = 1 << 20
+
+Document = tuple[str, str]
+"""Id and text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,29 +78,27 @@ class Shard:
     row: int
     at: int = 0
 
-    def read(self) -> tuple[list[str], list[str]]:
-        """Names and texts.
+    def read(self) -> list[Document]:
+        """Read the documents.
 
         Raises:
             DataError: a document is broken, or the file is not what it was; names file and line or row.
         """
-        with _refusing(self.url):
+        with _refusals(self.url):
             if _size_of(self.url) != self.size:
                 raise DataError(f"{self.url} has changed while it was read; start again")
-            found, made = [], 0
-            for name, text in islice(self._rows() if _is_parquet(self.url) else self._lines(), self.n):
-                made += len(text)
+            documents, made = list[Document](), 0
+            for document in islice(self._rows() if _is_parquet(self.url) else self._lines(), self.n):
+                made += len(document[1])
                 refuse_bomb(made, self.size)
-                found.append((name, text))
-        if len(found) < self.n:
-            raise DataError(f"{self.url} ends after {self.row + len(found):,} rows; it has changed while it was read")
-        names = [name for name, _ in found]
-        if len(set(names)) < len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise DataError(f"{self.url}: every id must be unique; twice there is {some(twice)}")
-        return names, [text for _, text in found]
+                documents.append(document)
+        if len(documents) < self.n:
+            end = self.row + len(documents)
+            raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
+        check_ids([name for name, _ in documents], where=self.url)
+        return documents
 
-    def _lines(self) -> Iterator[tuple[str, str]]:
+    def _lines(self) -> Iterator[Document]:
         def opened() -> Any:
             stream = _unpacked(self.url)
             stream.seek(self.at)
@@ -105,113 +108,90 @@ class Shard:
         for where, name, record in records_of(lines, self.url, '{"_id": "...", "text": "..."}'):
             yield name, text_of(record, where)
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        import pyarrow.parquet as pq  # noqa: PLC0415 -- takes long to import
-
+    def _rows(self) -> Iterator[Document]:
         with _unpacked(self.url) as stream:
-            # texts that are kept once for many rows are unpacked row by row
-            there = pq.read_schema(stream).names
-            stream.seek(0)
-            file = pq.ParquetFile(stream, read_dictionary=[name for name in ("text", "title") if name in there])
-            ends = np.cumsum([file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)])
-            first, last = (int(np.searchsorted(ends, row, side="right")) for row in (self.row, self.row + self.n - 1))
-            row = int(ends[first - 1]) if first else 0
-            columns = _columns(file, self.url)
-            for batch in file.iter_batches(_ROWS, row_groups=range(first, last + 1), columns=list(columns.values())):
-                skip, row = max(0, self.row - row), row + len(batch)
-                if skip >= len(batch):
-                    continue
-                batch = batch.slice(skip)  # noqa: PLW2901 -- what comes before is another shard's
-                values = {key: batch.column(name) for key, name in columns.items()}
-                for at in range(len(batch)):
-                    where = f"{self.url}, row {row - len(batch) + 1 + at}"
-                    own = {key: column[at].as_py() for key, column in values.items()}
-                    if not isinstance(own["text"], str):
-                        raise DataError(f'{where}: "text" must be a string; got {type(own["text"]).__name__}')
-                    yield named(own["_id"], f'{where}: "_id"'), text_of(own, where)
+            file, (key, *texts) = _parquet(stream, self.url)
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            first = int(np.searchsorted(ends, self.row, side="right"))
+            row, groups = int(ends[first - 1]) if first else 0, range(first, file.num_row_groups)
+            for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[key, *texts]):
+                for place in range(max(0, self.row - row), len(batch)):
+                    where = f"{self.url}, row {row + place + 1}"
+                    # a text that is kept once for many rows is unpacked row by row
+                    record = batch.slice(place, 1).to_pylist()[0]
+                    check_string(record["text"], f'{where}: "text"')
+                    yield named(record[key], f'{where}: "_id"'), text_of(record, where)
+                row += len(batch)
+
+
+class ByPosition(Sequence[Any]):
+    """What belongs to each document of a corpus; that of the shard which was read last stays in memory.
+
+    Args:
+        shards: of the corpus.
+        read: reads what belongs to the documents of a shard, in their order.
+    """
+
+    def __init__(self, shards: Sequence[Shard], read: Callable[[Shard], Sequence[Any]]) -> None:
+        self._shards, self._read = shards, read
+        self._starts = [shard.start for shard in shards]
+        self._number, self._last = -1, list[Any]()
+
+    def __len__(self) -> int:
+        return self._shards[-1].start + self._shards[-1].n
+
+    def __getitem__(self, position: Any) -> Any:
+        number = bisect_right(self._starts, position) - 1
+        if number != self._number:
+            self._number, self._last = number, list(self._read(self._shards[number]))
+        return self._last[position - self._starts[number]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShardedDataset:
-    """Queries with their labels, and a corpus in shards.
+class ShardedDataset(StreamedDataset):
+    """Queries with their labels, and a corpus in shards; its fingerprint is the same whatever the size of these."""
 
-    Attributes:
-        name: what reports call it.
-        path: folder or URL that it was read from.
-        split: the split that the labels belong to.
-        query_ids: one unique id a query.
-        queries: their texts.
-        qrels: query id to document id to grade.
-        shards: of the corpus, in its order.
-        fingerprint: digest of queries, labels and what the corpus' files hold, whatever the size of shards.
-        warnings: what is worth telling, one sentence each.
-    """
-
-    name: str
-    path: str
-    split: str
-    query_ids: tuple[str, ...]
-    queries: Sequence[str]
-    qrels: Mapping[str, Mapping[str, int]]
     shards: tuple[Shard, ...]
-    fingerprint: str
-    warnings: tuple[str, ...] = ()
 
     @property
     def n_documents(self) -> int:
         """Number of documents."""
         return self.shards[-1].start + self.shards[-1].n
 
+    def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
+        """Go through the corpus for the texts of some documents."""
+        return {name: text for shard in self.shards for name, text in shard.read() if name in wanted}
 
-@dataclass(slots=True)
-class Documents:
-    """Documents of a corpus by their positions; the shard that was read last is kept in memory."""
+    def run(self, pair: Any, **how: Any) -> Run:
+        """Measure a pair and write the run."""
+        from quantdrift.features.shards.search import run_shards  # noqa: PLC0415 -- takes torch, and reading does not
 
-    shards: Sequence[Shard]
-    _number: int = -1
-    _last: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-
-    def of(self, rows: NDArray[np.int64]) -> tuple[list[str], list[str]]:
-        """Names and texts of some positions, in the order given; every shard is read once."""
-        starts = [shard.start for shard in self.shards]
-        found: dict[int, tuple[str, str]] = {}
-        for row in np.unique(rows).tolist():
-            number = bisect_right(starts, row) - 1
-            if number != self._number:
-                self._number, self._last = number, self.shards[number].read()
-            at = row - starts[number]
-            found[row] = self._last[0][at], self._last[1][at]
-        return [found[row][0] for row in rows.tolist()], [found[row][1] for row in rows.tolist()]
+        return run_shards(pair, self, **how)
 
 
-def is_url(place: str | Path) -> bool:
-    """Whether data lie elsewhere than in a folder here."""
-    return bool(_URL.match(str(place)))
-
-
-def is_sharded(place: str | Path) -> bool:
-    """Whether data are at a URL, or in a folder with a folder of the corpus in place of a file."""
+def is_sharded(place: str | Path, asked: bool = False) -> bool:
+    """Whether data are at a URL, or in a folder with a folder of the corpus in place of a file, or are to be cut."""
     folder = Path(place)
-    return is_url(place) or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
+    return asked or is_url(place) or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
 
 
-def read_sharded(place: str | Path, split: str = "test", *, size: int = SHARD, progress: Progress) -> ShardedDataset:
+def read_sharded(
+    place: str | Path, split: str = "test", *, shard: int | None = None, progress: Progress
+) -> ShardedDataset:
     """Read queries and labels, and go through the files of the corpus once.
 
     Args:
         place: folder or URL with LAYOUT.
         split: which labels to read.
-        size: documents of a shard, at most.
+        shard: documents of a shard, at most.
         progress: where progress is shown.
 
     Raises:
         DataError: a file is missing, unreadable or empty; names it.
         MissingExtraError: fsspec is not installed.
     """
-    url = str(Path(place).resolve())
-    if is_url(place):
-        url = re.sub(r":/+", "://", str(place), count=1).rstrip("/")
-    with _refusing(url):
+    url = re.sub(r":/+", "://", str(place), count=1).rstrip("/") if is_url(place) else str(Path(place).resolve())
+    with _refusals(url):
         files = _corpus_files(url)
         with _near(url) as folder:
             query_ids, queries, qrels, notes = read_queries(folder, split, known=None)
@@ -221,17 +201,17 @@ def read_sharded(place: str | Path, split: str = "test", *, size: int = SHARD, p
         with progress.stage("reading the corpus", len(files)) as tell:
             for file in files:
                 start = shards[-1].start + shards[-1].n if shards else 0
-                with _refusing(file):
-                    shards += _shards_of(file, start, size)
+                with _refusals(file):
+                    shards += _shards_of(file, start, shard or SHARD)
                 tell(1)
     if not shards:
         raise DataError(f"{url} holds no document; expected {LAYOUT}")
     digest = hashlib.blake2b(digest_size=16)
     judgements = sorted((query, doc, str(grade)) for query, grades in qrels.items() for doc, grade in grades.items())
-    of_files = dict.fromkeys((shard.url, shard.digest) for shard in shards)
-    for part in (query_ids, queries, [one for judged in judgements for one in judged], [one for _, one in of_files]):
+    digests = dict.fromkeys((piece.url, piece.digest) for piece in shards)  # one for each file
+    for part in (query_ids, queries, [word for line in judgements for word in line], [end for _, end in digests]):
         feed(digest, part)
-    told = [
+    warnings = [
         counted("empty queries", empty(query_ids, queries)),
         counted("queries without a judgement", [name for name in query_ids if qrels and not qrels.get(name)]),
         "" if qrels else "no relevance labels: drift is measured, relevance metrics are not",
@@ -245,7 +225,7 @@ def read_sharded(place: str | Path, split: str = "test", *, size: int = SHARD, p
         qrels=qrels,
         shards=tuple(shards),
         fingerprint=digest.hexdigest(),
-        warnings=(*notes, *filter(None, told)),
+        warnings=(*notes, *filter(None, warnings)),
     )
 
 
@@ -258,12 +238,12 @@ def _file_system(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional package
     except ImportError as error:
         raise MissingExtraError("fsspec", "models", needed_for="reading a corpus in shards") from error
-    found: tuple[Any, str] = url_to_fs(url)
-    return found
+    system, path = url_to_fs(url)
+    return system, path
 
 
 @contextmanager
-def _refusing(url: str) -> Iterator[None]:
+def _refusals(url: str) -> Iterator[None]:
     """Inside, what a file system or Arrow says of a file is told in one line."""
     try:
         yield
@@ -272,17 +252,15 @@ def _refusing(url: str) -> Iterator[None]:
     except ImportError as error:  # of the package for that protocol
         raise DataError(f"{url} cannot be reached: {error}") from error
     except Exception as error:  # every file system has errors of its own
-        told = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{url} cannot be read: {told[0]}") from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{url} cannot be read: {lines[0]}") from error
 
 
 def _corpus_files(url: str) -> list[str]:
     """URLs of the corpus' files, by name."""
     system, root = _file_system(url)
-    found = sorted(system.find(f"{root}/corpus")) if system.isdir(f"{root}/corpus") else []
-    files = [file for file in found if _FORMS.search(file)]
-    names = ("corpus.jsonl", "corpus.jsonl.gz", "corpus.parquet")
-    files = files or [f"{root}/{name}" for name in names if system.isfile(f"{root}/{name}")][:1]
+    files = [file for file in sorted(system.find(f"{root}/corpus")) if file.endswith(_ENDINGS)]
+    files = files or [file for ending in _ENDINGS if system.isfile(file := f"{root}/corpus{ending}")][:1]
     if not files:
         raise DataError(f"{url} has no corpus; expected {LAYOUT}")
     return [str(system.unstrip_protocol(file)) if is_url(url) else file for file in files]
@@ -295,19 +273,17 @@ def _near(url: str) -> Iterator[Path]:
         yield Path(url)
         return
     system, root = _file_system(url)
-    with tempfile.TemporaryDirectory(prefix="quantdrift-queries-") as name:
-        folder = Path(name)
-        (folder / "qrels").mkdir()
-        wanted = [*system.glob(f"{root}/queries.jsonl*"), *system.glob(f"{root}/qrels/*.tsv*")]
-        for file in wanted:
-            last = file.rsplit("/", 1)[-1]
-            system.get_file(file, str(folder / "qrels" / last if ".tsv" in last else folder / last))
-        yield folder
+    with tempfile.TemporaryDirectory(prefix="quantdrift-queries-") as folder:
+        for names in ("queries.jsonl*", "qrels/*.tsv*"):
+            target = Path(folder, names).parent
+            target.mkdir(exist_ok=True)
+            for file in system.glob(f"{root}/{names}"):
+                system.get_file(file, str(target / file.rsplit("/", 1)[-1]))
+        yield Path(folder)
 
 
 def _is_parquet(url: str) -> bool:
-    form = _FORMS.search(url)
-    return form is not None and form["parquet"] is not None
+    return url.endswith(".parquet")
 
 
 def _unpacked(url: str) -> Any:
@@ -325,19 +301,13 @@ def _size_of(url: str) -> int:
 
 def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
     """The shards of one file, whose first document has a position in the corpus."""
-    digest, begins = hashlib.blake2b(digest_size=16), [(0, 0)]
     with _unpacked(url) as stream:
         if _is_parquet(url):
-            import pyarrow.parquet as pq  # noqa: PLC0415 -- takes long to import
-
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-            stream.seek(0)
-            file = pq.ParquetFile(stream)
-            _columns(file, url)
-            n = file.metadata.num_rows
+            digest = hashlib.file_digest(stream, _digest)
+            n = _parquet(stream, url)[0].metadata.num_rows
             begins = [(row, 0) for row in range(0, n, size)]
         else:
+            digest = _digest()
             n, begins = _counted_lines(stream, url, size, digest.update)
     for number, (row, at) in enumerate(begins):
         yield Shard(
@@ -349,6 +319,10 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
             row=row,
             at=at,
         )
+
+
+def _digest() -> Any:
+    return hashlib.blake2b(digest_size=16)
 
 
 def _counted_lines(
@@ -367,10 +341,15 @@ def _counted_lines(
     return n, begins
 
 
-def _columns(file: Any, url: str) -> dict[str, str]:
-    """Key of a document to the column of a Parquet file that has it."""
-    there = file.schema_arrow.names
-    name = next((one for one in ("_id", "id") if one in there), None)
-    if name is None or "text" not in there:
+def _parquet(stream: Any, url: str) -> tuple[Any, list[str]]:
+    """A Parquet file, and its columns for the id, the text and perhaps the title."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 -- takes long to import
+
+    stream.seek(0)
+    there = pq.read_schema(stream).names
+    keys = [name for name in ("_id", "id") if name in there]
+    if not keys or "text" not in there:
         raise DataError(f"{url}: expected the columns _id, text and perhaps title; got {some(there)}")
-    return {"_id": name, "text": "text", **({"title": "title"} if "title" in there else {})}
+    texts = [name for name in ("text", "title") if name in there]
+    stream.seek(0)
+    return pq.ParquetFile(stream, read_dictionary=texts), [keys[0], *texts]

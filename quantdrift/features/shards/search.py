@@ -7,11 +7,12 @@ written, under a digest of all that decides it, so that a run that was killed go
 from __future__ import annotations
 
 import io
+import json
 import tempfile
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.display import note
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.base.records import bytes_digest
-from quantdrift.data.shards import Documents, Shard, ShardedDataset
+from quantdrift.base.records import bytes_digest, parse_json
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
@@ -36,13 +36,13 @@ from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore, keeping, key_of
-from quantdrift.engine.workers import Scorer, Workers, threads_of
 from quantdrift.evidence.record import Noise
+from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
+from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.runs.folder import Run, check_place, now
-from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Spec, Versus, chooses, is_endpoint
 
-_VERSION = 1
+_VERSION = 2
 """Of what is kept of a shard; a change in what it means makes kept ones void."""
 
 
@@ -54,7 +54,8 @@ def run_shards(
     settings: Settings,
     store: EmbeddingStore,
     progress: Progress,
-    workers: Workers,
+    engine: str | None = None,
+    workers: int | None = None,
     keep: bool = False,
     device: str | None = None,
     revision: str | None = None,
@@ -71,7 +72,8 @@ def run_shards(
         settings: how it is measured.
         store: where states of shards are kept until the run is written, and embeddings if they are.
         progress: where progress is shown.
-        workers: who works.
+        engine: who works: "local" or "ray".
+        workers: how many.
         keep: whether the reference's embeddings of the documents are kept, for the next scheme.
         device: where models run; every worker has to have it.
         revision: of a model on the hub.
@@ -82,14 +84,20 @@ def run_shards(
         DataError: a document is broken.
         RunError: workers died, or have another model.
     """
-    refuse_in_shards(name)
+    check_in_shards(name)
     check_place(out.absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
     pair, similarity, model = open_searching(name, device=device, revision=revision, dtype=settings.dtype)
     with ExitStack() as stack:
-        kept = stack.enter_context(_kept_in(store.root))
-        documents = _Streamed.of(dataset)
+        root = store.root or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quantdrift-shards-")))
+        kept = KeptShards(root / "shards")
+        documents = _Documents(
+            role="document",
+            ids=ByPosition(dataset.shards, lambda shard: [name for name, _ in shard.read()]),
+            items=ByPosition(dataset.shards, Shard.read),
+            digest={"corpus": dataset.fingerprint},
+        )
         search = ShardedSearch(
             queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
             documents=documents,
@@ -99,8 +107,8 @@ def run_shards(
             dataset=dataset.name,
             shards=dataset.shards,
             kept=kept,
-            workers=workers,
-            told={"name": name, "device": device, "revision": revision, "keep": keep},
+            workers=Workers(engine=engine or "local", n=workers),
+            named={"name": name, "device": device, "revision": revision, "root": store.root if keep else None},
         )
         opened = Opened(
             name=name,
@@ -119,15 +127,15 @@ def run_shards(
             },
             started=started,
         )
-        found = measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
+        run = measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
         kept.clear()
-        return found
+        return run
 
 
-def refuse_in_shards(name: Spec | Versus) -> None:
+def check_in_shards(name: Spec | Versus) -> None:
     """Refuse a pair that cannot be measured on a corpus in shards."""
     if isinstance(name, Versus):
-        if any(is_endpoint(one) for one in (name.reference, name.candidate)):
+        if is_endpoint(name.reference) or is_endpoint(name.candidate):
             raise UnsupportedError(
                 f'"{name}": a server is asked by one process, with --concurrency; give it a folder with corpus.jsonl, '
                 "and leave --engine and --workers out"
@@ -156,57 +164,37 @@ class KeptShards:
     Attributes:
         folder: where they are.
         key: of all that decides them beside the documents.
-        n_queries: in each.
-        k: ranks in each.
         used: the files that this run has read or written.
     """
 
     folder: Path
     key: str = ""
-    n_queries: int = 0
-    k: int = 0
     used: set[Path] = field(default_factory=set)
 
     def _path(self, shard: Shard) -> Path:
-        own = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
-        return self.folder / own[:2] / f"{own}.npz"
+        key = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
+        return self.folder / key[:2] / f"{key}.npz"
 
     def state(self, shard: Shard) -> ScoreState | None:
         """The state of a shard; None if it is not there."""
-        found = read_cache(path := self._path(shard), lambda content: self.decoded(shard, content))
-        if found is not None:
+        state = read_cache(path := self._path(shard), _state_in)
+        if state is not None:
             self.used.add(path)
-        return found
-
-    def decoded(self, shard: Shard, content: memoryview) -> ScoreState:
-        """The state in what a worker gave; ValueError if it is that of something else."""
-        arrays = arrays_in(content)
-        of_query = {"delta_min": np.float32, "delta_max": np.float32, "n_items": np.int64}
-        for name in FIELDS:
-            shape = (self.n_queries,) if name in of_query else (self.n_queries, self.k)
-            dtype = of_query.get(name, np.int64 if name.endswith("keys") else np.float32)
-            if arrays[name].shape != shape or arrays[name].dtype != dtype:
-                raise ValueError(f"{name}: {arrays[name].dtype} of shape {arrays[name].shape}")
-        if arrays["ends"].shape != (shard.n,):
-            raise ValueError(f"names of {len(arrays['ends'])} documents and not of {shard.n}")
-        return ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
+        return state
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep what a worker gave."""
         path = self._path(shard)
         self.used.add(path)
-        with keeping(self.folder):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with cache_file(path) as partial:
-                partial.write_bytes(content)
+        with keeping(self.folder), cache_file(path) as partial:
+            partial.write_bytes(content)
 
     def names(self, shard: Shard) -> list[str]:
         """Names of a shard's documents, in their order."""
         arrays = read_cache(self._path(shard), arrays_in)
         if arrays is None:
-            return shard.read()[0]
-        raw, ends = arrays["names"].tobytes(), arrays["ends"].tolist()
-        return [raw[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+            return [name for name, _ in shard.read()]
+        return list(parse_json(arrays["names"].tobytes()))
 
     def clear(self) -> None:
         """Remove the states: the run has all that comes of them."""
@@ -214,26 +202,16 @@ class KeptShards:
             path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _kept_in(root: Path | None) -> Iterator[KeptShards]:
-    """Where states lie: in the cache, or in a temporary folder."""
-    if root is not None:
-        yield KeptShards(root / "shards")
-        return
-    with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as folder:
-        yield KeptShards(Path(folder))
-
-
 def _packed(state: ScoreState, names: Sequence[str]) -> bytes:
-    raw = [name.encode() for name in names]
     file = io.BytesIO()
-    np.savez(
-        file,
-        names=np.frombuffer(b"".join(raw), dtype=np.uint8),
-        ends=np.cumsum([len(one) for one in raw], dtype=np.int64),
-        **{name: getattr(state, name).cpu().numpy() for name in FIELDS},
-    )
+    arrays: dict[str, Any] = {name: getattr(state, name).cpu().numpy() for name in FIELDS}
+    np.savez(file, names=np.frombuffer(json.dumps(names).encode(), dtype=np.uint8), **arrays)
     return file.getvalue()
+
+
+def _state_in(content: memoryview) -> ScoreState:
+    arrays = arrays_in(content)
+    return ScoreState(**{name: torch.from_numpy(arrays[name]) for name in FIELDS})
 
 
 # --- what a worker does ---------------------------------------------------------------------------
@@ -254,7 +232,7 @@ class Job:
         weights: digests of reference and candidate.
         runtime: what decides embeddings beside weights and inputs.
         layers: the candidate's calibrated layers, where there are any.
-        query_only: whether documents are the reference's in both arms.
+        arms: how many encode the documents; one if they are the reference's in both.
         threads: of torch; None leaves them.
     """
 
@@ -268,11 +246,11 @@ class Job:
     weights: tuple[str, str]
     runtime: Mapping[str, str]
     layers: Sequence[LayerCandidate] | None
-    query_only: bool
+    arms: int
     threads: int | None
 
-    def scorer(self, number: int) -> Scorer:
-        """That of a worker, which loads the models.
+    def scorer(self) -> Score:
+        """Load the models in a worker.
 
         Raises:
             RunError: this machine has another model, or other libraries.
@@ -281,17 +259,17 @@ class Job:
             torch.set_num_threads(self.threads)
         device, cards = self.device, torch.cuda.device_count()
         if cards > 1 and device in {None, "cuda"}:
-            device = f"cuda:{number % cards}"
+            device = f"cuda:{worker_number() % cards}"
         pair, *_ = open_searching(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
-        here = (pair.fingerprint, dict(pair.runtime))
-        if here != (self.weights[0], dict(self.runtime)):
+        here, wanted = (pair.fingerprint, dict(pair.runtime)), (self.weights[0], dict(self.runtime))
+        if here != wanted:
             raise RunError(
-                f"a worker has not what this process has: weights and libraries are {here}, and were to be "
-                f"{(self.weights[0], dict(self.runtime))}; give every machine the same model, packages and --device"
+                f"a worker has not what this process has: weights and libraries are {here}, and were to be {wanted}; "
+                "give every machine the same model, packages and --device"
             )
-        return _ShardScorer(self, Flow(pair=pair, settings=self.settings, store=self.store, progress=Silent()))
+        return ShardScorer(self, Flow(pair=pair, settings=self.settings, store=self.store, progress=Silent())).score
 
     @property
     def store(self) -> EmbeddingStore:
@@ -300,7 +278,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _ShardScorer:
+class ShardScorer:
     """A model that is loaded, for one job."""
 
     job: Job
@@ -308,15 +286,16 @@ class _ShardScorer:
 
     def score(self, shard: Shard) -> bytes:
         """Encode a shard's documents with both arms and score them."""
-        job, (names, texts) = self.job, shard.read()
+        job, documents = self.job, shard.read()
+        names, texts = [name for name, _ in documents], [text for _, text in documents]
         side = text_inputs(texts, role="document", ids=names)
         first = second = self.flow.vectors(side, "reference", job.weights[0], "document embeddings")
-        if not (job.query_only or job.weights[0] == job.weights[1]):
+        if job.arms > 1:
             with self.flow.pair.candidate():
-                if (own := self.flow.pair.candidate_fingerprint()) != job.weights[1]:
+                if (here := self.flow.pair.candidate_fingerprint()) != job.weights[1]:
                     raise RunError(
-                        f"a worker makes another candidate of {job.name} ({own}, and not {job.weights[1]}); give every "
-                        "machine the same kind of processor and the same packages"
+                        f"a worker makes another candidate of {job.name} ({here}, and not {job.weights[1]}); give "
+                        "every machine the same kind of processor and the same packages"
                     )
                 flow = replace(self.flow, store=EmbeddingStore(None))  # no other run has this candidate
                 second = flow.vectors(side, "candidate", job.weights[1], "document embeddings")
@@ -349,48 +328,18 @@ class _Ticks:
 # --- the reading ----------------------------------------------------------------------------------
 
 
-class _Names(Sequence[str]):
-    """Names of documents by position; those of one shard are in memory at a time."""
-
-    def __init__(self, shards: Sequence[Shard], names_of: Callable[[Shard], list[str]]) -> None:
-        self._shards, self._names_of = shards, names_of
-        self._starts = [shard.start for shard in shards]
-        self._number, self._last = -1, list[str]()
-
-    def __len__(self) -> int:
-        return self._shards[-1].start + self._shards[-1].n
-
-    def __getitem__(self, at: Any) -> Any:
-        number = bisect_right(self._starts, at) - 1
-        if number != self._number:
-            self._number, self._last = number, self._names_of(self._shards[number])
-        return self._last[at - self._starts[number]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Streamed(Inputs):
-    """The documents of a corpus in shards, of which a few are taken at a time."""
-
-    documents: Documents
-
-    @classmethod
-    def of(cls, dataset: ShardedDataset) -> _Streamed:
-        """Those of a corpus."""
-        return cls(
-            role="document",
-            ids=_Names(dataset.shards, lambda shard: shard.read()[0]),
-            items=(),
-            digest={"corpus": dataset.fingerprint},
-            documents=Documents(dataset.shards),
-        )
+class _Documents(Inputs):
+    """The documents of a corpus in shards, ids and texts, of which a few are taken at a time."""
 
     def at(self, rows: Rows) -> Any:
         """The texts of some rows."""
-        return self.documents.of(rows)[1]
+        return self.part(rows).items
 
     def part(self, rows: Rows) -> Inputs:
-        """Some of the documents, in memory."""
-        names, texts = self.documents.of(rows)
+        """Some of the documents, in memory; every shard is read once."""
+        documents = {row: self.items[row] for row in np.unique(rows).tolist()}
+        names, texts = ([documents[row][part] for row in rows.tolist()] for part in (0, 1))
         return text_inputs(texts, role=self.role, ids=names)
 
 
@@ -402,22 +351,18 @@ class ShardedSearch(Search):
         shards: of the corpus.
         kept: their states.
         workers: who encodes and scores them.
-        told: what workers are told beside what a flow knows.
+        named: the part of a `Job` that a flow does not know.
     """
 
     shards: Sequence[Shard]
     kept: KeptShards
     workers: Workers
-    told: Mapping[str, Any]
+    named: Mapping[str, Any]
 
     @property
     def held(self) -> tuple[Inputs, ...]:
         """The queries alone."""
         return (self.queries,)
-
-    def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
-        """Never: such schemes are refused."""
-        raise NotImplementedError
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every query against the documents of every shard."""
@@ -432,50 +377,43 @@ class ShardedSearch(Search):
             similarity=str(job.similarity),
             settings=[job.settings.k, job.settings.batch_size],
         )
-        self.kept.n_queries, self.kept.k = len(self.queries.ids), job.settings.k
-        arms = 1 if job.query_only or job.weights[0] == job.weights[1] else 2
-        merged: ScoreState | None = None
-        todo = []
         shown = "encoding and scoring the corpus"
-        with flow.stage("documents", shown, arms * sum(shard.n for shard in self.shards)) as tell:
-            for shard in self.shards:
-                if (state := self.kept.state(shard)) is None:
-                    todo.append(shard)
-                    continue
-                merged = state if merged is None else merge(merged, state)
-                tell(arms * shard.n)
-            if len(todo) < len(self.shards):
-                done = len(self.shards) - len(todo)
-                note(f"{done} of {len(self.shards)} shards are there from a run that was interrupted")
-            alone = self.workers.engine == "local" and (self.workers.n or 1) == 1
-            own = Flow(pair=pair, settings=flow.settings, store=job.store, progress=_Ticks(tell))
-            for shard, content in self.workers.run(job.scorer, todo, lambda: _ShardScorer(job, own)):
-                self.kept.write(shard, content)
-                state = self.kept.decoded(shard, memoryview(content))
-                merged = state if merged is None else merge(merged, state)
-                if not alone:
-                    tell(arms * shard.n)
-        assert merged is not None  # a corpus has a shard
-        return merged
+        with flow.stage("documents", shown, job.arms * sum(shard.n for shard in self.shards)) as tell:
+            return reduce(merge, self._states(flow, job, tell))
+
+    def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
+        """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""
+        todo = []
+        for shard in self.shards:
+            if (state := self.kept.state(shard)) is None:
+                todo.append(shard)
+            else:
+                tell(job.arms * shard.n)
+                yield state
+        if n_kept := len(self.shards) - len(todo):
+            note(f"{n_kept} of {len(self.shards)} shards are there from a run that was interrupted")
+        here = Flow(pair=flow.pair, settings=flow.settings, store=job.store, progress=_Ticks(tell))
+        for shard, content in self.workers.map(job.scorer, todo, lambda: ShardScorer(job, here).score):
+            self.kept.write(shard, content)
+            if not self.workers.alone:
+                tell(job.arms * shard.n)
+            yield _state_in(memoryview(content))
 
     def _job(self, flow: Flow, reference: Vectors, candidate: Vectors) -> Job:
         pair = flow.pair
         with pair.candidate():
-            second = pair.candidate_fingerprint()
-        local = self.workers.engine == "local" and (self.workers.n or 1) > 1
+            candidate_weights = pair.candidate_fingerprint()
+        weights = (pair.fingerprint, candidate_weights)
         return Job(
-            name=self.told["name"],
-            device=self.told["device"],
-            revision=self.told["revision"],
+            **self.named,
             settings=flow.settings,
-            root=flow.store.root if self.told["keep"] else None,
             similarity=self.similarity,
             queries=(np.array(reference), np.array(candidate)),
-            weights=(pair.fingerprint, second),
+            weights=weights,
             runtime=dict(pair.runtime),
             layers=pair.made_layers if isinstance(pair, QuantizedPair) else None,
-            query_only=pair.query_only,
-            threads=threads_of(self.workers.n or 1) if local else None,
+            arms=1 if pair.query_only or weights[0] == weights[1] else 2,
+            threads=self.workers.threads,
         )
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
@@ -488,6 +426,6 @@ class ShardedSearch(Search):
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Any:
         """The record per query, with names as the states have them."""
-        named = replace(self, item_ids=_Names(self.shards, self.kept.names))
+        named = replace(self, item_ids=ByPosition(self.shards, self.kept.names))
         # not super(): a dataclass with slots is another class than this one
         return Search.evidence(named, state, candidate, noise)
