@@ -32,6 +32,7 @@ class StreamedDataset:
         query_ids: one unique id a query.
         queries: their texts.
         qrels: query id to document id to grade.
+        n_documents: how many documents there are.
         fingerprint: digest of queries, labels and documents.
         warnings: what is worth telling, one sentence each.
     """
@@ -42,13 +43,9 @@ class StreamedDataset:
     query_ids: tuple[str, ...]
     queries: Sequence[str]
     qrels: Mapping[str, Mapping[str, int]]
+    n_documents: int
     fingerprint: str
     warnings: tuple[str, ...] = ()
-
-    @property
-    def n_documents(self) -> int:
-        """Number of documents."""
-        raise NotImplementedError
 
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
         """Read the texts of some documents, by id."""

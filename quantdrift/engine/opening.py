@@ -21,6 +21,7 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.data.images import Kind
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.streamed import StreamedDataset
 from quantdrift.encoders import KINDS
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
@@ -324,7 +325,7 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> dict[str, Any]:
     """What run.json says of a dataset, and of where a shortlist came from."""
-    said = _described(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
+    said = described_data(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
     if "image" in dataset.kinds:
         said["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:
@@ -345,10 +346,11 @@ def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
     """What run.json says of labelled inputs, but for the number of classes that are told apart."""
     n_train = 0 if dataset.train is None else len(dataset.train.ids)
     inputs, n_inputs = {"text": "texts", "image": "images"}[dataset.kind], len(dataset.test.ids)
-    return _described(dataset, kind="classification", inputs=inputs, n_inputs=n_inputs, n_train=n_train)
+    return described_data(dataset, kind="classification", inputs=inputs, n_inputs=n_inputs, n_train=n_train)
 
 
-def _described(dataset: Dataset, **more: object) -> dict[str, Any]:
+def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
+    """What run.json says of data of any kind."""
     return {
         "name": dataset.name,
         "split": dataset.split,

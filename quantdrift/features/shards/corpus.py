@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import re
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from quantdrift.base.errors import DataError, MissingExtraError
+from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import LONGEST, refuse_bomb
 from quantdrift.base.text import some
@@ -40,9 +41,6 @@ from quantdrift.data.retrieval import (
 )
 from quantdrift.data.streamed import StreamedDataset, is_url
 
-if TYPE_CHECKING:
-    from quantdrift.runs.folder import Run
-
 SHARD = 16_384
 """Documents of a shard: what a worker that is killed does again."""
 LAYOUT = (
@@ -51,6 +49,7 @@ LAYOUT = (
 )
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 _ROWS = 4096
+_BLOCK = 1 << 20
 
 Document = tuple[str, str]
 """Id and text."""
@@ -88,7 +87,7 @@ class Shard:
             if _size_of(self.url) != self.size:
                 raise DataError(f"{self.url} has changed while it was read; start again")
             documents, made = list[Document](), 0
-            for document in islice(self._rows() if _is_parquet(self.url) else self._lines(), self.n):
+            for document in islice(self._rows() if self.url.endswith(".parquet") else self._lines(), self.n):
                 made += len(document[1])
                 refuse_bomb(made, self.size)
                 documents.append(document)
@@ -99,12 +98,7 @@ class Shard:
         return documents
 
     def _lines(self) -> Iterator[Document]:
-        def opened() -> Any:
-            stream = _unpacked(self.url)
-            stream.seek(self.at)
-            return stream
-
-        lines = islice(lines_of(opened, self.url, first=self.row), self.n)
+        lines = islice(lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
         for where, name, record in records_of(lines, self.url, '{"_id": "...", "text": "..."}'):
             yield name, text_of(record, where)
 
@@ -133,18 +127,14 @@ class ByPosition(Sequence[Any]):
     """
 
     def __init__(self, shards: Sequence[Shard], read: Callable[[Shard], Sequence[Any]]) -> None:
-        self._shards, self._read = shards, read
-        self._starts = [shard.start for shard in shards]
-        self._number, self._last = -1, list[Any]()
+        self._shards, self._read = shards, lru_cache(maxsize=1)(read)
 
     def __len__(self) -> int:
         return self._shards[-1].start + self._shards[-1].n
 
     def __getitem__(self, position: Any) -> Any:
-        number = bisect_right(self._starts, position) - 1
-        if number != self._number:
-            self._number, self._last = number, list(self._read(self._shards[number]))
-        return self._last[position - self._starts[number]]
+        shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.start) - 1]
+        return self._read(shard)[position - shard.start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,16 +143,11 @@ class ShardedDataset(StreamedDataset):
 
     shards: tuple[Shard, ...]
 
-    @property
-    def n_documents(self) -> int:
-        """Number of documents."""
-        return self.shards[-1].start + self.shards[-1].n
-
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
         """Go through the corpus for the texts of some documents."""
         return {name: text for shard in self.shards for name, text in shard.read() if name in wanted}
 
-    def run(self, pair: Any, **how: Any) -> Run:
+    def run(self, pair: Any, **how: Any) -> Any:
         """Measure a pair and write the run."""
         from quantdrift.features.shards.search import run_shards  # noqa: PLC0415 -- takes torch, and reading does not
 
@@ -213,7 +198,6 @@ def read_sharded(
         feed(digest, part)
     warnings = [
         counted("empty queries", empty(query_ids, queries)),
-        counted("queries without a judgement", [name for name in query_ids if qrels and not qrels.get(name)]),
         "" if qrels else "no relevance labels: drift is measured, relevance metrics are not",
     ]
     return ShardedDataset(
@@ -224,6 +208,7 @@ def read_sharded(
         queries=queries,
         qrels=qrels,
         shards=tuple(shards),
+        n_documents=shards[-1].start + shards[-1].n,
         fingerprint=digest.hexdigest(),
         warnings=(*notes, *filter(None, warnings)),
     )
@@ -234,10 +219,8 @@ def read_sharded(
 
 def _file_system(url: str) -> tuple[Any, str]:
     """What reaches a URL, and its path there."""
-    try:
+    with extras_named(needed_for="reading a corpus in shards"):
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional package
-    except ImportError as error:
-        raise MissingExtraError("fsspec", "models", needed_for="reading a corpus in shards") from error
     system, path = url_to_fs(url)
     return system, path
 
@@ -249,8 +232,6 @@ def _refusals(url: str) -> Iterator[None]:
         yield
     except (DataError, MissingExtraError, MemoryError):
         raise
-    except ImportError as error:  # of the package for that protocol
-        raise DataError(f"{url} cannot be reached: {error}") from error
     except Exception as error:  # every file system has errors of its own
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{url} cannot be read: {lines[0]}") from error
@@ -282,16 +263,15 @@ def _near(url: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _is_parquet(url: str) -> bool:
-    return url.endswith(".parquet")
-
-
-def _unpacked(url: str) -> Any:
+def _unpacked(url: str, at: int = 0) -> Any:
+    """The content of a file from a byte on."""
     system, path = _file_system(url)
     if not is_url(url) and not Path(url).is_file():
         raise DataError(f"{url} is no file, or a pipe or a device; expected a file")
-    stream = system.open(path, "rb")
-    return gzip.open(stream) if url.endswith(".gz") else stream
+    raw = system.open(path, "rb")
+    stream = gzip.GzipFile(fileobj=raw) if url.endswith(".gz") else raw
+    stream.seek(at)
+    return stream
 
 
 def _size_of(url: str) -> int:
@@ -301,44 +281,27 @@ def _size_of(url: str) -> int:
 
 def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
     """The shards of one file, whose first document has a position in the corpus."""
+    digest, n = hashlib.blake2b(digest_size=16), 0
+    begins: list[tuple[int, int]] = []  # row and byte
     with _unpacked(url) as stream:
-        if _is_parquet(url):
-            digest = hashlib.file_digest(stream, _digest)
+        if url.endswith(".parquet"):
+            while block := stream.read(_BLOCK):
+                digest.update(block)
             n = _parquet(stream, url)[0].metadata.num_rows
             begins = [(row, 0) for row in range(0, n, size)]
         else:
-            digest = _digest()
-            n, begins = _counted_lines(stream, url, size, digest.update)
+            at = 0
+            for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
+                refuse_long(line, f"{url}, line {number}")
+                digest.update(line)
+                if line.strip():
+                    begins += [(number, at)] if n % size == 0 else []
+                    n += 1
+                at += len(line)
+    whole: dict[str, Any] = {"url": url, "digest": digest.hexdigest(), "size": _size_of(url)}
     for number, (row, at) in enumerate(begins):
-        yield Shard(
-            url=url,
-            digest=digest.hexdigest(),
-            size=_size_of(url),
-            start=start + number * size,
-            n=min(size, n - number * size),
-            row=row,
-            at=at,
-        )
-
-
-def _digest() -> Any:
-    return hashlib.blake2b(digest_size=16)
-
-
-def _counted_lines(
-    stream: io.BufferedIOBase, url: str, size: int, feed_digest: Callable[[bytes], None]
-) -> tuple[int, list[tuple[int, int]]]:
-    """How many lines are not blank, and of every `size`-th of them its number, from 1, and where it begins."""
-    n, at, begins = 0, 0, []
-    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
-        refuse_long(line, f"{url}, line {number}")
-        feed_digest(line)
-        if line.strip():
-            if n % size == 0:
-                begins.append((number, at))
-            n += 1
-        at += len(line)
-    return n, begins
+        done = number * size
+        yield Shard(**whole, start=start + done, n=min(size, n - done), row=row, at=at)
 
 
 def _parquet(stream: Any, url: str) -> tuple[Any, list[str]]:

@@ -10,10 +10,11 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.opening import Opened, open_searching
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.opening import Opened, described_data, open_searching
+from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.run import measured_run
@@ -42,6 +43,8 @@ from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.runs.folder import Run, check_place, now
 from quantdrift.spec.grammar import Spec, Versus, chooses, is_endpoint
 
+Opens = partial[tuple[Pair, Similarity, dict[str, Any]]]
+"""Loads a pair, which searches."""
 _VERSION = 2
 """Of what is kept of a shard; a change in what it means makes kept ones void."""
 
@@ -50,16 +53,14 @@ def run_shards(
     name: Spec | Versus,
     dataset: ShardedDataset,
     *,
-    out: Path,
     settings: Settings,
     store: EmbeddingStore,
-    progress: Progress,
     engine: str | None = None,
     workers: int | None = None,
     keep: bool = False,
     device: str | None = None,
     revision: str | None = None,
-    **more: Any,
+    **how: Any,
 ) -> Run:
     """Measure a pair on a corpus in shards and write the run.
 
@@ -68,16 +69,14 @@ def run_shards(
     Args:
         name: the pair.
         dataset: what it searches.
-        out: the run folder.
         settings: how it is measured.
         store: where states of shards are kept until the run is written, and embeddings if they are.
-        progress: where progress is shown.
         engine: who works: "local" or "ray".
         workers: how many.
         keep: whether the reference's embeddings of the documents are kept, for the next scheme.
         device: where models run; every worker has to have it.
         revision: of a model on the hub.
-        more: goes into the run's record.
+        how: run folder, progress, and what goes into the run's record.
 
     Raises:
         UnsupportedError: this cannot be done in shards.
@@ -85,16 +84,16 @@ def run_shards(
         RunError: workers died, or have another model.
     """
     check_in_shards(name)
-    check_place(out.absolute())
+    check_place(how["out"].absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair, similarity, model = open_searching(name, device=device, revision=revision, dtype=settings.dtype)
-    with ExitStack() as stack:
-        root = store.root or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quantdrift-shards-")))
-        kept = KeptShards(root / "shards")
+    opens = partial(open_searching, name, device=device, revision=revision, dtype=settings.dtype)
+    pair, similarity, model = opens()
+    with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
+        kept = KeptShards((store.root or Path(spare)) / "shards")
         documents = _Documents(
             role="document",
-            ids=ByPosition(dataset.shards, lambda shard: [name for name, _ in shard.read()]),
+            ids=ByPosition(dataset.shards, kept.names),
             items=ByPosition(dataset.shards, Shard.read),
             digest={"corpus": dataset.fingerprint},
         )
@@ -108,27 +107,15 @@ def run_shards(
             shards=dataset.shards,
             kept=kept,
             workers=Workers(engine=engine or "local", n=workers),
-            named={"name": name, "device": device, "revision": revision, "root": store.root if keep else None},
+            opens=opens,
+            root=store.root if keep else None,
         )
-        opened = Opened(
-            name=name,
-            pair=pair,
-            reading=search,
-            model=model,
-            data={
-                "name": dataset.name,
-                "split": dataset.split,
-                "fingerprint": dataset.fingerprint,
-                "warnings": [*dataset.warnings],
-                "path": dataset.path,
-                "n_queries": len(dataset.query_ids),
-                "n_documents": dataset.n_documents,
-                "shards": len(dataset.shards),
-            },
-            started=started,
-        )
-        run = measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
-        kept.clear()
+        counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
+        data = described_data(dataset, **counts, shards=len(dataset.shards))
+        opened = Opened(name=name, pair=pair, reading=search, model=model, data=data, started=started)
+        run = measured_run(opened, settings=settings, store=store, **how)
+        for shard in dataset.shards:  # the run has all that comes of their states
+            kept.path(shard).unlink(missing_ok=True)
         return run
 
 
@@ -164,42 +151,31 @@ class KeptShards:
     Attributes:
         folder: where they are.
         key: of all that decides them beside the documents.
-        used: the files that this run has read or written.
     """
 
     folder: Path
     key: str = ""
-    used: set[Path] = field(default_factory=set)
 
-    def _path(self, shard: Shard) -> Path:
+    def path(self, shard: Shard) -> Path:
+        """Where the state of a shard is, if it is kept."""
         key = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
         return self.folder / key[:2] / f"{key}.npz"
 
     def state(self, shard: Shard) -> ScoreState | None:
         """The state of a shard; None if it is not there."""
-        state = read_cache(path := self._path(shard), _state_in)
-        if state is not None:
-            self.used.add(path)
-        return state
+        return read_cache(self.path(shard), _state_in)
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep what a worker gave."""
-        path = self._path(shard)
-        self.used.add(path)
-        with keeping(self.folder), cache_file(path) as partial:
+        with keeping(self.folder), cache_file(self.path(shard)) as partial:
             partial.write_bytes(content)
 
     def names(self, shard: Shard) -> list[str]:
-        """Names of a shard's documents, in their order."""
-        arrays = read_cache(self._path(shard), arrays_in)
+        """Names of a shard's documents in their order, from its state where it is there."""
+        arrays = read_cache(self.path(shard), arrays_in)
         if arrays is None:
             return [name for name, _ in shard.read()]
         return list(parse_json(arrays["names"].tobytes()))
-
-    def clear(self) -> None:
-        """Remove the states: the run has all that comes of them."""
-        for path in self.used:
-            path.unlink(missing_ok=True)
 
 
 def _packed(state: ScoreState, names: Sequence[str]) -> bytes:
@@ -222,23 +198,18 @@ class Job:
     """All that a worker is told.
 
     Attributes:
-        name: of the pair.
-        device: where it runs.
-        revision: of a model on the hub.
+        opens: loads the pair, on a device if one is named.
         settings: how inputs are put through.
         root: where the reference's embeddings of documents are kept; None keeps none.
         similarity: how embeddings become scores.
         queries: embeddings of the queries by reference and candidate.
-        weights: digests of reference and candidate.
+        weights: digests of what encodes documents, by reference and candidate.
         runtime: what decides embeddings beside weights and inputs.
         layers: the candidate's calibrated layers, where there are any.
-        arms: how many encode the documents; one if they are the reference's in both.
         threads: of torch; None leaves them.
     """
 
-    name: Spec | Versus
-    device: str | None
-    revision: str | None
+    opens: Opens
     settings: Settings
     root: Path | None
     similarity: Similarity
@@ -246,8 +217,12 @@ class Job:
     weights: tuple[str, str]
     runtime: Mapping[str, str]
     layers: Sequence[LayerCandidate] | None
-    arms: int
     threads: int | None
+
+    @property
+    def passes(self) -> int:
+        """How often a document is encoded."""
+        return len(set(self.weights))
 
     def scorer(self) -> Score:
         """Load the models in a worker.
@@ -257,10 +232,9 @@ class Job:
         """
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        device, cards = self.device, torch.cuda.device_count()
-        if cards > 1 and device in {None, "cuda"}:
-            device = f"cuda:{worker_number() % cards}"
-        pair, *_ = open_searching(self.name, device=device, revision=self.revision, dtype=self.settings.dtype)
+        cards = torch.cuda.device_count()
+        several = cards > 1 and self.opens.keywords["device"] in {None, "cuda"}
+        pair, *_ = self.opens(**({"device": f"cuda:{worker_number() % cards}"} if several else {}))
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here, wanted = (pair.fingerprint, dict(pair.runtime)), (self.weights[0], dict(self.runtime))
@@ -269,60 +243,38 @@ class Job:
                 f"a worker has not what this process has: weights and libraries are {here}, and were to be {wanted}; "
                 "give every machine the same model, packages and --device"
             )
-        return ShardScorer(self, Flow(pair=pair, settings=self.settings, store=self.store, progress=Silent())).score
+        return partial(score_shard, self, self.flow(pair, Silent()))
 
-    @property
-    def store(self) -> EmbeddingStore:
-        """Where embeddings of documents are kept."""
-        return EmbeddingStore(self.root)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardScorer:
-    """A model that is loaded, for one job."""
-
-    job: Job
-    flow: Flow
-
-    def score(self, shard: Shard) -> bytes:
-        """Encode a shard's documents with both arms and score them."""
-        job, documents = self.job, shard.read()
-        names, texts = [name for name, _ in documents], [text for _, text in documents]
-        side = text_inputs(texts, role="document", ids=names)
-        first = second = self.flow.vectors(side, "reference", job.weights[0], "document embeddings")
-        if job.arms > 1:
-            with self.flow.pair.candidate():
-                if (here := self.flow.pair.candidate_fingerprint()) != job.weights[1]:
-                    raise RunError(
-                        f"a worker makes another candidate of {job.name} ({here}, and not {job.weights[1]}); give "
-                        "every machine the same kind of processor and the same packages"
-                    )
-                flow = replace(self.flow, store=EmbeddingStore(None))  # no other run has this candidate
-                second = flow.vectors(side, "candidate", job.weights[1], "document embeddings")
-        device = self.flow.pair.device
-        state = score_embeddings(
-            *job.queries,
-            first,
-            second,
-            similarity=job.similarity,
-            k=job.settings.k,
-            offset=shard.start,
-            device=device if device.type == "cuda" else "cpu",
-        )
-        return _packed(state, names)
+    def flow(self, pair: Pair, progress: Progress) -> Flow:
+        """How documents go through a pair that is loaded."""
+        return Flow(pair=pair, settings=self.settings, store=EmbeddingStore(self.root), progress=progress)
 
 
-class _Ticks:
-    """Progress of one process in the bar of the whole corpus."""
-
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self.tell = tell
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Steps of what counts, embeddings of documents."""
-        del total
-        yield self.tell if name.endswith("document embeddings") else lambda _: None
+def score_shard(job: Job, flow: Flow, shard: Shard) -> bytes:
+    """Encode a shard's documents with both arms of a pair that is loaded, and score them."""
+    names, texts = zip(*shard.read(), strict=True)
+    side = text_inputs(texts, role="document", ids=names)
+    first = second = flow.vectors(side, "reference", job.weights[0], "document embeddings")
+    if job.passes > 1:
+        with flow.pair.candidate():
+            if (here := flow.pair.candidate_fingerprint()) != job.weights[1]:
+                raise RunError(
+                    f"a worker makes another candidate ({here}, and not {job.weights[1]}); give every machine the same "
+                    "kind of processor and the same packages"
+                )
+            unkept = replace(flow, store=EmbeddingStore(None))  # no other run has this candidate
+            second = unkept.vectors(side, "candidate", job.weights[1], "document embeddings")
+    device = flow.pair.device
+    state = score_embeddings(
+        *job.queries,
+        first,
+        second,
+        similarity=job.similarity,
+        k=job.settings.k,
+        offset=shard.start,
+        device=device if device.type == "cuda" else "cpu",
+    )
+    return _packed(state, names)
 
 
 # --- the reading ----------------------------------------------------------------------------------
@@ -351,13 +303,15 @@ class ShardedSearch(Search):
         shards: of the corpus.
         kept: their states.
         workers: who encodes and scores them.
-        named: the part of a `Job` that a flow does not know.
+        opens: loads the pair, on a device if one is named.
+        root: where the reference's embeddings of documents are kept; None keeps none.
     """
 
     shards: Sequence[Shard]
     kept: KeptShards
     workers: Workers
-    named: Mapping[str, Any]
+    opens: Opens
+    root: Path | None
 
     @property
     def held(self) -> tuple[Inputs, ...]:
@@ -366,7 +320,21 @@ class ShardedSearch(Search):
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Every query against the documents of every shard."""
-        pair, job = flow.pair, self._job(flow, reference[0], candidate[0])
+        pair = flow.pair
+        with pair.candidate():
+            candidate_weights = pair.candidate_fingerprint()
+        weights = (pair.fingerprint, pair.fingerprint if pair.query_only else candidate_weights)
+        job = Job(
+            opens=self.opens,
+            root=self.root,
+            settings=flow.settings,
+            similarity=self.similarity,
+            queries=(np.array(reference[0]), np.array(candidate[0])),
+            weights=weights,
+            runtime=dict(pair.runtime),
+            layers=pair.made_layers if isinstance(pair, QuantizedPair) else None,
+            threads=self.workers.threads,
+        )
         models = [pair.encoder] if isinstance(pair, QuantizedPair) else [pair.reference, pair.candidate_model]
         self.kept.key = key_of(
             version=_VERSION,
@@ -378,7 +346,7 @@ class ShardedSearch(Search):
             settings=[job.settings.k, job.settings.batch_size],
         )
         shown = "encoding and scoring the corpus"
-        with flow.stage("documents", shown, job.arms * sum(shard.n for shard in self.shards)) as tell:
+        with flow.stage("documents", shown, job.passes * sum(shard.n for shard in self.shards)) as tell:
             return reduce(merge, self._states(flow, job, tell))
 
     def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
@@ -388,33 +356,17 @@ class ShardedSearch(Search):
             if (state := self.kept.state(shard)) is None:
                 todo.append(shard)
             else:
-                tell(job.arms * shard.n)
+                tell(job.passes * shard.n)
                 yield state
         if n_kept := len(self.shards) - len(todo):
             note(f"{n_kept} of {len(self.shards)} shards are there from a run that was interrupted")
-        here = Flow(pair=flow.pair, settings=flow.settings, store=job.store, progress=_Ticks(tell))
-        for shard, content in self.workers.map(job.scorer, todo, lambda: ShardScorer(job, here).score):
+        progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(tell))  # in the bar of the whole corpus
+        here = partial(score_shard, job, job.flow(flow.pair, progress))
+        for shard, content in self.workers.map(job.scorer, todo, here):
             self.kept.write(shard, content)
             if not self.workers.alone:
-                tell(job.arms * shard.n)
+                tell(job.passes * shard.n)
             yield _state_in(memoryview(content))
-
-    def _job(self, flow: Flow, reference: Vectors, candidate: Vectors) -> Job:
-        pair = flow.pair
-        with pair.candidate():
-            candidate_weights = pair.candidate_fingerprint()
-        weights = (pair.fingerprint, candidate_weights)
-        return Job(
-            **self.named,
-            settings=flow.settings,
-            similarity=self.similarity,
-            queries=(np.array(reference), np.array(candidate)),
-            weights=weights,
-            runtime=dict(pair.runtime),
-            layers=pair.made_layers if isinstance(pair, QuantizedPair) else None,
-            arms=1 if pair.query_only or weights[0] == weights[1] else 2,
-            threads=self.workers.threads,
-        )
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Whether the first of the contenders is the same; `once` is what the pass over the corpus scored."""
@@ -423,9 +375,3 @@ class ShardedSearch(Search):
         at = np.where(positions >= 0, np.searchsorted(wanted[1], positions), 0)
         repeated = scores_of(again[0], again[1][at], self.similarity)
         return noise_of_scores(np.nan_to_num(scores.astype(np.float64)), repeated, positions)
-
-    def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Any:
-        """The record per query, with names as the states have them."""
-        named = replace(self, item_ids=ByPosition(self.shards, self.kept.names))
-        # not super(): a dataclass with slots is another class than this one
-        return Search.evidence(named, state, candidate, noise)

@@ -1,7 +1,7 @@
 """Executors for the shards of a corpus: this process, a pool of others on this machine, or Ray's actors on many.
 
-Every worker has one shard at a time, and hands over what it found before it gets the next: whatever is killed, a worker
-does at most one shard again.
+Every worker has one shard at a time, and hands over what it found before it gets the next: a worker that is killed does
+at most one shard again.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 import pickle
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.extras import extras_named
 
 DEATHS = 3
 """Workers in a row that may die without having finished anything."""
@@ -59,15 +59,14 @@ class Workers:
         """Threads of torch for each of several workers on this machine; None leaves them."""
         return None if self.alone or self.engine != "local" else max(1, (os.cpu_count() or 1) // (self.n or 1))
 
-    def map(self, make: Make, shards: Sequence[Any], here: Make) -> Results:
-        """Score every shard by workers, whose models `make` loads, or by what `here` gives in this process."""
+    def map(self, make: Make, shards: Sequence[Any], here: Score) -> Results:
+        """Score every shard by workers, whose models `make` loads, or by `here` in this process."""
         if not shards:
             return iter(())
         if self.engine == "ray":
             return _on_ray(make, shards, self.n)
         if self.alone:
-            score = here()
-            return ((shard, score(shard)) for shard in shards)
+            return ((shard, here(shard)) for shard in shards)
         return _in_processes(make, shards, min(self.n or 1, len(shards)))
 
 
@@ -77,19 +76,13 @@ class Worker:
     def __init__(self) -> None:
         self._score: Score | None = None
 
-    def score(self, make: Make, shard: Any) -> tuple[Any, bytes | str]:
-        """Score a shard, or tell what was wrong: not every error can be sent."""
+    def score(self, make: Make, shard: Any) -> tuple[Any, bytes]:
+        """Score a shard, and give it back with what is kept of it."""
         try:
             self._score = self._score or make()
             return shard, self._score(shard)
-        except QuantDriftError as error:
-            return shard, str(error)
-
-
-def _checked(shard: Any, kept: bytes | str) -> tuple[Any, bytes]:
-    if isinstance(kept, str):
-        raise RunError(kept)
-    return shard, kept
+        except QuantDriftError as error:  # not every one of them can be sent
+            raise RunError(str(error)) from None
 
 
 # --- processes on this machine --------------------------------------------------------------------
@@ -121,47 +114,34 @@ def _start() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _score(job: Path, shard: Any) -> tuple[Any, bytes | str]:
+def _score(job: Path, shard: Any) -> tuple[Any, bytes]:
     def make() -> Score:
-        score: Score = pickle.loads(job.read_bytes())()
-        return score
+        return cast(Make, pickle.loads(job.read_bytes()))()
 
     return _WORKER.score(make, shard)
 
 
 def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Results:
-    todo, deaths = deque(shards), 0
+    todo, deaths = list(shards), 0
     while todo:
-        under_way: dict[Future[tuple[Any, bytes | str]], Any] = {}
-        with _written(make) as job, _pool(n) as pool:
+        # in a file that nobody else can read or write: at a pipe we would wait until a worker reads it
+        with TemporaryDirectory(prefix="quantdrift-workers-") as folder, _pool(n) as pool:
+            job = Path(folder) / "job"
+            job.write_bytes(pickle.dumps(make))
             try:
-                while todo or under_way:
-                    while todo and len(under_way) < n:
-                        shard = todo.popleft()
-                        under_way[pool.submit(_score, job, shard)] = shard
-                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                        result = future.result()
-                        del under_way[future]
-                        yield _checked(*result)
-                        deaths = 0
+                for future in as_completed([pool.submit(_score, job, shard) for shard in todo]):
+                    shard, kept = future.result()
+                    todo.remove(shard)
+                    deaths = 0
+                    yield shard, kept
             except BrokenProcessPool:
-                todo.extendleft(under_way.values())
                 deaths += 1
                 if deaths == DEATHS:
                     raise RunError(
                         f"{DEATHS} times in a row a worker died before it had finished a shard, perhaps for want of "
                         "memory; take fewer --workers, or a smaller --batch-size"
                     ) from None
-                note(f"a worker died; {len(under_way)} shards are done again")
-
-
-@contextmanager
-def _written(make: Make) -> Iterator[Path]:
-    """What to do, in a file that nobody else can read or write; at a pipe we would wait until a worker reads it."""
-    with TemporaryDirectory(prefix="quantdrift-workers-") as folder:
-        path = Path(folder) / "job"
-        path.write_bytes(pickle.dumps(make))
-        yield path
+                note("a worker died; the shards that were being done are done again")
 
 
 @contextmanager
@@ -183,17 +163,15 @@ def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _on_ray(make: Make, shards: Sequence[Any], n: int | None) -> Results:
-    try:
-        ray: Any = import_module("ray")  # optional, and its types are in the way
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", needed_for="--engine ray") from error
+    with extras_named(needed_for="--engine ray"):
+        ray: Any = import_module("ray")  # its types are in the way
     started = not ray.is_initialized()
     if started:
         # the cluster that RAY_ADDRESS names, else one on this machine
-        elsewhere = bool(os.environ.get("RAY_ADDRESS"))
-        local = {} if elsewhere else {"num_cpus": max(n or 0, os.cpu_count() or 1), "include_dashboard": False}
+        local = {"num_cpus": max(n or 0, os.cpu_count() or 1), "include_dashboard": False}
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **local)
+            where = {} if os.environ.get("RAY_ADDRESS") else local
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
         except Exception as error:  # it has many kinds
             raise RunError(f"Ray cannot be reached or started: {str(error).strip().splitlines()[0]}") from error
     try:
@@ -203,8 +181,7 @@ def _on_ray(make: Make, shards: Sequence[Any], n: int | None) -> Results:
         settings = {"num_cpus": 1, "num_gpus": 1 if gpus else 0, "max_restarts": DEATHS, "max_task_retries": DEATHS}
         job, actor = ray.put(make), ray.remote(Worker).options(**settings)
         pool = import_module("ray.util").ActorPool([actor.remote() for _ in range(n)])
-        for result in pool.map_unordered(lambda worker, shard: worker.score.remote(job, shard), shards):
-            yield _checked(*result)
+        yield from pool.map_unordered(lambda worker, shard: worker.score.remote(job, shard), shards)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:

@@ -18,7 +18,7 @@ import pytest
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.evidence.record import Evidence
-from quantdrift.features.shards.search import ShardScorer
+from quantdrift.features.shards.search import score_shard
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
@@ -85,17 +85,17 @@ def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: st
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[int]]:
     """Lets so many shards be scored before an error ends it; which ones were, comes back."""
-    score, done = ShardScorer.score, list[int]()
+    done = list[int]()
 
     def after(n: int | None) -> list[int]:
-        def some(self: ShardScorer, shard: Any) -> bytes:
+        def some(job: Any, flow: Any, shard: Any) -> bytes:
             if n is not None and len(done) == n:
                 raise DataError("stopped here")
             done.append(shard.start)
-            return score(self, shard)
+            return score_shard(job, flow, shard)
 
         done.clear()
-        monkeypatch.setattr(ShardScorer, "score", some)
+        monkeypatch.setattr("quantdrift.features.shards.search.score_shard", some)
         return done
 
     return after
