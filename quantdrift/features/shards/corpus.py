@@ -14,12 +14,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from quantdrift.base.errors import DataError, MissingExtraError
 from quantdrift.base.extras import extras_named
@@ -49,7 +47,7 @@ LAYOUT = (
 )
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 _ROWS = 4096
-_BLOCK = 1 << 20
+_digest = partial(hashlib.blake2b, digest_size=16)
 
 Document = tuple[str, str]
 """Id and text."""
@@ -105,9 +103,10 @@ class Shard:
     def _rows(self) -> Iterator[Document]:
         with _unpacked(self.url) as stream:
             file, (key, *texts) = _parquet(stream, self.url)
-            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
-            first = int(np.searchsorted(ends, self.row, side="right"))
-            row, groups = int(ends[first - 1]) if first else 0, range(first, file.num_row_groups)
+            sizes = (file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+            starts = [0, *accumulate(sizes)]
+            first = bisect_right(starts, self.row) - 1
+            row, groups = starts[first], range(first, file.num_row_groups)
             for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[key, *texts]):
                 for place in range(max(0, self.row - row), len(batch)):
                     where = f"{self.url}, row {row + place + 1}"
@@ -160,9 +159,7 @@ def is_sharded(place: str | Path, asked: bool = False) -> bool:
     return asked or is_url(place) or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
 
 
-def read_sharded(
-    place: str | Path, split: str = "test", *, shard: int | None = None, progress: Progress
-) -> ShardedDataset:
+def read_sharded(place: str | Path, split: str, *, shard: int | None = None, progress: Progress) -> ShardedDataset:
     """Read queries and labels, and go through the files of the corpus once.
 
     Args:
@@ -191,7 +188,7 @@ def read_sharded(
                 tell(1)
     if not shards:
         raise DataError(f"{url} holds no document; expected {LAYOUT}")
-    digest = hashlib.blake2b(digest_size=16)
+    digest = _digest()
     judgements = sorted((query, doc, str(grade)) for query, grades in qrels.items() for doc, grade in grades.items())
     digests = dict.fromkeys((piece.url, piece.digest) for piece in shards)  # one for each file
     for part in (query_ids, queries, [word for line in judgements for word in line], [end for _, end in digests]):
@@ -281,16 +278,14 @@ def _size_of(url: str) -> int:
 
 def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
     """The shards of one file, whose first document has a position in the corpus."""
-    digest, n = hashlib.blake2b(digest_size=16), 0
     begins: list[tuple[int, int]] = []  # row and byte
     with _unpacked(url) as stream:
         if url.endswith(".parquet"):
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(stream, _digest)
             n = _parquet(stream, url)[0].metadata.num_rows
             begins = [(row, 0) for row in range(0, n, size)]
         else:
-            at = 0
+            digest, n, at = _digest(), 0, 0
             for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
                 refuse_long(line, f"{url}, line {number}")
                 digest.update(line)

@@ -41,10 +41,8 @@ from quantdrift.evidence.record import Noise
 from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
 from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.runs.folder import Run, check_place, now
-from quantdrift.spec.grammar import Spec, Versus, chooses, is_endpoint
+from quantdrift.spec.grammar import Spec, Versus, chooses
 
-Opens = partial[tuple[Pair, Similarity, dict[str, Any]]]
-"""Loads a pair, which searches."""
 _VERSION = 2
 """Of what is kept of a shard; a change in what it means makes kept ones void."""
 
@@ -89,6 +87,7 @@ def run_shards(
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
     opens = partial(open_searching, name, device=device, revision=revision, dtype=settings.dtype)
     pair, similarity, model = opens()
+    team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
         kept = KeptShards((store.root or Path(spare)) / "shards")
         documents = _Documents(
@@ -106,9 +105,8 @@ def run_shards(
             dataset=dataset.name,
             shards=dataset.shards,
             kept=kept,
-            workers=Workers(engine=engine or "local", n=workers),
-            opens=opens,
-            root=store.root if keep else None,
+            workers=team,
+            job=partial(Job, opens=opens, root=root, similarity=similarity, threads=team.threads),
         )
         counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
         data = described_data(dataset, **counts, shards=len(dataset.shards))
@@ -122,7 +120,7 @@ def run_shards(
 def check_in_shards(name: Spec | Versus) -> None:
     """Refuse a pair that cannot be measured on a corpus in shards."""
     if isinstance(name, Versus):
-        if is_endpoint(name.reference) or is_endpoint(name.candidate):
+        if name.on_server:
             raise UnsupportedError(
                 f'"{name}": a server is asked by one process, with --concurrency; give it a folder with corpus.jsonl, '
                 "and leave --engine and --workers out"
@@ -160,10 +158,6 @@ class KeptShards:
         """Where the state of a shard is, if it is kept."""
         key = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
         return self.folder / key[:2] / f"{key}.npz"
-
-    def state(self, shard: Shard) -> ScoreState | None:
-        """The state of a shard; None if it is not there."""
-        return read_cache(self.path(shard), _state_in)
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep what a worker gave."""
@@ -209,7 +203,7 @@ class Job:
         threads: of torch; None leaves them.
     """
 
-    opens: Opens
+    opens: partial[tuple[Pair, Any, Any]]
     settings: Settings
     root: Path | None
     similarity: Similarity
@@ -303,15 +297,13 @@ class ShardedSearch(Search):
         shards: of the corpus.
         kept: their states.
         workers: who encodes and scores them.
-        opens: loads the pair, on a device if one is named.
-        root: where the reference's embeddings of documents are kept; None keeps none.
+        job: makes the job of the workers, of what is known when the models are loaded.
     """
 
     shards: Sequence[Shard]
     kept: KeptShards
     workers: Workers
-    opens: Opens
-    root: Path | None
+    job: Callable[..., Job]
 
     @property
     def held(self) -> tuple[Inputs, ...]:
@@ -323,17 +315,13 @@ class ShardedSearch(Search):
         pair = flow.pair
         with pair.candidate():
             candidate_weights = pair.candidate_fingerprint()
-        weights = (pair.fingerprint, pair.fingerprint if pair.query_only else candidate_weights)
-        job = Job(
-            opens=self.opens,
-            root=self.root,
+        weights = pair.fingerprint  # takes seconds
+        job = self.job(
             settings=flow.settings,
-            similarity=self.similarity,
             queries=(np.array(reference[0]), np.array(candidate[0])),
-            weights=weights,
+            weights=(weights, weights if pair.query_only else candidate_weights),
             runtime=dict(pair.runtime),
             layers=pair.made_layers if isinstance(pair, QuantizedPair) else None,
-            threads=self.workers.threads,
         )
         models = [pair.encoder] if isinstance(pair, QuantizedPair) else [pair.reference, pair.candidate_model]
         self.kept.key = key_of(
@@ -353,7 +341,7 @@ class ShardedSearch(Search):
         """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""
         todo = []
         for shard in self.shards:
-            if (state := self.kept.state(shard)) is None:
+            if (state := read_cache(self.kept.path(shard), _state_in)) is None:
                 todo.append(shard)
             else:
                 tell(job.passes * shard.n)

@@ -61,8 +61,6 @@ class Workers:
 
     def map(self, make: Make, shards: Sequence[Any], here: Score) -> Results:
         """Score every shard by workers, whose models `make` loads, or by `here` in this process."""
-        if not shards:
-            return iter(())
         if self.engine == "ray":
             return _on_ray(make, shards, self.n)
         if self.alone:
@@ -73,8 +71,7 @@ class Workers:
 class Worker:
     """Scores shards one after the other; what it needs comes with each, so that one that was started anew has it."""
 
-    def __init__(self) -> None:
-        self._score: Score | None = None
+    _score: Score | None = None
 
     def score(self, make: Make, shard: Any) -> tuple[Any, bytes]:
         """Score a shard, and give it back with what is kept of it."""

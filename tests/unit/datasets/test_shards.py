@@ -51,7 +51,7 @@ def three(folder: Path) -> Path:
 
 
 def read(folder: Path | str, size: int = 4) -> ShardedDataset:
-    return read_sharded(folder, shard=size, progress=Silent())
+    return read_sharded(folder, "test", shard=size, progress=Silent())
 
 
 def whole(dataset: ShardedDataset) -> Iterator[tuple[str, str]]:
