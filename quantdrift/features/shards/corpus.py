@@ -47,7 +47,7 @@ LAYOUT = (
 )
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 _ROWS = 4096
-_digest = partial(hashlib.blake2b, digest_size=16)
+_digest: Callable[[], Any] = partial(hashlib.blake2b, digest_size=16)
 
 Document = tuple[str, str]
 """Id and text."""
