@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import typer
 
@@ -79,15 +79,6 @@ COMPLETE = (
     "--complete: Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
     "reranking a shortlist. Then epsilon is exact."
 )
-ENGINE = (
-    "NAME: A corpus in shards: who works through them, local (processes on this machine; the default) or ray (the "
-    "cluster of RAY_ADDRESS; without it, Ray is started here)."
-)
-WORKERS = (
-    "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for every "
-    "GPU, or else every core."
-)
-KEEP = "--keep: A corpus in shards: keep the full-precision embeddings of the documents on disk for the next scheme."
 DTYPE = (
     "NAME: The number type of the model at full precision: float32, bfloat16 or float16, whatever type its files have. "
     "A checkpoint that is a candidate keeps its own."
@@ -179,6 +170,30 @@ class MeasuringAnything(Measuring):
         "data (its full-precision ranking is used) or a TREC run file."
     )
     top: int | None = option("N: How many documents per query to rerank; 100 by default.", min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming:
+    """Options of commands that take data which are never in memory as a whole: `run` and `study run`."""
+
+    engine: Literal["local", "ray"] | None = option(
+        "NAME: A corpus in shards: who works through them, local (processes on this machine; the default) or ray (the "
+        "cluster of RAY_ADDRESS; without it, Ray is started here)."
+    )
+    workers: int | None = option(
+        "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for "
+        "every GPU, or else every core.",
+        min=1,
+        max=4096,
+    )
+    keep: bool = flag(
+        "--keep: A corpus in shards: keep the full-precision embeddings of the documents on disk for the next scheme."
+    )
+
+    @property
+    def streaming(self) -> dict[str, Any]:
+        """What `StreamedDataset.run` is told of them."""
+        return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 
 @dataclass(frozen=True, kw_only=True)

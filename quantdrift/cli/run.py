@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.measuring import default_place, measured, shown_run
-from quantdrift.cli.options import ENGINE, KEEP, SPEC, WORKERS, MeasuringAnything, argument, flag, option, prints
+from quantdrift.cli.options import SPEC, MeasuringAnything, Streaming, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
+    from quantdrift.data.streamed import DataKind
     from quantdrift.engine.encoders.server import Servers
     from quantdrift.runs.folder import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MeasuringAnything):
+class RunOptions(Streaming, MeasuringAnything):
     """The options of `quantdrift run`."""
 
     spec: str = argument(
@@ -35,24 +36,21 @@ class RunOptions(MeasuringAnything):
         "TEXT: Servers: text to put before every query; by default that of the other model."
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
-    engine: str | None = option(ENGINE)
-    workers: int | None = option(WORKERS, min=1, max=4096)
     shard: int | None = option(
         "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",
         min=1,
         max=1 << 22,
     )
-    keep: bool = flag(KEEP)
 
     @property
-    def in_shards(self) -> bool:
-        """Whether the corpus is read a part at a time."""
-        from quantdrift.data.shards import is_sharded
+    def streamed(self) -> DataKind | None:
+        """The kind of the data, where they are never in memory as a whole."""
+        from quantdrift.data.streamed import streamed_kind
 
-        asked = self.keep or any(one is not None for one in (self.engine, self.workers, self.shard))
+        asked = self.keep or any(value is not None for value in (self.engine, self.workers, self.shard))
         if asked and self.data is None:
             raise QuantDriftError("--engine, --workers, --shard and --keep are for a corpus in files: expected --data")
-        return asked or (self.data is not None and is_sharded(self.data))
+        return None if self.data is None else streamed_kind(self.data, asked=asked)
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
         """How servers are asked; None where no model is on one."""
@@ -100,36 +98,25 @@ def command(options: RunOptions) -> Output:
     without the model: quantdrift metrics RUN
     """
     pair = parse_pair(options.spec)
-    if options.in_shards:
-        return shown_run(_in_shards(pair, options))
+    if (kind := options.streamed) is not None:
+        return shown_run(_streamed(pair, kind, options))
     run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))
     return shown_run(run)
 
 
-def _in_shards(pair: Spec | Versus, options: RunOptions) -> Run:
-    """Measure a pair on a corpus that is read a part at a time."""
-    from quantdrift.data.shards import SHARD, read_sharded
-    from quantdrift.engine.shards import refuse_in_shards, run_shards
-    from quantdrift.engine.workers import Workers
+def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
+    """Measure a pair on data that are never in memory as a whole."""
     from quantdrift.runs.folder import check_place
 
-    assert options.data is not None  # that is where the shards are
+    assert options.data is not None  # that is what the kind is of
     if options.shortlist is not None:
         raise UnsupportedError(
             "--shortlist is for a corpus in memory; leave it out, or give a folder with corpus.jsonl"
         )
-    refuse_in_shards(pair)
-    workers = Workers(engine=options.engine or "local", n=options.workers)
+    kind.check_pair(pair)
     if options.out is not None:
         check_place(options.out.absolute())
     with options.stoppable("no run was written"):
-        dataset = read_sharded(options.data, options.split, size=options.shard or SHARD, progress=options.progress)
+        dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         out = options.out or default_place(pair, dataset)
-        check_place(out.absolute())
-        return run_shards(pair, dataset, out=out, **options.how, workers=workers, keep=options.keep)
-
-
-# --- where runs are written -----------------------------------------------------------------------
-
-
-# --- what a run says ------------------------------------------------------------------------------
+        return dataset.run(pair, out=out, **options.how, **options.streaming)

@@ -12,7 +12,7 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import RUNS
-from quantdrift.cli.options import ENGINE, KEEP, METRIC, WORKERS, argument, flag, option, prints
+from quantdrift.cli.options import METRIC, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
@@ -31,7 +31,7 @@ OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class Running(Streaming):
     """The options of `quantdrift study run`."""
 
     file: Path | None = argument(FILE, default=None)
@@ -50,9 +50,6 @@ class Running:
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
-    engine: str | None = option(ENGINE)
-    workers: int | None = option(WORKERS, min=1, max=4096)
-    keep: bool = flag(KEEP)
 
 
 @prints("json", "markdown")
@@ -243,9 +240,7 @@ def _measured(options: Running, *, again: bool) -> Output:
         again=again,
         plan=options.plan,
         probe=options.probe,
-        engine=options.engine,
-        workers=options.workers,
-        keep=options.keep,
+        streaming=options.streaming,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quantdrift.ask import State
 from quantdrift.base.display import clean, duration, note
@@ -47,9 +47,7 @@ def measured(
     plan: bool = False,
     probe: bool = True,
     kind: StudyKind = "grid",
-    engine: str | None = None,
-    workers: int | None = None,
-    keep: bool = False,
+    streaming: Mapping[str, Any] = {},
 ) -> Output:
     """Measure the open cells of a study in its folder; what is done in the end.
 
@@ -61,9 +59,7 @@ def measured(
         plan: whether to say what there is to do, and stop.
         probe: whether each model is loaded first, to tell how long it will take.
         kind: what its results are read as.
-        engine: who works through corpora in shards.
-        workers: how many.
-        keep: whether embeddings of their documents are kept.
+        streaming: how data are measured that are never in memory as a whole.
     """
     cells = cells_of(study)
     check_folder(out)
@@ -78,7 +74,6 @@ def measured(
         return _plan(folder, states, [], 0)
     from quantdrift.engine.store import EmbeddingStore, default_store
     from quantdrift.engine.study import run_cells, survey
-    from quantdrift.engine.workers import Workers
 
     store = default_store() if options.cache else EmbeddingStore(None)
     bars: Progress = Silent() if options.quiet else Terminal()
@@ -106,8 +101,7 @@ def measured(
                 announce=display.announce,
                 failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
                 device=options.device,
-                workers=Workers(engine=engine or "local", n=workers),
-                keep=keep,
+                streaming=streaming,
             )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None

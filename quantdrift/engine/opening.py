@@ -21,6 +21,7 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.streamed import StreamedDataset
 from quantdrift.encoders import KINDS
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
@@ -285,20 +286,26 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
     return labels
 
 
-def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
-    """What run.json says of a dataset, and of where a shortlist came from; the reading counts classes."""
-    record: dict[str, Any] = {
+
+def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
+    """What run.json says of data of any kind."""
+    return {
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": dataset.fingerprint,
         "warnings": list(dataset.warnings),
         "path": None if dataset.path is None else str(dataset.path),
+        **more,
     }
+
+
+def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
+    """What run.json says of a dataset, and of where a shortlist came from; the reading counts classes."""
     if isinstance(dataset, ClassificationDataset):
         n_train = 0 if dataset.train is None else len(dataset.train.ids)
         counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
-        return {**record, "kind": "classification", **counts}
-    record |= {"n_queries": len(dataset.query_ids), "n_documents": len(dataset.document_ids)}
+        return described_data(dataset, kind="classification", **counts)
+    record = described_data(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
     if "image" in dataset.kinds:
         record["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -75,14 +75,22 @@ def measured_run(
         return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
 
     measured, settings = _in_batches_that_fit(work, settings)
-    return _written(opened, measured, out, settings, **more)
+    reading, evidence = measured.reading, measured.evidence
+    record = describe_run(
+        opened.name,
+        opened.pair,
+        measured,
+        replace(settings, noise_floor=evidence.noise is not None),
+        model=opened.model,
+        data={**opened.data, **reading.counts},
+        reading=reading.record,
+        started=opened.started,
+    )
+    return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
-Made = TypeVar("Made")
-
-
-def _in_batches_that_fit(work: Callable[[Settings], Made], settings: Settings) -> tuple[Made, Settings]:
-    """What is made, and how it was; where there is no room in memory for a batch, in batches of half the size.
+def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Settings) -> tuple[Measured, Settings]:
+    """What is measured, and how it was; where there is no room in memory for a batch, in batches of half the size.
 
     Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
     were to be had with that batch size from the start. What else may have taken the memory is given a second chance.
@@ -107,21 +115,6 @@ def _in_batches_that_fit(work: Callable[[Settings], Made], settings: Settings) -
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
     """Whether memory was missing, on an accelerator or in the machine; only torch's own has a class for it."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(error)))
-
-
-def _written(opened: Opened, measured: Measured, out: Path, settings: Settings, **more: Any) -> Run:
-    reading, evidence = measured.reading, measured.evidence
-    record = describe_run(
-        opened.name,
-        opened.pair,
-        measured,
-        replace(settings, noise_floor=evidence.noise is not None),
-        model=opened.model,
-        data={**opened.data, **reading.counts},
-        reading=reading.record,
-        started=opened.started,
-    )
-    return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
@@ -158,7 +151,7 @@ def describe_run(
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**how, **reading, **pair.runtime},
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **libraries()},
         "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
@@ -182,7 +175,3 @@ def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
         f"calibrated on all {n:,} documents, the very ones that are ranked: on other documents the "
         "candidate may change more answers. +calib=N takes fewer, +calib=FILE other texts"
     ]
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **libraries()}

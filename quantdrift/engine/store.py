@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.cache import add_checksum, array_in, read_cache, say
-from quantdrift.base.errors import MissingExtraError, ScoreError
+from quantdrift.base.errors import ScoreError
+from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals
 
@@ -229,8 +230,6 @@ def _allocated(path: Path, n: int, dim: int) -> NDArray[np.float32]:
 
 def _lock(path: Path) -> Any:
     """So that two runs that want the same embeddings compute them once."""
-    try:
+    with extras_named(needed_for="keeping embeddings"):
         from filelock import FileLock  # noqa: PLC0415 -- only needed when something is encoded
-    except ImportError as error:
-        raise MissingExtraError("filelock", "models", needed_for="keeping embeddings") from error
     return FileLock(path)

@@ -9,10 +9,10 @@ from typing import Any
 
 from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.data.images import Kind, contents_of
-from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.images import contents_of
+from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.data.shards import ShardedDataset
+from quantdrift.data.streamed import StreamedDataset
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
@@ -22,9 +22,7 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
-from quantdrift.engine.shards import run_shards
 from quantdrift.engine.store import EmbeddingStore, digest_of
-from quantdrift.engine.workers import Workers
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.spec.grammar import Spec, chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
@@ -77,45 +75,34 @@ def survey(
     cells: Sequence[Cell], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
 ) -> list[Work]:
     """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
-    found, models = [], _Models(device)
+    works, models = [], _Models(device)
     with progress.stage("looking at what there is to do", len(cells)) as tell:
         for group in _groups(cells):
             first = group[0]
+            work = Work(model=first.model, data=first.data.corpus, cells=len(group))
             try:
-                if isinstance(whole := data.known(first.data), ShardedDataset):
-                    found.append(_in_shards(group, whole))
-                    continue
-                model = models.of(first, data)
-                found.append(
-                    _told_nothing(group, data)
-                    if first.data.retriever is not None
-                    else _work(group, model, data, store=store, progress=progress)
-                )
+                whole = data.known(first.data)
+                if isinstance(whole, StreamedDataset):  # how long it takes depends on who works
+                    n = len(whole.query_ids) + whole.n_documents
+                    work = replace(work, inputs=n, passes=2.0 * len(group))
+                elif first.data.retriever is not None:  # what is reranked is found when it is needed
+                    dataset = _searched(first.data, data)
+                    models.of(first, data)
+                    n = len(dataset.queries) * min(first.data.top, len(dataset.documents))
+                    work = replace(work, inputs=n, passes=len(group) + 1.0)
+                else:
+                    model = models.of(first, data)
+                    work = _timed(work, group, _opened(first, model, data), store=store, progress=progress)
             except QuantDriftError as error:
-                found.append(Work(model=first.model, data=first.data.called, cells=len(group), problem=str(error)))
+                work = replace(work, problem=str(error))
+            works.append(work)
             tell(len(group))
-    return found
+    return works
 
 
-def _in_shards(group: Sequence[Cell], whole: ShardedDataset) -> Work:
-    """Of a corpus in shards every cell takes both arms; how long, depends on who works."""
-    first, inputs = group[0], len(whole.query_ids) + whole.n_documents
-    return Work(model=first.model, data=first.data.called, cells=len(group), inputs=inputs, passes=2.0 * len(group))
-
-
-def _told_nothing(group: Sequence[Cell], data: Data) -> Work:
-    """Of rerankers only how many pairs there are is told: what they rerank is found when it is needed."""
-    first = group[0]
-    dataset = data.of(first.data)
-    assert isinstance(dataset, RetrievalDataset)  # a retriever was loaded for it
-    pairs = len(dataset.queries) * min(first.data.top, len(dataset.documents))
-    return Work(model=first.model, data=first.data.called, cells=len(group), inputs=pairs, passes=len(group) + 1.0)
-
-
-def _work(group: Sequence[Cell], model: LocalModel, data: Data, *, store: EmbeddingStore, progress: Progress) -> Work:
-    first = group[0]
-    opened = _opened(first, model, data)
-    flow = Flow(pair=opened.pair, settings=settings_of(first), store=store, progress=progress)
+def _timed(work: Work, group: Sequence[Cell], opened: Opened, *, store: EmbeddingStore, progress: Progress) -> Work:
+    """Tell how much of the work is done, and how long the rest takes at the rate of a few inputs."""
+    flow = Flow(pair=opened.pair, settings=settings_of(group[0]), store=store, progress=progress)
     sides, weights = opened.reading.sides, opened.pair.fingerprint
     kept = [store.has(flow.key(side, side.order(), weights, flow.settings.batch_size)) for side in sides]
     pace, dim = flow.pace(sides[-1])
@@ -130,10 +117,8 @@ def _work(group: Sequence[Cell], model: LocalModel, data: Data, *, store: Embedd
         of_cells[cell.name] = pace * (candidate if of_cells else candidate + missing)
         wanted += candidate
     inputs = sum(len(side.ids) for side in sides)
-    return Work(
-        model=first.model,
-        data=first.data.corpus,
-        cells=len(group),
+    return replace(
+        work,
         inputs=inputs,
         passes=wanted / sum(sizes),
         kept=all(kept),
@@ -161,16 +146,22 @@ class _Models:
     """The model that is loaded; another one takes its place."""
 
     device: str | None
-    _key: object = None
+    _asked: Mapping[str, Any] = field(default_factory=dict)
     _model: LocalModel | QuantDriftError | None = None
 
     def of(self, cell: Cell, data: Data) -> LocalModel:
-        how, reranks = cell.settings, cell.data.retriever is not None
-        key = (cell.spec.model, how.device, how.dtype, _kind(data.of(cell.data)), reranks)
-        if key != self._key:
-            self._key, self._model = key, None  # the earlier one is let go before the next is loaded
+        dataset = data.of(cell.data)
+        asked = {
+            "name": cell.spec.model,
+            "kind": dataset.kind if isinstance(dataset, ClassificationDataset) else None,
+            "reranks": cell.data.retriever is not None,
+            "device": cell.settings.device or self.device,
+            "dtype": settings_of(cell).dtype,
+        }
+        if asked != self._asked:
+            self._asked, self._model = asked, None  # the earlier one is let go before the next is loaded
             try:
-                self._model = _load(cell, data, self.device)
+                self._model = load_model(**asked)
             except QuantDriftError as error:
                 self._model = error
         if isinstance(self._model, QuantDriftError):
@@ -190,11 +181,10 @@ class _Shortlists:
 
     def of(self, cell: Cell, data: Data) -> Shortlist | None:
         """The shortlists of a cell's data; None where models search themselves."""
-        entry, dataset = cell.data, data.of(cell.data)
+        entry = cell.data
         if entry.retriever is None:
             return None
-        if not isinstance(dataset, RetrievalDataset):
-            raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
+        dataset = _searched(entry, data)
         key = entry.model_dump_json()
         if key not in self._found:
             own = settings_of(cell)
@@ -230,8 +220,7 @@ def run_cells(
     announce: Callable[[Cell], None],
     failed: Callable[[Cell, FailedCell], None],
     device: str | None = None,
-    workers: Workers | None = None,
-    keep: bool = False,
+    streaming: Mapping[str, Any] = {},
 ) -> None:
     """Measure cells and write their run folders.
 
@@ -249,10 +238,9 @@ def run_cells(
         try:
             settings, out, key = settings_of(cell), folder.place(cell.name), cell.fingerprint
             how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
-            if isinstance(whole := data.known(cell.data), ShardedDataset):
+            if isinstance(whole := data.known(cell.data), StreamedDataset):
                 _refuse_parts(cell)
-                own = cell.settings.device or device
-                run_shards(cell.spec, whole, workers=workers or Workers(), keep=keep, device=own, **how)
+                whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
             else:
                 lists = shortlists.of(cell, data)
                 measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
@@ -286,6 +274,14 @@ def _refuse_parts(cell: Cell) -> None:
         )
 
 
+def _searched(entry: DataEntry, data: Data) -> RetrievalDataset:
+    """The data of an entry with a retriever."""
+    dataset = data.of(entry)
+    if not isinstance(dataset, RetrievalDataset):
+        raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
+    return dataset
+
+
 def _check_prompts(data: Data, entry: DataEntry, model: LocalModel, called: str) -> None:
     if isinstance(model, SentenceEncoder):
         data.refuse_prompts(entry, model.model.prompts, called)
@@ -317,13 +313,3 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     told = {**asked.model_dump(), "n_queries": len(rows), "of": len(dataset.queries), "digest": digest}
     reading = opened.reading
     return replace(opened, reading=replace(reading, held_out=rows, record={**reading.record, "held_out": told}))
-
-
-def _load(cell: Cell, data: Data, device: str | None) -> LocalModel:
-    kind, reranks = _kind(data.of(cell.data)), cell.data.retriever is not None
-    own = settings_of(cell)
-    return load_model(cell.spec.model, kind, reranks=reranks, device=cell.settings.device or device, dtype=own.dtype)
-
-
-def _kind(dataset: Dataset) -> Kind | None:
-    return dataset.kind if isinstance(dataset, ClassificationDataset) else None

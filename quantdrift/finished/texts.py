@@ -13,7 +13,7 @@ from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.progress import Terminal
 from quantdrift.base.text import some
 from quantdrift.data.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
-from quantdrift.data.shards import is_sharded, read_sharded
+from quantdrift.data.streamed import DataKind, streamed_kind
 from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
@@ -62,8 +62,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
-    if data is not None and is_sharded(data):
-        return _of_shards(run, data)
+    if data is not None and (kind := streamed_kind(data)) is not None:
+        return _streamed(run, data, kind)
     if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
         return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
@@ -107,16 +107,14 @@ def _texts_of(dataset: Dataset, said: Mapping[str, Any], told: str) -> Texts:
     return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **known)
 
 
-def _of_shards(run: Run, place: Path) -> Texts:
+def _streamed(run: Run, place: Path, kind: DataKind) -> Texts:
     """The texts that a run shows, of a corpus that is gone through for them; never unasked, as it may be large."""
-    dataset = read_sharded(place, str(run.record["data"].get("split") or "test"), progress=Terminal())
+    dataset = kind.dataset(place, str(run.record["data"].get("split") or "test"), progress=Terminal())
     if dataset.fingerprint != run.record["data"].get("fingerprint"):
         raise DataError(f"expected the data that {run.path} was made of; {place} holds others, or other shards")
     evidence = run.evidence()
     firsts = np.unique([top.items[:, :_SHOWN] for top in (evidence.reference_top, evidence.candidate_top)])
-    wanted, items = {str(evidence.item_ids[item]) for item in firsts[firsts >= 0]}, dict[str, str]()
-    for shard in dataset.shards:
-        items |= {name: text for name, text in zip(*shard.read(), strict=True) if name in wanted}
+    items = dataset.document_texts({str(evidence.item_ids[item]) for item in firsts[firsts >= 0]})
     inputs = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     return Texts(inputs=inputs, items=items, digest=dataset.fingerprint, told=f"texts are from {dataset.path}")
 

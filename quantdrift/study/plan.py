@@ -25,7 +25,7 @@ from yaml.constructor import ConstructorError
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError
 from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file, problem_of
-from quantdrift.data.shards import is_url
+from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
 from quantdrift.study.grid import CaptureGrid, HeldOut, Part, known_name

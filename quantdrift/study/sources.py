@@ -13,7 +13,7 @@ from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.labelled import Dataset, load_task, read_folder
-from quantdrift.data.shards import ShardedDataset, is_sharded, read_sharded
+from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 
 
@@ -22,21 +22,21 @@ class Data:
     """The data of a study, each read once when it is asked for."""
 
     progress: Progress = field(default_factory=Silent)
-    _read: dict[DataEntry, Dataset | ShardedDataset | QuantDriftError] = field(default_factory=dict)
+    _read: dict[DataEntry, Dataset | StreamedDataset | QuantDriftError] = field(default_factory=dict)
     _prompts: dict[DataEntry, frozenset[str]] = field(default_factory=dict)
 
     def of(self, entry: DataEntry) -> Dataset:
         """The data of an entry, which are in memory; what is wrong with them is said each time."""
         dataset = self.known(entry)
-        if isinstance(dataset, ShardedDataset):
+        if isinstance(dataset, StreamedDataset):
             raise UnsupportedError(
                 f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
                 "sizes out"
             )
         return dataset
 
-    def known(self, entry: DataEntry) -> Dataset | ShardedDataset:
-        """The data of an entry, which may be a corpus in shards."""
+    def known(self, entry: DataEntry) -> Dataset | StreamedDataset:
+        """As `of`, or data that are never in memory as a whole."""
         key = entry.whole
         if key not in self._read:
             try:
@@ -48,9 +48,10 @@ class Data:
             raise dataset
         return dataset
 
-    def _found(self, entry: DataEntry) -> tuple[Dataset | ShardedDataset, frozenset[str]]:
-        if entry.folder is not None and is_sharded(entry.folder):
-            return read_sharded(entry.folder, entry.split, progress=self.progress), frozenset()
+    def _found(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
+        kind = None if entry.folder is None else streamed_kind(entry.folder)
+        if kind is not None:
+            return kind.dataset(str(entry.folder), entry.split, progress=self.progress), frozenset()
         return _read(entry)
 
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:

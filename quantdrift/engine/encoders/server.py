@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
-from quantdrift.base.errors import RunError, ServerError
+from quantdrift.base.errors import ServerError
 from quantdrift.data.sentences import PLAIN
 from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError, find_key
+from quantdrift.engine.store import keeping
 from quantdrift.spec.grammar import Endpoint
 
 Vectors = NDArray[np.float32]
@@ -44,7 +46,7 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
         if len(part) == 1:
             raise OneInputError(part[0], f"the server {error.reason}", error.where) from error
     half = (len(part) + 1) // 2
-    return np.concatenate([in_halves(embed, texts, one) for one in (part[:half], part[half:])])
+    return np.concatenate([in_halves(embed, texts, piece) for piece in (part[:half], part[half:])])
 
 
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
@@ -53,7 +55,7 @@ def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Resu
     The first error, or Ctrl-C, is raised at once, and nobody waits for the calls under way.
     """
     with ThreadPool(max(1, min(width, len(calls)))) as pool:
-        results = dict(pool.imap_unordered(lambda one: (one[0], one[1]()), enumerate(calls)))
+        results = dict(pool.imap_unordered(lambda numbered: (numbered[0], numbered[1]()), enumerate(calls)))
     return [results[number] for number in range(len(calls))]
 
 
@@ -102,15 +104,20 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
     folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
     known = [] if folder is None else _known(folder)
-    distance, seen = min(
-        ((_distance(one.vectors, now), one) for one in known), key=lambda it: it[0], default=(inf, None)
-    )
+    distances = [_distance(model.vectors, now) for model in known]
+    distance = min(distances, default=inf)
+    seen = known[distances.index(distance)] if known else None
     if seen is None or distance > tolerance:
-        taken = {one.fingerprint for one in known}
-        seen = _Seen(fingerprint=_fingerprint(now, taken), when=_iso(datetime.datetime.now().timestamp()), vectors=now)
+        taken = {model.fingerprint for model in known}
+        seen = _Seen(fingerprint=_fingerprint(now, taken), when=_iso(time.time()), vectors=now)
     if folder is not None:
-        _keep(folder, seen, is_known=seen in known)
-    another = bool(known) and seen is not known[0]
+        with keeping(folder):
+            file = folder / f"{seen.fingerprint}.npz"
+            if seen in known:
+                os.utime(file)  # it answered last
+            else:
+                with cache_file(file) as unfinished, unfinished.open("wb") as stream:
+                    np.savez(stream, vectors=seen.vectors, when=np.array(seen.when))
     return Identity(
         fingerprint=seen.fingerprint,
         dimensions=now.shape[1],
@@ -118,42 +125,27 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
         tolerance=tolerance,
         distance=distance if np.isfinite(distance) else None,
         first_seen=seen.when,
-        changed_since=_iso(known[0].last) if another else None,
+        changed_since=_iso(known[0].last) if known and seen is not known[0] else None,
     )
 
 
 def _known(folder: Path) -> list[_Seen]:
-    """Those that are kept, the one that answered last first; what is damaged is removed."""
+    """The models that are kept, the one that answered last first; what is damaged is removed."""
 
     def read(file: Path, content: memoryview) -> _Seen:
         arrays = arrays_in(content)
         vectors = np.asarray(arrays["vectors"], dtype=np.float32)
         return _Seen(fingerprint=file.stem, when=str(arrays["when"]), vectors=vectors, last=file.stat().st_mtime)
 
-    found = [read_cache(file, partial(read, file)) for file in sorted(folder.glob("*.npz"))]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.last)
+    models = [read_cache(file, partial(read, file)) for file in sorted(folder.glob("*.npz"))]
+    return sorted(filter(None, models), key=lambda model: -model.last)
 
 
-def _keep(folder: Path, seen: _Seen, *, is_known: bool) -> None:
-    file = folder / f"{seen.fingerprint}.npz"
-    try:
-        if is_known:
-            os.utime(file)  # it answered last
-            return
-        with cache_file(file) as unfinished, unfinished.open("wb") as stream:
-            np.savez(stream, vectors=seen.vectors, when=np.array(seen.when))
-    except OSError as error:
-        raise RunError(
-            f"the models seen on servers cannot be kept in {folder}: {error}. Set QUANTDRIFT_CACHE to a folder that "
-            "can be written, or use --no-cache"
-        ) from error
-
-
-def _distance(one: Vectors, other: Vectors) -> float:
+def _distance(before: Vectors, now: Vectors) -> float:
     """Largest difference of two answers to one canary, over the length of the first."""
-    if one.shape != other.shape:
+    if before.shape != now.shape:
         return inf
-    first, second = one.astype(np.float64), other.astype(np.float64)
+    first, second = before.astype(np.float64), now.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(first, axis=1), 1e-30)
     return float((np.linalg.norm(first - second, axis=1) / lengths).max())
 
@@ -225,18 +217,15 @@ class EndpointEncoder:
 
     def learn(self, lent: Mapping[str, str], asked: Mapping[str, str]) -> None:
         """Put before texts what the other model puts there, or what the user asked for; say so."""
-        name, identity = str(self.endpoint), self.identity
         self.prefixes = {**lent, **asked}
-        notes = []
-        if identity.changed_since is not None:
-            notes.append(
-                f"another model answers to {name} than on {identity.changed_since}: embeddings of then are not used"
-            )
-        for role, prefix in self.prefixes.items():
-            if prefix:
-                whose = "as asked for" if role in asked else "as the other model does"
-                notes.append(f"{name} gets {prefix!r} before every {role}, {whose}")
-        self.notes = tuple(notes)
+        name, since = str(self.endpoint), self.identity.changed_since
+        changed = f"another model answers to {name} than on {since}: embeddings of then are not used"
+        said = [
+            f"{name} gets {prefix!r} before every {role}, as {'asked for' if role in asked else 'the other model does'}"
+            for role, prefix in self.prefixes.items()
+            if prefix
+        ]
+        self.notes = tuple(said if since is None else [changed, *said])
 
     @property
     def fingerprint(self) -> str:
@@ -249,7 +238,7 @@ class EndpointEncoder:
         return {}
 
     def bits(self) -> None:
-        """A server does not tell."""
+        """Unknown for a model on a server: returns None."""
 
     def identify(self) -> dict[str, Any]:
         """What a run records of where it is, as JSON values."""

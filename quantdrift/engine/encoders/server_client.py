@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,14 +24,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from quantdrift.base.display import clean, shorten
-from quantdrift.base.errors import MissingExtraError, ServerError, UnsupportedError
-from quantdrift.base.extras import version_of
+from quantdrift.base.errors import ServerError, UnsupportedError
+from quantdrift.base.extras import extras_named, version_of
 from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
     import httpx
-
-    _Answer = tuple[httpx.Response, bytes]
 
 ATTEMPTS = 8
 ATTEMPTS_TO_CONNECT = 3
@@ -72,9 +71,6 @@ class _TransientError(ServerError):
         super().__init__(reason)
 
 
-# --- when the next request may start --------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How long is waited, for what, and who is told.
@@ -94,24 +90,6 @@ class RetryPolicy:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     transport: Any = None
-
-
-class RateLimiter:
-    """Spaces out the requests to one server evenly, a minute over the limit apart; several threads may ask."""
-
-    def __init__(self, retry_policy: RetryPolicy) -> None:
-        per_minute = retry_policy.requests_per_minute
-        self._interval = 0.0 if per_minute is None else 60.0 / per_minute
-        self._policy, self._lock, self._next = retry_policy, threading.Lock(), retry_policy.now()
-
-    def wait(self) -> None:
-        """Return when a request may start."""
-        with self._lock:
-            now = self._policy.now()
-            start = max(now, self._next)
-            self._next = start + self._interval
-        if start > now:
-            self._policy.sleep(start - now)
 
 
 # --- what a server answers ------------------------------------------------------------------------
@@ -140,27 +118,27 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
     places = [at if entry.index is None else entry.index for at, entry in enumerate(entries)]
     if sorted(places) != list(range(n)):
         raise ServerError(f"expected embeddings of {n} inputs, each index once; got {len(places)}: {places}")
-    rows: dict[int, NDArray[np.float32]] = {}
-    for place, entry in zip(places, entries, strict=True):
+    vectors: list[NDArray[np.float32]] = []
+    for place in range(n):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            rows[place] = np.array(entry.embedding or [], dtype=np.float32)
-        if not rows[place].size or not np.isfinite(rows[place]).all():
+            vector = np.array(entries[places.index(place)].embedding or [], dtype=np.float32)
+        if not vector.size or not np.isfinite(vector).all():
             raise OneInputError(place, "the server gave no embedding of finite numbers for it", where)
-    wanted = dimensions or len(rows[0])
-    other = next((place for place in range(n) if len(rows[place]) != wanted), None)
-    if other is not None:
-        raise ServerError(
-            f"embeddings are of different lengths: {wanted} numbers and {len(rows[other])} (input {other}); expected "
-            "one model to answer all the time"
-        )
-    return np.stack([rows[place] for place in range(n)])
+        dimensions = dimensions or len(vector)
+        if len(vector) != dimensions:
+            raise ServerError(
+                f"embeddings are of different lengths: {dimensions} numbers and {len(vector)} (input {place}); "
+                "expected one model to answer all the time"
+            )
+        vectors.append(vector)
+    return np.stack(vectors)
 
 
 # --- which key a server gets: one that was meant for it, and no other -----------------------------
 
 VARIABLE = "QUANTDRIFT_OPENAI_KEY"
-_SHORTEST, _PIECE = 4, 12
-"""Characters: a shorter key is no secret, a shorter half of one may be a word."""
+_SHORTEST, _COMMON = 4, 6
+"""Characters: a shorter key is no secret; so many of a key in a row are not shown, as servers mask a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,62 +157,57 @@ def variables(host: str, hosts: Collection[str]) -> list[str]:
 
 def find_key(host: str, hosts: Collection[str]) -> Key | None:
     """The key of a server, of all `hosts` that a run asks; None where there is none, as one's own servers need none."""
-    for variable in variables(host, hosts):
-        value = os.environ.get(variable, "").strip()
-        if value and not (value.isascii() and value.isprintable() and " " not in value):
-            raise UnsupportedError(
-                f"the environment variable {variable} holds no key: expected letters, digits and signs on one line, "
-                "without spaces"
-            )
-        if value:
-            return Key(value=value, variable=variable)
-    return None
+    found = [(name, value) for name in variables(host, hosts) if (value := os.environ.get(name, "").strip())]
+    if not found:
+        return None
+    variable, value = found[0]
+    if not (value.isascii() and value.isprintable() and " " not in value):
+        raise UnsupportedError(
+            f"the environment variable {variable} holds no key: expected letters, digits and signs on one line, "
+            "without spaces"
+        )
+    return Key(value=value, variable=variable)
 
 
-_COMMON = 6
-"""Letters of a key in a row that are not shown."""
-
-
-def told(text: str, key: Key | None, limit: int = 200) -> str:
+def without_key(text: str, key: Key | None, limit: int = 200) -> str:
     """What a server said, fit to be shown or stored: on one line, of a length, without the key.
 
-    The key is recognized in capitals, spaced out, in base64, and where it is long the longer of two pieces of it. So
-    the text is given in full: half a key is not recognized at an end that was cut off.
+    Pieces of the key are hidden, also in capitals, spaced out or in base64. The text is given in full: a few letters
+    of a key are not recognized at an end that was cut off.
     """
     if key is not None and len(key.value) >= _SHORTEST:
-        text = re.sub("|".join(map(_loosely, _forms(key.value))), "***", text, flags=re.IGNORECASE | re.DOTALL)
-        text = _without_pieces(text, key.value)
+        text = _without_pieces(text.replace(key.value, "***"), key.value)
     return shorten(clean(text), limit)
 
 
 def _without_pieces(text: str, key: str) -> str:
-    """The text without what it has in common with the key, from 6 letters on: servers mask a part of it themselves."""
-    known = {key[at : at + _COMMON].lower() for at in range(len(key) - _COMMON + 1)}
+    """Hide what the text has in common with the key, whatever stands between its letters and digits."""
+    forms = ["".join(form[at] for at in _letters(form)).lower() for form in _forms(key)]
+    forms = [form for form in forms if len(form) >= _SHORTEST]
+    size = min([_COMMON, *map(len, forms)])
+    pieces = {form[at : at + size] for form in forms for at in range(len(form) - size + 1)}
+    places = _letters(text)
+    letters = "".join(text[at] for at in places).lower()
     hidden = {
         place
-        for at in range(len(text) - _COMMON + 1)
-        if text[at : at + _COMMON].lower() in known
-        for place in range(at, at + _COMMON)
+        for at in range(len(letters) - size + 1)
+        if letters[at : at + size] in pieces
+        for place in range(places[at], places[at + size - 1] + 1)
     }
-    shown = ("\0" if at in hidden else letter for at, letter in enumerate(text))
-    return re.sub("\0+", "***", "".join(shown)) if hidden else text
+    return re.sub("\0+", "***", "".join("\0" if at in hidden else letter for at, letter in enumerate(text)))
 
 
 def _forms(key: str) -> Iterator[str]:
     yield key
-    for shift, first in enumerate((0, 2, 3)):  # what stands before it decides its first digits
+    for shift, first in enumerate((0, 2, 3)):  # what stands before it decides its first digits in base64
         whole = (shift + len(key)) * 8 // 6
         yield base64.b64encode(bytes(shift) + key.encode()).decode()[first:whole]
-    half = len(key) // 2
-    if half >= _PIECE:
-        yield from (key[:half], key[half:])
 
 
-def _loosely(form: str) -> str:
-    """The pattern of a text whatever stands between its letters; they take all there is of that."""
-    letters = [letter for letter in form if letter.isalnum()]
-    between = r"(?>\\u[0-9a-f]{4}|\\.|[^\w\\]|_)*+"  # JSON's escapes as well
-    return between.join(letters) if len(letters) >= _SHORTEST else re.escape(form)
+def _letters(text: str) -> list[int]:
+    """Places of the letters and digits that are not part of an escape of JSON."""
+    plain = re.sub(r"\\u[0-9a-fA-F]{4}|\\.", lambda escape: " " * len(escape[0]), text)
+    return [at for at, letter in enumerate(plain) if letter.isascii() and letter.isalnum()]
 
 
 # --- client ---------------------------------------------------------------------------------------
@@ -251,16 +224,33 @@ class EndpointClient:
         self, endpoint: Endpoint, *, key: Key | None, retry_policy: RetryPolicy, hosts: Sequence[str] = ()
     ) -> None:
         """Nothing is sent yet."""
-        try:
-            import httpx  # noqa: F401, PLC0415 -- an extra, and slow to import
-        except ImportError as error:
-            raise MissingExtraError("httpx", "openai", needed_for=str(endpoint)) from error
+        with extras_named(needed_for=str(endpoint)):
+            import httpx  # noqa: PLC0415 -- an extra, and slow to import
         self.endpoint = endpoint
-        self._key, self._policy, self._pace = key, retry_policy, RateLimiter(retry_policy)
+        self._key, self._policy = key, retry_policy
         self._variables = " or ".join(variables(endpoint.host, hosts or (endpoint.host,)))
+        self._interval = 60.0 / (retry_policy.requests_per_minute or inf)
+        self._lock, self._next = threading.Lock(), retry_policy.now()
         self._answered = False
         self._dimensions: int | None = None
-        self._http = _connections(endpoint, key, retry_policy)
+        # of a packed answer a few bytes could fill the memory
+        headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key.value}"
+        try:
+            httpx.URL(endpoint.embeddings)
+            self._http = httpx.Client(
+                headers=headers,
+                timeout=httpx.Timeout(retry_policy.timeout, connect=10.0),
+                transport=retry_policy.transport,
+                follow_redirects=False,  # so the key stays with the host that it was meant for
+                trust_env=endpoint.host not in {"localhost", "127.0.0.1", "::1"},  # a proxy could not reach it
+            )
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            raise UnsupportedError(
+                f"{endpoint.url} cannot be asked ({error}); expected an address, and proxies and certificates in the "
+                "environment (HTTP_PROXY, SSL_CERT_FILE, ...) that can be used"
+            ) from error
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of one request, float32 [n, dim]; requests that failed together do not come back together."""
@@ -286,9 +276,18 @@ class EndpointClient:
         except OneInputError:
             raise
         except ServerError as error:
-            raise ServerError(f"{url}: {told(str(error), self._key, 300)}") from None
+            raise ServerError(f"{url}: {without_key(str(error), self._key, 300)}") from None
         self._answered, self._dimensions = True, vectors.shape[1]
         return vectors
+
+    def _wait_turn(self) -> None:
+        """Return when a request may start; they are evenly spaced, also those of several threads."""
+        with self._lock:
+            now = self._policy.now()
+            start = max(now, self._next)
+            self._next = start + self._interval
+        if start > now:
+            self._policy.sleep(start - now)
 
     def _once(self, body: object, limit: int) -> bytes:
         """An answer, all of which has come in time.
@@ -297,30 +296,27 @@ class EndpointClient:
         """
         import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
-        self._pace.wait()
-        done: Future[_Answer] = Future()
+        self._wait_turn()
+        answer: Future[bytes] = Future()
 
         def work() -> None:
             try:
-                done.set_result(self._exchange(body, limit))
+                answer.set_result(self._exchange(body, limit))
             except BaseException as error:  # raised again where it is waited for
-                done.set_exception(error)
+                answer.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
         try:
-            response, content = done.result(self._policy.timeout)
+            return answer.result(self._policy.timeout)
         except (httpx.TimeoutException, TimeoutError) as error:
             unreached = isinstance(error, httpx.ConnectTimeout)
             raise _TransientError(f"gave no answer within {self._policy.timeout:g} s", unreached=unreached) from error
         except httpx.RequestError as error:
-            what = told(str(error), self._key) or type(error).__name__
+            what = without_key(str(error), self._key) or type(error).__name__
             raise _TransientError(f"broke off: {what}", unreached=isinstance(error, httpx.ConnectError)) from error
-        if not response.is_success:
-            raise self._refusal(response, content)
-        return content
 
-    def _exchange(self, body: object, limit: int) -> _Answer:
-        """An answer, and of its content no more than it takes to see that it is too large."""
+    def _exchange(self, body: object, limit: int) -> bytes:
+        """The content of an answer, or an error; no more is read than it takes to see that it is too large."""
         url = self.endpoint.embeddings
         with self._http.stream("POST", url, json=body) as response:
             if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
@@ -330,20 +326,22 @@ class EndpointClient:
                 content += chunk
                 if len(content) > (limit if response.is_success else _COMPLAINT):
                     break
-        if response.is_success and len(content) > limit:
+        if not response.is_success:
+            raise self._refusal(response, content.decode(errors="replace"))
+        if len(content) > limit:
             raise ServerError(
                 f"{url}: the answer is larger than {limit:,} bytes; expected one vector of each input (of "
                 "llama-server: --pooling mean)"
             )
-        return response, bytes(content)
+        return bytes(content)
 
-    def _refusal(self, response: httpx.Response, content: bytes) -> ServerError:
+    def _refusal(self, response: httpx.Response, content: str) -> ServerError:
         """What an answer that is no success means: try again, ask for less, or tell the user what to do."""
         url, status = self.endpoint.embeddings, response.status_code
         if status in {401, 403}:  # what it says of a key is not passed on
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"
             return ServerError(f"{url} {what} (HTTP {status}); it is looked for in {self._variables}")
-        said = told(content.decode(errors="replace"), self._key)
+        said = without_key(content, self._key)
         reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
         its_own = status >= 500  # noqa: PLR2004 -- the server's errors
         if status in _FEWER or (its_own and _TOO_MUCH.search(said)):
@@ -357,26 +355,3 @@ class EndpointClient:
         if response.has_redirect_location:
             return ServerError(f"{url} {reason}: it is elsewhere, and no redirect is followed; give its address there")
         return ServerError(f"{url} {reason}: expected a server with that path and that model")
-
-
-def _connections(endpoint: Endpoint, key: Key | None, retry_policy: RetryPolicy) -> httpx.Client:
-    import httpx  # noqa: PLC0415 -- an extra, and slow to import
-
-    # of a packed answer a few bytes could fill the memory
-    headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key.value}"
-    try:
-        httpx.URL(endpoint.embeddings)
-        return httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(retry_policy.timeout, connect=10.0),
-            transport=retry_policy.transport,
-            follow_redirects=False,  # so the key stays with the host that it was meant for
-            trust_env=endpoint.host not in {"localhost", "127.0.0.1", "::1"},  # a proxy could not reach it
-        )
-    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
-        raise UnsupportedError(
-            f"{endpoint.url} cannot be asked ({error}); expected an address, and proxies and certificates in the "
-            "environment (HTTP_PROXY, SSL_CERT_FILE, ...) that can be used"
-        ) from error

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,15 @@ import pytest
 
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.shards import _ShardScorer
 from quantdrift.evidence.record import Evidence
+from quantdrift.features.shards.search import score_shard
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
 __all__ = ["one_thread", "place", "quantdrift"]
+
+psutil: Any = pytest.importorskip("psutil")
 
 N = 60
 SHARDS = ("--shard", "8")
@@ -85,17 +85,17 @@ def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: st
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[int]]:
     """Lets so many shards be scored before an error ends it; which ones were, comes back."""
-    score, done = _ShardScorer.score, list[int]()
+    done = list[int]()
 
     def after(n: int | None) -> list[int]:
-        def some(self: _ShardScorer, shard: Any) -> bytes:
+        def some(job: Any, flow: Any, shard: Any) -> bytes:
             if n is not None and len(done) == n:
                 raise DataError("stopped here")
             done.append(shard.start)
-            return score(self, shard)
+            return score_shard(job, flow, shard)
 
         done.clear()
-        monkeypatch.setattr(_ShardScorer, "score", some)
+        monkeypatch.setattr("quantdrift.features.shards.search.score_shard", some)
         return done
 
     return after
@@ -151,7 +151,7 @@ def test_only_with_keep_are_embeddings_of_documents_kept(
         (["TINY@W3.5+gap"], "gap chooses widths on a corpus in memory. Choose them on a part"),
         (["TINY@W4+emb=int8"], r"leave \+emb=, \+dim= and \+index= out"),
         (["TINY vs openai:http://localhost:9/v1#m"], "a server is asked by one process"),
-        (["TINY@W4", "--engine", "slurm"], "--engine slurm is not known; expected local or ray"),
+        (["TINY@W4", "--engine", "slurm"], "'slurm' is not one of 'local', 'ray'"),
         (["TINY@W4", "--shortlist", "x"], "--shortlist is for a corpus in memory"),
     ],
 )
@@ -206,50 +206,35 @@ def test_texts_are_found_in_shards_when_asked_for(quantdrift: Run, corpus: Path)
 class Command:
     """`quantdrift run` in a process of its own, with the processes that it starts."""
 
-    def __init__(self, place: Path, out: Path, *more: str, cache: Path) -> None:
+    def __init__(self, place: Path, out: Path, *more: str) -> None:
         line = ["run", f"{place}/tiny@W6", "--data", f"{place}/sharded", "--out", str(out), *SHARDS, *more]
-        environment = {**os.environ, "QUANTDRIFT_CACHE": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        self.errors, self.cache = out.with_suffix(".err"), cache
+        self.cache, self.errors = out.with_name("cache"), out.with_suffix(".err")
+        environment = {**os.environ, "QUANTDRIFT_CACHE": str(self.cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "quantdrift", *line],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
+            self.process = psutil.Popen(
+                [sys.executable, "-m", "quantdrift", *line], env=environment, stdout=subprocess.DEVNULL, stderr=errors
             )
 
-    def below(self, word: str) -> list[int]:
+    def workers(self, word: str) -> list[Any]:
         """Processes that come from it, at any depth, with a word in their command line."""
-        parents, lines = {}, {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError, ValueError):
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    lines[int(entry.name)] = (entry / "cmdline").read_text()
-        found = {self.process.pid}
-        while more := {own for own, parent in parents.items() if parent in found} - found:
-            found |= more
-        return [pid for pid in found if word in lines.get(pid, "")]
+        return [child for child in self.process.children(recursive=True) if word in " ".join(child.cmdline())]
 
-    def until_kept(self, n: int) -> int:
-        """Wait until so many shards are kept; how many there are."""
+    @property
+    def kept(self) -> int:
+        """How many shards are kept."""
+        return len(list((self.cache / "shards").rglob("[!.]*.npz")))
+
+    def until_kept(self, n: int) -> None:
+        """Wait until so many shards are kept."""
         end = time.monotonic() + 120
-        while time.monotonic() < end and self.process.poll() is None:
-            if (kept := len(list((self.cache / "shards").rglob("[!.]*.npz")))) >= n:
-                return kept
+        while self.kept < n:
+            assert time.monotonic() < end and self.process.poll() is None, self.errors.read_text()  # noqa: PT018
             time.sleep(0.005)
-        raise AssertionError(self.errors.read_text())
 
     def ended(self) -> str:
         """What it said, when it has ended well."""
         assert self.process.wait(timeout=180) == 0, self.errors.read_text()
         return self.errors.read_text()
-
-    def kill(self) -> None:
-        """It and all below it that are in its group."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
 
 @pytest.fixture
@@ -260,7 +245,7 @@ def expected(quantdrift: Run, corpus: Path) -> Evidence:
 
 
 LOCAL, RAY = ("--workers", "2"), ("--workers", "2", "--engine", "ray")
-ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::_Actor")}
+ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::Worker")}
 
 
 @pytest.mark.slow
@@ -272,27 +257,17 @@ def test_whatever_is_killed_the_run_comes_out_the_same(
     more, name = ENGINES[engine]
     if engine == "ray":
         pytest.importorskip("ray")
-    command = Command(place, tmp_path / "run", *more, cache=tmp_path / "cache")
+    command = Command(place, tmp_path / "run", *more)
     command.until_kept(1)
-    with suppress(ProcessLookupError):
-        os.kill(command.below(name)[0], signal.SIGKILL)
+    command.workers(name)[0].kill()
     command.until_kept(4)
-    workers = command.below(name)
-    command.kill()
-    kept = len(list((tmp_path / "cache" / "shards").rglob("[!.]*.npz")))
-    end = time.monotonic() + 60
-    while (left := [pid for pid in workers if _runs(pid, name)]) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not left  # nobody goes on in the background
+    workers = command.workers(name)
+    command.process.kill()
+    command.process.wait()
+    kept = command.kept
+    assert not psutil.wait_procs(workers, timeout=60)[1]  # nobody goes on in the background
 
-    told = Command(place, tmp_path / "run", *more, cache=tmp_path / "cache").ended()
+    told = Command(place, tmp_path / "run", *more).ended()
 
     assert f"{kept} of 8 shards are there from a run that was interrupted" in told
     same(evidence(tmp_path / "run"), expected)
-
-
-def _runs(pid: int, name: str) -> bool:
-    try:
-        return name in Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False

@@ -16,7 +16,7 @@ from quantdrift.base.progress import Silent
 from quantdrift.base.records import refuse_bomb
 from quantdrift.data.labelled import read_folder
 from quantdrift.data.retrieval import read_beir_folder, read_qrels
-from quantdrift.data.shards import read_sharded
+from quantdrift.features.shards.corpus import read_sharded
 from quantdrift.finished.contents import read_text
 from quantdrift.finished.formats import read_finished
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent
-from quantdrift.data import shards
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.data.shards import Documents, ShardedDataset, is_sharded, read_sharded
+from quantdrift.features.shards import corpus
+from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset, is_sharded, read_sharded
 
 Record = dict[str, object]
 
@@ -51,12 +51,12 @@ def three(folder: Path) -> Path:
 
 
 def read(folder: Path | str, size: int = 4) -> ShardedDataset:
-    return read_sharded(folder, size=size, progress=Silent())
+    return read_sharded(folder, "test", shard=size, progress=Silent())
 
 
 def whole(dataset: ShardedDataset) -> Iterator[tuple[str, str]]:
     for shard in dataset.shards:
-        yield from zip(*shard.read(), strict=True)
+        yield from shard.read()
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 1000])
@@ -85,26 +85,21 @@ def test_the_fingerprint_is_of_the_contents(three: Path) -> None:
     assert read(three, 4).fingerprint != before
 
 
-@given(st.data())
-def test_documents_by_position(data: st.DataObject) -> None:
-    n, size = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
-    rows = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_documents_by_position_read_a_shard_once(n: int, size: int) -> None:
+    shards = [
+        Shard(url="x", digest="", size=1, start=start, n=min(size, n - start), row=start) for start in range(0, n, size)
+    ]
+    reads: list[int] = []
 
-    class Fake:
-        def __init__(self, start: int) -> None:
-            self.start, self.reads = start, 0
+    def texts(shard: Shard) -> list[str]:
+        reads.append(shard.start)
+        return [f"t{row}" for row in range(shard.start, shard.start + shard.n)]
 
-        def read(self) -> tuple[list[str], list[str]]:
-            self.reads += 1
-            own = range(self.start, min(n, self.start + size))
-            return [f"d{row}" for row in own], [f"t{row}" for row in own]
+    found = ByPosition(shards, texts)
 
-    made = [Fake(start) for start in range(0, n, size)]
-    names, texts = Documents(made).of(np.array(rows, dtype=np.int64))  # type: ignore[arg-type]
-
-    assert names == [f"d{row}" for row in rows]
-    assert texts == [f"t{row}" for row in rows]
-    assert all(one.reads <= 1 for one in made)
+    assert [*found, len(found), found[0]] == [*(f"t{row}" for row in range(n)), n, "t0"]
+    assert reads[: len(shards)] == [shard.start for shard in shards]
 
 
 def test_a_url_is_read_like_a_folder(three: Path) -> None:
@@ -133,35 +128,32 @@ def test_one_file_can_be_cut_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.jsonl", '{"_id": "x", "text": "a"}\n\n{"_id": "y"}', r'a\.jsonl, line 3: "text" is missing'),
         ("a.jsonl", '{"_id": "x", "text": "a"}\nno', r"a\.jsonl, line 2, column 1: expected a JSON object"),
         ("a.jsonl", b'{"_id": "x", "text": "\xff"}', r"a\.jsonl, line 1: expected UTF-8; 0xff"),
         ("a.jsonl", '{"_id": "x", "text": "a"}\n{"_id": "x", "text": "b"}', "every id must be unique; 'x' is already"),
-        ("a.parquet", b"PAR1 no", r"a\.parquet cannot be read"),
+        ("a.jsonl", "\n\n", "holds no document"),
         ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz cannot be read"),
+        ("a.parquet", b"PAR1 no", r"a\.parquet cannot be read"),
+        ("a.parquet", {"name": ["a"], "text": ["b"]}, "expected the columns _id, text .* title; got name, text"),
+        ("a.parquet", {"_id": ["a", "b"], "text": ["b", None]}, r'row 2: "text" must be a string; got NoneType'),
+        ("a.parquet", {"_id": ["a", None], "text": ["b", "c"]}, r'row 2: "_id" must be a string'),
+        ("a.parquet", {"_id": ["a", "a"], "text": ["b", "c"]}, "every id must be unique; twice there is a"),
+        ("a.parquet", {"_id": ["a"], "text": ["b"], "title": [3]}, r'row 1: "title" must be a string; got int'),
+        ("a.txt", "", "has no corpus; expected queries"),
     ],
 )
-def test_what_is_broken_is_named(folder: Path, name: str, content: str | bytes, told: str) -> None:
-    (folder / "corpus" / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(DataError, match=told):
-        list(whole(read(folder)))
-
-
-@pytest.mark.parametrize(
-    ("table", "told"),
-    [
-        ({"name": ["a"], "text": ["b"]}, "expected the columns _id, text and perhaps title; got name, text"),
-        ({"_id": ["a", "b"], "text": ["b", None]}, r'row 2: "text" must be a string; got NoneType'),
-        ({"_id": ["a", None], "text": ["b", "c"]}, r'row 2: "_id" must be a string'),
-        ({"_id": ["a", "a"], "text": ["b", "c"]}, "every id must be unique; twice there is a"),
-        ({"_id": ["a"], "text": ["b"], "title": [3]}, r'row 1: "title" must be a string; got int'),
-    ],
-)
-def test_tables_that_are_no_corpus(folder: Path, table: dict[str, list[object]], told: str) -> None:
-    pq.write_table(pa.table(table), folder / "corpus" / "a.parquet")
-    with pytest.raises(DataError, match=told):
+def test_what_is_broken_is_named(
+    folder: Path, name: str, content: str | bytes | dict[str, list[object]], message: str
+) -> None:
+    file = folder / "corpus" / name
+    if isinstance(content, dict):
+        pq.write_table(pa.table(content), file)
+    else:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=message):
         list(whole(read(folder)))
 
 
@@ -178,18 +170,10 @@ def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
 
 
 def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LONGEST", 1 << 20)
+    monkeypatch.setattr(corpus, "LONGEST", 1 << 20)
     monkeypatch.setattr("quantdrift.data.retrieval.LONGEST", 1 << 20)
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):
-        read(folder)
-
-
-def test_an_empty_corpus(folder: Path) -> None:
-    with pytest.raises(DataError, match="has no corpus; expected queries"):
-        read(folder)
-    (folder / "corpus" / "a.jsonl").write_text("\n\n")
-    with pytest.raises(DataError, match="holds no document"):
         read(folder)
 
 

@@ -13,7 +13,7 @@ from quantdrift.api import drift
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
 from quantdrift.checkpoints.onnx_graph import holds_weights
-from quantdrift.engine.encoders.server_client import Key, told
+from quantdrift.engine.encoders.server_client import Key, without_key
 from quantdrift.engine.heads import refuse_broken
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import check_pair, refuse_uncalibrated
@@ -80,9 +80,9 @@ def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_comman
 
 def test_no_six_letters_of_a_key_are_shown() -> None:
     key = Key(value="sk-abcdefghijklmnopqrstuvwx", variable="KEY")
-    assert set(told("key is sk-abcdefghijklmnopqrstuv**", key).removeprefix("key is ")) == {"*"}
-    assert told("wrong: cdefgh.", key) == "wrong: ***."
-    assert told("wrong: cdefg.", key) == "wrong: cdefg."
+    assert set(without_key("key is sk-abcdefghijklmnopqrstuv**", key).removeprefix("key is ")) == {"*"}
+    assert without_key("wrong: cdefgh.", key) == "wrong: ***."
+    assert without_key("wrong: cdefg.", key) == "wrong: cdefg."
 
 
 def test_data_of_a_graph_are_no_weights_of_torch(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 import httpx
 
 from quantdrift.base.errors import ServerError, UnsupportedError
-from quantdrift.engine.encoders.server_client import Key, OneInputError, find_key, read_embeddings, told
+from quantdrift.engine.encoders.server_client import Key, OneInputError, find_key, read_embeddings, without_key
 from support.endpoint_samples import OK, Script
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")
@@ -114,8 +114,8 @@ def test_what_is_no_answer_is_refused(content: bytes, message: str) -> None:
 
 
 def test_what_a_server_says_is_one_line_of_a_length() -> None:
-    assert told("\x1b[31mplain\n text", None) == "\ufffd[31mplain text"
-    assert told("y" * 1000, None) == "y" * 100 + "\u2026" + "y" * 99
+    assert without_key("\x1b[31mplain\n text", None) == "\ufffd[31mplain text"
+    assert without_key("y" * 1000, None) == "y" * 100 + "\u2026" + "y" * 99
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 404, 418, 500])
@@ -140,7 +140,7 @@ def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(statu
     ],
 )  # fmt: skip
 def test_a_key_is_recognized_whatever_form_it_comes_back_in(said: str) -> None:
-    found = told(f"you sent {said} to me", Key(value=SECRET, variable="V"))
+    found = without_key(f"you sent {said} to me", Key(value=SECRET, variable="V"))
     assert found.startswith("you sent ") and found.endswith(" to me") and "***" in found  # noqa: PT018 -- one finding
     assert len(found) < len("you sent  to me") + 18  # of base64 what stands before it is left
 
@@ -149,7 +149,7 @@ def test_a_key_is_recognized_whatever_form_it_comes_back_in(said: str) -> None:
 def test_of_a_key_in_two_pieces_the_longer_one_is_not_passed_on(at: int) -> None:
     one, other = sorted((SECRET[:at], SECRET[at:]), key=len)
     for said in (f"{one} and {other}", f"{other} and {one}"):
-        assert other not in told(said, Key(value=SECRET, variable="V"))
+        assert other not in without_key(said, Key(value=SECRET, variable="V"))
 
 
 def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:

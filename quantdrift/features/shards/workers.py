@@ -1,0 +1,190 @@
+"""Executors for the shards of a corpus: this process, a pool of others on this machine, or Ray's actors on many.
+
+Every worker has one shard at a time, and hands over what it found before it gets the next: a worker that is killed does
+at most one shard again.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from quantdrift.base.display import note
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.extras import extras_named
+
+DEATHS = 3
+"""Workers in a row that may die without having finished anything."""
+
+Score = Callable[[Any], bytes]
+"""Turns a shard into what is kept of it."""
+Make = Callable[[], Score]
+"""Loads a model that scores shards; has to be picklable."""
+Results = Iterator[tuple[Any, bytes]]
+"""Shards with what is kept of each, as they are finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """How many work, and where.
+
+    Attributes:
+        engine: "local", processes on this machine, or "ray".
+        n: how many; None is one locally, and with Ray one for every accelerator, or else every core.
+    """
+
+    engine: str = "local"
+    n: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process does all the work."""
+        return self.engine == "local" and self.n in {None, 1}
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of torch for each of several workers on this machine; None leaves them."""
+        return None if self.alone or self.engine != "local" else max(1, (os.cpu_count() or 1) // (self.n or 1))
+
+    def map(self, make: Make, shards: Sequence[Any], here: Score) -> Results:
+        """Score every shard by workers, whose models `make` loads, or by `here` in this process."""
+        if self.engine == "ray":
+            return _on_ray(make, shards, self.n)
+        if self.alone:
+            return ((shard, here(shard)) for shard in shards)
+        return _in_processes(make, shards, min(self.n or 1, len(shards)))
+
+
+class Worker:
+    """Scores shards one after the other; what it needs comes with each, so that one that was started anew has it."""
+
+    _score: Score | None = None
+
+    def score(self, make: Make, shard: Any) -> tuple[Any, bytes]:
+        """Score a shard, and give it back with what is kept of it."""
+        try:
+            self._score = self._score or make()
+            return shard, self._score(shard)
+        except QuantDriftError as error:  # not every one of them can be sent
+            raise RunError(str(error)) from None
+
+
+# --- processes on this machine --------------------------------------------------------------------
+
+_WORKER = Worker()
+"""Of a process, which has one model."""
+
+
+def worker_number() -> int:
+    """Number of the process among all that were started here; 0 for Ray's, which see the accelerator that is theirs."""
+    number = multiprocessing.current_process().name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _start() -> None:
+    """Initialize a process of the pool, which ends when the one that started it does, and not by Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(ImportError):
+        from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 -- only where models are
+
+        tqdm.set_lock(threading.RLock())  # its own, one between processes, is left behind when this one is ended
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is not the first process
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _score(job: Path, shard: Any) -> tuple[Any, bytes]:
+    def make() -> Score:
+        return cast(Make, pickle.loads(job.read_bytes()))()
+
+    return _WORKER.score(make, shard)
+
+
+def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Results:
+    todo, deaths = list(shards), 0
+    while todo:
+        # in a file that nobody else can read or write: at a pipe we would wait until a worker reads it
+        with TemporaryDirectory(prefix="quantdrift-workers-") as folder, _pool(n) as pool:
+            job = Path(folder) / "job"
+            job.write_bytes(pickle.dumps(make))
+            try:
+                for future in as_completed([pool.submit(_score, job, shard) for shard in todo]):
+                    shard, kept = future.result()
+                    todo.remove(shard)
+                    deaths = 0
+                    yield shard, kept
+            except BrokenProcessPool:
+                deaths += 1
+                if deaths == DEATHS:
+                    raise RunError(
+                        f"{DEATHS} times in a row a worker died before it had finished a shard, perhaps for want of "
+                        "memory; take fewer --workers, or a smaller --batch-size"
+                    ) from None
+                note("a worker died; the shards that were being done are done again")
+
+
+@contextmanager
+def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes; where the block is left by an error they are ended in the middle of their shards."""
+    pool = ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+    try:
+        yield pool
+    except BaseException:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            with suppress(Exception):  # it may have ended
+                process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+# --- Ray ------------------------------------------------------------------------------------------
+
+
+def _on_ray(make: Make, shards: Sequence[Any], n: int | None) -> Results:
+    with extras_named(needed_for="--engine ray"):
+        ray: Any = import_module("ray")  # its types are in the way
+    started = not ray.is_initialized()
+    if started:
+        # the cluster that RAY_ADDRESS names, else one on this machine
+        local = {"num_cpus": max(n or 0, os.cpu_count() or 1), "include_dashboard": False}
+        try:
+            where = {} if os.environ.get("RAY_ADDRESS") else local
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+        except Exception as error:  # it has many kinds
+            raise RunError(f"Ray cannot be reached or started: {str(error).strip().splitlines()[0]}") from error
+    try:
+        there = ray.cluster_resources()
+        gpus = int(there.get("GPU", 0))
+        n = min(len(shards), n or gpus or max(1, int(there.get("CPU", 1))))
+        settings = {"num_cpus": 1, "num_gpus": 1 if gpus else 0, "max_restarts": DEATHS, "max_task_retries": DEATHS}
+        job, actor = ray.put(make), ray.remote(Worker).options(**settings)
+        pool = import_module("ray.util").ActorPool([actor.remote() for _ in range(n)])
+        yield from pool.map_unordered(lambda worker, shard: worker.score.remote(job, shard), shards)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise RunError(
+            f"a worker of Ray died {DEATHS + 1} times at one shard: {str(error).strip().splitlines()[0]}"
+        ) from error
+    finally:
+        if started:
+            ray.shutdown()
