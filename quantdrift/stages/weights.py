@@ -7,8 +7,8 @@ FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
-_LIBRARIES = list(
-    dict.fromkeys(each.name for one in QUANTIZERS.values() if "backend" in one.options for each in one.packages)
+_BACKENDS = dict.fromkeys(
+    package.name for entry in QUANTIZERS.values() if "backend" in entry.options for package in entry.packages
 )
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
@@ -33,7 +33,9 @@ STAGE = Stage(
     options={
         **CHOICE,
         "backend": Option(
-            pattern="|".join(_LIBRARIES), values=" or ".join((", ".join(_LIBRARIES[:-1]), _LIBRARIES[-1]))
+            pattern="|".join(_BACKENDS),
+            values=f"{' or '.join(_BACKENDS)} (auto-gptq is archived, and optimum rounds by gptqmodel: with "
+            "+grid=library the codes are the same)",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
         "guided": Option(pattern="gap", values="gap"),

@@ -8,15 +8,11 @@ import importlib.util
 import io
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any
-
-import torch
+from types import ModuleType
 
 from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.base.extras import version_of
@@ -29,7 +25,7 @@ class Library:
     """A package that quantizes, known without importing it.
 
     Attributes:
-        backend: its name in a scheme, `+backend=`; also what is installed.
+        backend: name of the package, as a record repeats it.
         module: what is imported.
         extra: the quantdrift extra that brings it.
     """
@@ -60,13 +56,13 @@ class Library:
             raise UnsupportedError(
                 f"{self.backend} {self.version()} is installed but cannot be imported "
                 f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
-                "transformers, or choose another quantizer or +backend="
+                "transformers, or choose another quantizer"
             ) from error
 
 
-GPTQMODEL, AUTO_GPTQ, OPTIMUM, AUTOAWQ, HQQ = (
+GPTQMODEL, AUTOAWQ, HQQ = (
     Library(backend=name, module=QUANTIZERS.packages[name].module, extra=QUANTIZERS.packages[name].extra)
-    for name in ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
+    for name in ("gptqmodel", "autoawq", "hqq")
 )
 
 
@@ -147,36 +143,6 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@functools.cache
-def import_auto_gptq() -> ModuleType:
-    """The module of auto-gptq that solves, without the package around it.
-
-    The package asks transformers for names that are gone since 5; this module uses none of them.
-    """
-    name = "_quantdrift_auto_gptq"
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with AUTO_GPTQ.importing():
-        found = importlib.util.find_spec(AUTO_GPTQ.module)
-        package = ModuleType(name)
-        package.__path__ = list((found and found.submodule_search_locations) or ())
-        sys.modules[name] = package
-        try:
-            library = importlib.import_module(f"{name}.quantization.gptq")
-        finally:  # its import turns them off for the whole process
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
-    library.torch = _TorchAnywhere()  # type: ignore[attr-defined]  # its import
-    return library
-
-
-class _TorchAnywhere:
-    """torch for one module, which waits for a GPU where there is none: its name alone changes."""
-
-    cuda = SimpleNamespace(synchronize=lambda: None, empty_cache=torch.cuda.empty_cache)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
 
 
 @functools.cache

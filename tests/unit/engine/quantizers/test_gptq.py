@@ -1,19 +1,19 @@
-"""GPTQ by hand, with every library that does it."""
+"""GPTQ by hand."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support.quantizer_samples import moments_by_hand, skip_without
 
 
-@pytest.fixture(params=BACKENDS)
-def method(request: pytest.FixtureRequest) -> Gptq:
-    skip_without(request.param)
-    return Gptq(bits=4, group_size=None, backend=request.param)
+@pytest.fixture
+def method() -> Gptq:
+    skip_without("gptqmodel")
+    return Gptq(bits=4, group_size=None)
 
 
 def test_an_error_is_made_good_in_the_next_column(method: Gptq) -> None:
