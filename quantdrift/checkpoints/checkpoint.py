@@ -177,12 +177,22 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint whose libraries are not installed."""
+    """Refuse a checkpoint that nothing here reads, or whose libraries are not installed."""
+    if checkpoint.method == "hqq":
+        raise hqq_refusal(checkpoint.name)
     packages, extra = NEEDED.get(checkpoint.method, ((), ""))
     for package in packages:
         if importlib.util.find_spec(package.replace("-", "_")) is None:
             needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
             raise MissingExtraError(package, extra, needed_for=needed_for)
+
+
+def hqq_refusal(name: str) -> UnsupportedError:
+    """The error of a checkpoint of HQQ: no reader of it is safe."""
+    return UnsupportedError(
+        f"{name} is quantized by hqq, whose reader evaluates text of the file as Python; such a checkpoint is not "
+        "loaded. Its rounding can be measured on the model that it was made of: MODEL@W4-hqq"
+    )
 
 
 # --- what a quantization_config says --------------------------------------------------------------

@@ -46,7 +46,7 @@ from quantdrift.engine.encoders.sentence import (
     load_encoder,
     reading_digest,
 )
-from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
+from quantdrift.engine.encoders.stored import StoredLayers, stored_gguf, stored_layers, stored_tensors
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
@@ -166,7 +166,7 @@ def load_checkpoint(
     source = candidate_source(checkpoint)
     said: tuple[str, ...] = ()
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what, unpacks="hqq") as told, _process_undisturbed(checkpoint):
+    with loading(source, what) as told, _process_undisturbed(checkpoint):
         graph = None
         if checkpoint.onnx is not None:
             graph, model, said = _from_graph(checkpoint, reference, device)
@@ -269,23 +269,16 @@ def _from_folder(
     """The model of a folder that transformers reads, and how it is stored."""
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
-    by_hand = checkpoint.method == "hqq"
     quantization = completed(checkpoint, stored)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
-    if by_hand:
-        del config.quantization_config
-        quantization = {}
     if quantization:
         config.quantization_config = quantization
 
     def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
-        if by_hand:
-            usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
-            args, kwargs = (), {"dtype": "auto"}
         body: nn.Module = usual(*args, **kwargs)
         return body
 
-    on_kernels = not by_hand and checkpoint.method != "none" and device.type != "cpu"
+    on_kernels = checkpoint.method != "none" and device.type != "cpu"
     kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
     if checkpoint.has_modules:
         model = with_transformer(

@@ -71,7 +71,6 @@ def loading(
     *,
     reads: Reads = "states",
     revision: str | None = None,
-    unpacks: str = "",
     trusted: bool = False,
 ) -> Iterator[Told]:
     """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
@@ -82,7 +81,7 @@ def loading(
     told = Told()
     try:
         with extras_named(needed_for=f"the {what} {source.name!r}"):
-            vet(source, revision, unpacks=unpacks, trusted=trusted)
+            vet(source, revision, trusted=trusted)
             with ExitStack() as stack:
                 stack.enter_context(_warnings_noted(told))
                 stack.enter_context(_read_as_decided(source, told, reads, trusted=trusted))

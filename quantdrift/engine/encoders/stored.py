@@ -1,7 +1,7 @@
 """What a checkpoint stores for a model: which linear layers are packed, and in how many bits.
 
 Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them below the layer's
-name. So counting bits needs to know no format; HQQ's layers are unpacked here.
+name. So counting bits needs to know no format.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
@@ -263,61 +261,3 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
         is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=(), bits=bits)
-
-
-# --- HQQ ------------------------------------------------------------------------------------------
-
-_CODES = "W_q"
-"""The part of a layer's state that holds its codes; scale, zero and settings lie beside it."""
-_COMPUTED = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32)}
-_PACKINGS = {
-    "8bit_u8": (torch.uint8, 8, (0,)),
-    "4bit_u8": (torch.uint8, 4, (4, 0)),
-    "3bit_32": (torch.int32, 3, tuple(range(27, -1, -3))),
-    "2bit_u8": (torch.uint8, 2, (6, 4, 2, 0)),
-    "1bit_u8": (torch.uint8, 1, tuple(range(7, -1, -1))),
-}
-"""What hqq calls a packing: type of a word, bits of a code, and where in a word each code begins.
-
-The first codes of all words are the first rows, and so on; with 3 bits the last rows may be padding.
-"""
-
-
-def hqq_weights(body: Path) -> dict[str, Tensor]:
-    """Every tensor of an HQQ checkpoint, and the weights that packed layers stand for."""
-    from safetensors.torch import load_file  # noqa: PLC0415 -- comes with transformers
-
-    tensors = {name: part for file in weight_files(body, _WEIGHTS) for name, part in load_file(file).items()}
-    packed = [name.removesuffix(f".{_CODES}") for name in tensors if name.endswith(f".{_CODES}")]
-    for layer in packed:
-        parts = [name for name in tensors if name.rpartition(".")[0] == layer and not name.endswith(".bias")]
-        state = {name.rpartition(".")[2]: tensors.pop(name) for name in parts}
-        try:
-            tensors[f"{layer}.weight"] = _weight(state)
-        except Exception as error:  # whatever torch says of numbers that do not fit
-            raise UnsupportedError(
-                f"the HQQ layer {shown(layer)} cannot be unpacked ({type(error).__name__}: {shown(str(error))}); "
-                "expected what hqq writes with float scales and zero points"
-            ) from error
-    return tensors
-
-
-def _weight(state: Mapping[str, Tensor]) -> Tensor:
-    """(codes - zero) * scale, in the type and the order of hqq's own `dequantize`.
-
-    hqq's loader passes letters of the file to `eval`, so nothing of the library reads them here.
-    """
-    word, bits, shifts = _PACKINGS[_letters(state["packing"])]
-    dtype = _COMPUTED[_letters(state["compute_dtype"])]
-    packed, zero, scale, shape = state[_CODES], state["zero"], state["scale"], state["shape"].tolist()
-    if packed.dtype != word or packed.ndim != _MATRIX:
-        raise ValueError(f"{_CODES} is {list(packed.shape)} of {packed.dtype}")
-    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])[: prod(shape) // packed.shape[1]]
-    if np.broadcast_shapes(codes.shape, zero.shape, scale.shape) != codes.shape:
-        raise ValueError(f"scale and zero of shape {list(scale.shape)} for {list(codes.shape)} codes")
-    return ((codes.to(dtype) - zero.to(dtype)) * scale.to(dtype)).reshape(shape)
-
-
-def _letters(part: Tensor) -> str:
-    """What a setting says, which a checkpoint spells out letter by letter."""
-    return bytes(part.tolist()).decode("ascii")
