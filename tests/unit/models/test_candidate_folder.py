@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.checkpoints.saved import (
-    check_place,
-    check_weights,
-    digests_of,
-    is_onnx_folder,
-    read_record,
-    write_folder,
-)
+from quantdrift.checkpoints.saved import check_place, check_weights, digests_of, model_format, read_record, write_folder
 
 
 def write(text: str) -> Any:
@@ -38,7 +31,7 @@ def test_an_earlier_candidate_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_folder(out, other)
     assert sorted(entry.name for entry in out.iterdir()) == ["other", "scheme.json"]
     assert read_record(out)["files"] == {"other": 3}
-    assert is_onnx_folder(out)
+    assert model_format(out) == "onnx"
     assert list(tmp_path.iterdir()) == [out]  # nothing is left beside it
 
 

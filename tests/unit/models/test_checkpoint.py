@@ -108,7 +108,7 @@ def test_a_checkpoint_on_the_hub_is_downloaded_without_what_torch_does_not_read(
     assert {"*.bin", "onnx/*"} <= set(calls[0]["ignore_patterns"])
     (tmp_path / commit / "q4.gguf").touch()
     found = find_checkpoint("org/repo:q4.gguf")
-    assert (found.method, found.gguf, found.revision) == ("gguf", "q4.gguf", commit)
+    assert (found.method, found.file, found.revision) == ("gguf", "q4.gguf", commit)
     assert calls[-1]["allow_patterns"] == ["q4.gguf"]
     with pytest.raises(UnsupportedError, match=r"org/repo on the hub has no file q8\.gguf"):
         find_checkpoint("org/repo:q8.gguf")

@@ -15,9 +15,10 @@ from transformers import BertConfig, BertModel
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
 from quantdrift.checkpoints.named import resolve
-from quantdrift.checkpoints.onnx_graph import OnnxGraph, read_graph
+from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.features.onnx.graph import OnnxGraph, read_graph
 from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, tokenizer
 
@@ -61,9 +62,15 @@ def test_a_graph_that_does_not_end_is_stopped(
     reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = samples.folder(tmp_path / "endless", model=samples.endless())
-    monkeypatch.setattr("quantdrift.engine.encoders.onnx.DEADLINE", 0.5)
+    monkeypatch.setattr("quantdrift.features.onnx.running.DEADLINE", 0.5)
     with pytest.raises(RunError, match=r"took more than 0\.5 s for one batch and was stopped"):
         embed(load(endless, reference))
+
+
+def bits_of(encoder: StoredCandidate) -> BitsReport:
+    bits = encoder.bits()
+    assert bits is not None
+    return bits
 
 
 def embed(encoder: SentenceEncoder) -> NDArray[np.float64]:
@@ -93,8 +100,8 @@ def test_what_onnxruntime_quantized_embeds_as_onnxruntime_runs_it(
     described = found.describe()
     assert described["graph"]["method"] == ({how: 2} if how else "none")
     assert described["graph"]["operators"] == ({operator: 2} if how else {})
-    assert (found.bits().linear, described["dtype"]) == (width, dtype)
-    assert found.bits().n_quantized == (2 * samples.HIDDEN * samples.INNER if how else 0)
+    assert (bits_of(found).linear, described["dtype"]) == (width, dtype)
+    assert bits_of(found).n_quantized == (2 * samples.HIDDEN * samples.INNER if how else 0)
     assert found.layers is not None
     assert len(found.layers) == (2 if how else 0)
     assert described["provider"] == "CPUExecutionProvider"
@@ -171,8 +178,8 @@ def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
     found = load(folder, reference)
     np.testing.assert_allclose(embed(found), samples.pooled(folder / "onnx" / "model.onnx", TEXTS), atol=2e-6)
     numbers = samples.VOCABULARY * samples.HIDDEN + 2 * samples.HIDDEN * samples.INNER
-    assert found.bits().n_parameters == numbers
-    assert found.bits().all_parameters == 32
+    assert bits_of(found).n_parameters == numbers
+    assert bits_of(found).all_parameters == 32
     assert found.describe()["graph"]["external_data"] == ["model.onnx_data"]
     data = folder / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
@@ -236,7 +243,7 @@ def test_several_graphs_are_listed_and_one_is_named(reference: SentenceEncoder, 
     text = said(folder, reference)
     assert "onnx/model.onnx, onnx/model_int8.onnx" in text
     assert f"{folder}/onnx/model.onnx" in text
-    assert load(folder / "onnx" / "model_int8.onnx", reference).checkpoint.onnx == "onnx/model_int8.onnx"
+    assert load(folder / "onnx" / "model_int8.onnx", reference).checkpoint.file == "onnx/model_int8.onnx"
 
 
 def test_what_cannot_be_fed_or_read_is_refused(reference: SentenceEncoder, tmp_path: Path) -> None:
@@ -322,4 +329,4 @@ def test_a_broken_byte_is_never_a_traceback(plain: Path, tmp_path: Path) -> None
             found: OnnxGraph | None = read_graph(tmp_path / "model.onnx")
         except QuantDriftError:
             found = None
-        assert found is None or found.n_bytes > 0
+        assert found is None or found.outputs

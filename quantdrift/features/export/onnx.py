@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Progress
 from quantdrift.checkpoints.named import first_line
-from quantdrift.checkpoints.saved import ONNX_MODEL
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
 from quantdrift.engine.quantizers.libraries import quiet
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.features.onnx.running import ONNX_MODEL, file_digest, load_onnx
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4
@@ -35,13 +34,6 @@ _TEXTS = (
     "users, which only shows when inputs are looked at one by one. " * 4,
 )
 """Of different lengths, so that padding is looked at too."""
-
-
-def need_exporter() -> None:
-    """Ask for the packages that exporting and running needs; MissingExtraError if one is not installed."""
-    with extras_named(needed_for="writing ONNX"):
-        for package in ("onnxscript", "onnx_ir", "onnxruntime"):
-            __import__(package)
 
 
 def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, progress: Progress) -> dict[str, Any]:
@@ -181,8 +173,6 @@ def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
 
 def _check(folder: Path, wanted: Tensor) -> dict[str, Any]:
     """Load what was written and compare it with the candidate in torch; UnsupportedError if they differ."""
-    from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
-
     written: Any = load_onnx(folder)
     ours = _encode(written).double()
     apart = float(((ours - wanted.double()).norm(dim=-1) / wanted.double().norm(dim=-1)).max())
