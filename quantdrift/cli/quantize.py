@@ -42,7 +42,8 @@ def command(options: QuantizeOptions) -> Output:
     from quantdrift.checkpoints.saved import check_place, check_savable
     from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
 
-    check_savable(spec.scheme, options.model_format)
+    form = options.model_format
+    check_savable(spec.scheme, form)
     check_spec(spec)
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
@@ -50,17 +51,12 @@ def command(options: QuantizeOptions) -> Output:
     dataset = corpus(options.data, options.task, options.split) if named else None
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
-    if options.model_format in MODEL_FILES:
-        MODEL_FILES[options.model_format].require_writers()
+    if form in MODEL_FILES:
+        MODEL_FILES[form].require_writers()
     with options.stoppable(f"{options.out} was not written"):
         pair = make_candidate(spec, dataset=dataset, **options.how)
         record = save_candidate(
-            spec,
-            pair,
-            options.out,
-            model_format=options.model_format,
-            revision=options.revision,
-            progress=options.progress,
+            spec, pair, options.out, model_format=form, revision=options.revision, progress=options.progress
         )
     return Output(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
 

@@ -1,15 +1,11 @@
 """The weights of the linear layers: their bits, and what chooses between widths."""
 
-from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import Option, Stage
 
 FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
-_BACKENDS = dict.fromkeys(
-    package.name for entry in QUANTIZERS.values() if "backend" in entry.options for package in entry.packages
-)
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
     "allocation": Option(values="a file of quantdrift allocate"),
@@ -33,9 +29,9 @@ STAGE = Stage(
     options={
         **CHOICE,
         "backend": Option(
-            pattern="|".join(_BACKENDS),
-            values=f"{' or '.join(_BACKENDS)} (auto-gptq is archived, and optimum rounds by gptqmodel: with "
-            "+grid=library the codes are the same)",
+            pattern="gptqmodel",
+            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel: with +grid=library the codes are "
+            "the same)",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
         "guided": Option(pattern="gap", values="gap"),

@@ -177,6 +177,7 @@ class _Reader:
         graph = self._model.graph
         layers = tuple(self._layers())
         aside = {name for layer in layers for name in layer.beside}
+        aside |= {part for name in self._tensors for part in _named_after(name)}
         for node in self._nodes:
             if node.op_type in {"DequantizeLinear", "QuantizeLinear"}:  # of activations, too
                 aside.update(node.input[1:])
@@ -282,7 +283,7 @@ class _Reader:
             beside = {part for step in quantizing for part in step.input[1:]}
             beside |= {node.input[place] for place in places if place < len(node.input)}
             if node.op_type == "MatMulInteger":  # a product of codes alone; onnxruntime names the scale after them
-                beside.add(f"{name.removesuffix('_quantized')}_scale")
+                beside |= _named_after(name)
             yield GraphLayer(
                 name=name,
                 operator=node.op_type,
@@ -350,6 +351,12 @@ def _messages(message: Any) -> Iterator[Any]:
             for part in value if isinstance(value, Sequence) else (value,):
                 yield part
                 yield from _messages(part)
+
+
+def _named_after(name: str) -> set[str]:
+    """What onnxruntime calls scale and zero point of the codes of a name."""
+    base = name.removesuffix("_quantized")
+    return {f"{base}_scale", f"{base}_zero_point"} if base != name else set()
 
 
 def _attribute(node: Any, name: str) -> int:

@@ -109,6 +109,11 @@ def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
     """What a graph takes and gives, by names, else by shapes; UnsupportedError if that cannot be told."""
     _check_inputs(graph)
     notes = []
+    if graph.bits is None:
+        notes.append(
+            f"bits per weight of {graph.file.name} are unknown: it holds codes whose scales, or whose number of "
+            "weights, cannot be told"
+        )
     if "position_ids" in graph.inputs:
         notes.append(f"{graph.file.name} asks for positions: they are counted from 0, padding left out")
     if any(layer.how == "dynamic" for layer in graph.packed):

@@ -109,6 +109,30 @@ def test_what_onnxruntime_quantized_embeds_as_onnxruntime_runs_it(
     assert "taken from the reference" in " ".join(found.notes)
 
 
+def test_bits_that_cannot_be_told_are_unknown_and_never_wrong(
+    reference: SentenceEncoder, plain: Path, tmp_path: Path
+) -> None:
+    folder = samples.folder(tmp_path / "some")
+    file = folder / "onnx" / "model.onnx"
+    samples.quantized(plain, "dynamic", file)
+    model = onnx.load(file)
+    for message in (*model.graph.initializer, *model.graph.node):
+        message.name = message.name.replace("W1_scale", "sc")
+        for names in (message.input, message.output) if hasattr(message, "input") else ():
+            names[:] = [name.replace("W1_scale", "sc") for name in names]
+    onnx.save(model, file)
+    candidate = load(folder, reference)
+    np.testing.assert_allclose(embed(candidate), samples.pooled(file, TEXTS), atol=2e-6)
+    assert candidate.bits() is None
+    assert any("bits per weight of model.onnx are unknown" in note for note in candidate.notes)
+    strange = samples.graph()  # somebody's packed table: how many weights are in a byte nobody knows
+    codes = onnx.numpy_helper.from_array(np.zeros((4, 4), dtype=np.uint8), "codes")
+    strange.graph.initializer.append(codes)
+    strange.graph.node.append(onnx.helper.make_node("GatherBlockQuantized", ["codes"], ["x"], domain="com.microsoft"))
+    onnx.save(strange, file)
+    assert read_graph(file).bits is None
+
+
 def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder, plain: Path, tmp_path: Path) -> None:
     reference.model.save_pretrained(str(tmp_path))
     (tmp_path / "model.safetensors").unlink()
