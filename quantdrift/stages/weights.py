@@ -30,8 +30,8 @@ STAGE = Stage(
         **CHOICE,
         "backend": Option(
             pattern="gptqmodel",
-            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel: with +grid=library the codes are "
-            "the same)",
+            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel; +grid=library makes the same "
+            "codes)",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
         "guided": Option(pattern="gap", values="gap"),
