@@ -61,7 +61,7 @@ def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, pr
                 name: put_codes(linears[name], made) if inside.issuperset(linears[name].modules) else ""
                 for name, made in codes.items()
             }
-            graph = export_graph(_States(transformer, list(inputs)), inputs)
+            graph = export_graph(States(transformer, list(inputs)), inputs)
             stored = {name: _stored(linears[name], how, transformer, graph) for name, how in described.items()}
             save_graph(graph, folder / ONNX_MODEL)
             tell(1)
@@ -120,7 +120,7 @@ def export_graph(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     return program.model
 
 
-class _States(nn.Module):
+class States(nn.Module):
     """A transformers model that takes its inputs by position and returns one tensor."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
@@ -129,6 +129,7 @@ class _States(nn.Module):
         self._names = names
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """The states of tokens."""
         states: Tensor = self.model(**dict(zip(self._names, inputs, strict=True)))[OUTPUT]
         return states
 
