@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import GPTQMODEL, calibrated, import_gptqmodel, silenced
+from quantdrift.engine.quantizers.libraries import GPTQMODEL, calibrated, described, import_gptqmodel, require, silenced
 from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.spec.grammar import Scheme
 
@@ -163,7 +163,7 @@ class Gptq:
         """Library, version and grid."""
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
         guided = {"guided": GUIDED} if self.guided else {}
-        return {"backend": GPTQMODEL.backend, "version": GPTQMODEL.version(), "grid": grid} | guided
+        return described(GPTQMODEL, grid=grid) | guided
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
         # As the library does it, from the same values: it does not give the order away.
@@ -183,14 +183,14 @@ class Gptq:
         if not bool(((-beyond <= codes) & (codes < beyond) & on_grid).all()):
             raise UnsupportedError(
                 f"expected weights on a grid of {self.bits} bits from gptqmodel, got some off it; version "
-                f"{GPTQMODEL.version()} does not do what quantdrift asks of it: install one that the extra allows"
+                f"{self.describe()['version']} does not do what quantdrift asks of it: install one that its extra has"
             )
         return replace(quantized, codes=codes.to(torch.int8))
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
-    GPTQMODEL.require(needed_for=scheme)
+    require(GPTQMODEL, needed_for=scheme)
     return Gptq(
         bits=int(scheme.weight_bits),
         group_size=scheme.group_size,

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.libraries import AUTOAWQ
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, is_installed
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support.quantizer_samples import moments_by_hand
 
-pytestmark = pytest.mark.skipif(not AUTOAWQ.is_installed(), reason="autoawq is not installed")
+pytestmark = pytest.mark.skipif(not is_installed(AUTOAWQ), reason="autoawq is not installed")
 
 
 def test_the_weights_of_a_large_input_are_scaled_up() -> None:

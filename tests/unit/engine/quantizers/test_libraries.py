@@ -9,10 +9,11 @@ import torch
 
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.libraries import is_installed
 from support import paper_quantizers as paper
 from support.quantizer_samples import LIBRARIES, moments_of, weights
 
-INSTALLED = all(one.is_installed() for one in LIBRARIES.values())
+INSTALLED = all(map(is_installed, LIBRARIES.values()))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
 
 CALIBRATED = [Gptq(bits=4, group_size=None), Awq(bits=4, group_size=None)]

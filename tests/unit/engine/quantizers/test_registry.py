@@ -3,11 +3,11 @@
 import pytest
 
 from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
+from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.hqq import Hqq
-from quantdrift.engine.quantizers.libraries import Library
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.spec.grammar import parse_scheme
@@ -24,7 +24,7 @@ def method_of(scheme: str) -> object:
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Backends that count as installed; a test may change it."""
     backends = set(EVERY)
-    monkeypatch.setattr(Library, "is_installed", lambda library: library.backend in backends)
+    monkeypatch.setattr(libraries, "is_installed", lambda package: package.name in backends)
     return backends
 
 
