@@ -137,11 +137,6 @@ def vet(source: ModelSource, revision: str | None = None, *, trusted: bool = Fal
                 read_head(file)
 
 
-def vet_settings(settings: Mapping[str, Any], where: str) -> None:
-    """Refuse settings that make a library run code that comes with a model, or build without end."""
-    _check(settings, where)
-
-
 def refuse_other_kinds(kind: object, name: str) -> None:
     """Refuse a model of sentence-transformers that would be converted into another one when it is loaded."""
     if kind in _OTHER_KINDS or kind not in {None, "SentenceTransformer", "CrossEncoder"}:
@@ -157,11 +152,10 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
     if model_json(source, "modules.json", revision):
         return False
     config = model_json(source, "config.json", revision)
-    named = [str(one) for one in config.get("architectures") or ()] if config else []
-    for one in named:
-        if any(part in one for part in (*_COLBERT, *_HEADS)):
+    for architecture in map(str, config.get("architectures") or ()):
+        if any(part in architecture for part in (*_COLBERT, *_HEADS)):
             raise UnsupportedError(
-                f"{source.name} is a {shown(one)}, and has no modules.json that makes an embedding model of it; "
+                f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of it; "
                 "expected a folder that SentenceTransformer.save_pretrained wrote"
             )
     left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
@@ -200,34 +194,36 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
 def _check_part(
     part: str, kind: str, source: ModelSource, read: Callable[..., dict[str, Any]], *, trusted: bool
 ) -> None:
+    """Check the settings of a module; a transformer's are in many files."""
     keys = MODULE_KEYS.get(kind)
-    if keys is not None:
-        where = f"{PurePosixPath(part, 'config.json')} of {source.name}"
-        settings = read(PurePosixPath(part, "config.json"))
-        _check(settings, where)
-        if not trusted:
+    for file in ("config.json",) if keys is not None else (*SETTINGS_FILES, *TRANSFORMER_FILES):
+        path = PurePosixPath(part, file)
+        settings, where = read(path), f"{path} of {source.name}"
+        if not trusted or file in SETTINGS_FILES:
+            vet_settings(settings, where)
+        if trusted:
+            continue
+        if keys is not None:
             _only(settings if part else {}, keys, where)  # one without settings lies in the model's own folder
             _check_activation(settings.get("activation_function"), where)
-        return
-    for file in SETTINGS_FILES:
-        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
-        _check(settings, where)
-        if not trusted:
+        elif file in TRANSFORMER_FILES:
+            _check_arguments(settings, where)
+        else:
             inner = settings.get("sentence_transformers")
             _check_activation(inner.get("activation_fn") if isinstance(inner, Mapping) else None, where)
             _check_activation(settings.get("sbert_ce_default_activation_function"), where)
             _refuse(CONFIG_ACTS & settings.keys(), where)
-    for file in TRANSFORMER_FILES:
-        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
-        if not trusted:
-            _check(settings, where)
-            _only(settings, TRANSFORMER_KEYS | ARGUMENT_KEYS.keys() | set(NEW_NAMES.values()), where)
-            for name, allowed in ARGUMENT_KEYS.items():
-                for argument in (name, NEW_NAMES[name]):
-                    given = settings.get(argument) or {}
-                    if not isinstance(given, Mapping):
-                        raise UnsupportedError(f"{where} gives {argument} as {shown(str(given))}; expected an object")
-                    _only(given, allowed, f"{argument} in {where}")
+
+
+def _check_arguments(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse settings of a transformer, and arguments in them for its loaders, that are on no list."""
+    _only(settings, TRANSFORMER_KEYS | ARGUMENT_KEYS.keys() | set(NEW_NAMES.values()), where)
+    for name, allowed in ARGUMENT_KEYS.items():
+        for argument in (name, NEW_NAMES[name]):
+            given = settings.get(argument) or {}
+            if not isinstance(given, Mapping):
+                raise UnsupportedError(f"{where} gives {argument} as {shown(str(given))}; expected an object")
+            _only(given, allowed, f"{argument} in {where}")
 
 
 def _only(settings: Mapping[str, Any], allowed: frozenset[str] | set[str], where: str) -> None:
@@ -253,7 +249,7 @@ def _check_activation(name: object, where: str) -> None:
         )
 
 
-def _check(settings: Mapping[str, Any], where: str) -> None:
+def vet_settings(settings: Mapping[str, Any], where: str) -> None:
     """Refuse settings, at any depth, that make a library run code or build without end."""
     if settings.get("quant_method") == "hqq":
         raise hqq_refusal(where)
@@ -272,4 +268,4 @@ def _check(settings: Mapping[str, Any], where: str) -> None:
                 raise UnsupportedError(f"{where} asks for {largest:,} as {key}; at most {most:,}")
         for inner in numbers:
             if isinstance(inner, Mapping):
-                _check(inner, where)
+                vet_settings(inner, where)
