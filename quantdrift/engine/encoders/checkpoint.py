@@ -29,6 +29,7 @@ from quantdrift.checkpoints.saved import check_weights, read_record
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.loading import loading
+from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.sentence import (
     SentenceEncoder,
     differences,
@@ -81,8 +82,24 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
+class _Stored(LoadedModel):
+    """What somebody else made, as one side of a comparison."""
+
+    __slots__ = ()
+    checkpoint: Checkpoint
+    stored_bits: BitsReport | None
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight, counted from what is stored."""
+        return self.stored_bits
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StoredCandidate(SentenceEncoder):
+class StoredCandidate(_Stored, SentenceEncoder):
     """A checkpoint that is loaded, as one side of a comparison; its `layers` are those that are packed.
 
     Attributes:
@@ -114,14 +131,6 @@ class StoredCandidate(SentenceEncoder):
         for name, tensor in sorted(self.module.state_dict().items()):
             add_tensor(digest, name, tensor)
         return digest.hexdigest()
-
-    def bits(self) -> BitsReport | None:
-        """Bits per weight, counted from what is stored."""
-        return self.stored_bits
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
-        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how it is quantized, as JSON values."""
@@ -297,13 +306,13 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
     if checkpoint.method == "awq":
         quantization["modules_to_not_convert"] = [*stored.plain, *stored.missing] or None
     if checkpoint.method == "gptq" and not quantization.get("block_name_to_quantize"):
-        found = [_BLOCK.fullmatch(name) for name in stored.packed]
-        blocks = {match[1] for match in found if match}
-        if len(blocks) != 1 or not all(found):
+        matches = [_BLOCK.fullmatch(name) for name in stored.packed]
+        blocks = {match[1] for match in matches if match}
+        if len(blocks) != 1 or not all(matches):
             raise UnsupportedError(
                 f"{checkpoint.name} packs layers outside of one list of blocks; optimum loads GPTQ within one only"
             )
-        inside = dict.fromkeys(match[2] for match in found if match)
+        inside = dict.fromkeys(match[2] for match in matches if match)
         quantization |= {
             "block_name_to_quantize": blocks.pop(),
             "modules_in_block_to_quantize": [[name] for name in inside],
@@ -315,7 +324,7 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredClassifier(Classifier):
+class StoredClassifier(_Stored, Classifier):
     """A classifier that somebody else made, as one side of a comparison."""
 
     checkpoint: Checkpoint
@@ -328,14 +337,6 @@ class StoredClassifier(Classifier):
         if isinstance(self.module, ForeignModule):
             parts += [*self.module.libraries.values(), self.module.provider]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-    def bits(self) -> BitsReport | None:
-        """Bits per weight, counted from what is stored."""
-        return self.stored_bits
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
-        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how it is quantized, as JSON values."""

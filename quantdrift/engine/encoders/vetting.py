@@ -155,8 +155,8 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
     for architecture in map(str, config.get("architectures") or ()):
         if any(part in architecture for part in (*_COLBERT, *_HEADS)):
             raise UnsupportedError(
-                f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of it; "
-                "expected a folder that SentenceTransformer.save_pretrained wrote"
+                f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of "
+                "it; expected a folder that SentenceTransformer.save_pretrained wrote"
             )
     left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
     stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
