@@ -66,13 +66,13 @@ def format_of(name: str) -> str | None:
 
 def files_in(folder: Path) -> dict[str, str]:
     """The files of a model's folder that another library runs: path in it to format, sorted."""
-    found = {
+    files = {
         file.relative_to(folder).as_posix(): name
         for name, entry in MODEL_FILES.items()
         for file in (*folder.glob(f"*{entry.suffix}"), *folder.glob(f"{name}/*{entry.suffix}"))
         if entry.beside and file.is_file()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def holds_weights(folder: Path) -> bool:

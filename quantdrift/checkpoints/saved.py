@@ -137,9 +137,9 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
     wanted = record.get("weights")
     if wanted is None:  # not recorded by the version that wrote it
         return
-    found = digests_of(folder)
-    for name in sorted({name for name in found if name.endswith(_WEIGHTS)} | {*wanted}):
-        if found.get(name) != wanted.get(name):
+    digests = digests_of(folder)
+    for name in sorted({name for name in digests if name.endswith(_WEIGHTS)} | {*wanted}):
+        if digests.get(name) != wanted.get(name):
             raise RunError(
                 f"{folder / name} is not what {RECORD} was written for: the file was changed, "
                 "added or removed, and what is recorded of the quantized model does not hold for "

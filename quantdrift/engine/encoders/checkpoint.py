@@ -193,7 +193,7 @@ def load_checkpoint(
         )
     source = candidate_source(checkpoint)
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what) as told, _process_undisturbed(checkpoint):
+    with loading(source, what) as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
             loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
@@ -201,7 +201,7 @@ def load_checkpoint(
         else:
             loaded = _from_folder(checkpoint, reference, device)
     encoder = encoder_of(loaded.model.eval(), source)
-    notes = [*told.notes, *loaded.notes]
+    notes = [*log.notes, *loaded.notes]
     if reference is not None:
         notes += _notes(checkpoint, reference)
         others = differences(reference, encoder)

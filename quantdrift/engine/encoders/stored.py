@@ -159,15 +159,15 @@ def stored_bits(
 
 def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> dict[str, str]:
     """Of the names that begin with a prefix, the innermost of the modules that each lies in."""
-    found = {}
+    holders = {}
     for name in names:
         place = name.removeprefix(prefix) if name.startswith(prefix) else ""
         while "." in place:
             place = place.rpartition(".")[0]
             if place in modules:
-                found[name] = place
+                holders[name] = place
                 break
-    return found
+    return holders
 
 
 def _is_plain(parts: Mapping[str, StoredTensor], layer: nn.Linear) -> bool:

@@ -234,7 +234,7 @@ def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
         module.__dict__["forward"] = lambda x, module=module: product(module, x)
     beside = {"order": "input reordered", "scaling": "input divided", "zeros": "zero points beside it"}
     how = f"MatMulNBits, {attributes['bits']} bits, blocks of {attributes['block_size']}"
-    return ", ".join([how, *(told for name, told in beside.items() if name in parts)])
+    return ", ".join([how, *(words for name, words in beside.items() if name in parts)])
 
 
 def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -246,10 +246,10 @@ def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]
     """
     n_out, n_in = quantized.codes.shape
     bits = next(width for width in CONTAINERS if width >= quantized.bits)
-    one = n_groups(n_in, quantized.group_size) == 1
-    size = n_in if one or quantized.group_size is None else quantized.group_size
-    block = max((each for each in BLOCK_SIZES if size % each == 0), default=BLOCK_SIZES[0])
-    if size % block and not one:
+    is_channel = n_groups(n_in, quantized.group_size) == 1
+    size = n_in if is_channel or quantized.group_size is None else quantized.group_size
+    block = max((width for width in BLOCK_SIZES if size % width == 0), default=BLOCK_SIZES[0])
+    if size % block and not is_channel:
         raise UnsupportedError(
             f"groups of {size} weights cannot be written as ONNX: onnxruntime's MatMulNBits takes blocks of 16 to 256; "
             f"use a group size that is a multiple of 16, per-channel scales, or {_INSTEAD}"

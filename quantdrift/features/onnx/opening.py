@@ -140,11 +140,11 @@ def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
         (2, "sentence_embedding", "[batch, hidden]: an embedding, used as it is"),
     )
     for rank, given, meaning in ranks:
-        found = [name for name, sizes in graph.outputs.items() if len(sizes) == rank]
-        if len(found) == 1:
-            notes.append(f"the output {shown(found[0])} of {graph.file.name} is read by its shape, {meaning}")
-            return Signature(output=(found[0], given), notes=tuple(notes))
-        if found:
+        candidates = [name for name, sizes in graph.outputs.items() if len(sizes) == rank]
+        if len(candidates) == 1:
+            notes.append(f"the output {shown(candidates[0])} of {graph.file.name} is read by its shape, {meaning}")
+            return Signature(output=(candidates[0], given), notes=tuple(notes))
+        if candidates:
             break
     raise UnsupportedError(
         f"{graph.file} gives {_listed(graph.outputs)}; expected one called last_hidden_state, token_embeddings, "
