@@ -51,7 +51,7 @@ _PASSED = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear", "
 """Between a weight and its product; the first input is what comes through."""
 _PACKED = frozenset({"MatMulNBits", "MatMulBnb4"})
 """Operators whose weight has several codes in a byte."""
-_COUNTED = frozenset({*_LAYERS, *_PASSED, "Gather"})
+_COUNTED = frozenset({*_LAYERS, *_PASSED, "Gather", "ConvInteger", "QLinearConv"})
 """Operators of which it is known how many weights the numbers of a matrix are."""
 _STEPS = 16
 
@@ -317,19 +317,17 @@ class _Reader:
         static = node.op_type in {"QLinearMatMul", "QGemm"} or (made is not None and made.op_type == "QuantizeLinear")
         return "static QOperator" if static else "dynamic"
 
-    def _is_understood(self, packed: Sequence[GraphLayer], aside: set[str]) -> bool:
-        """Whether all codes go where it is known how many weights they stand for, and have scales of floats."""
-        codes = {
+    def _bits(self, layers: tuple[GraphLayer, ...], n_parameters: int, aside: set[str]) -> BitsReport | None:
+        """Bits per weight; None where codes go to an operator that is not known, or have no scale."""
+        packed = [layer for layer in layers if layer.how]
+        matrices = {
             name
             for name, tensor in self._tensors.items()
             if self._kind(tensor) in _CODES and len(tensor.dims) > 1 and name not in aside
         }
+        strange = any(node.op_type not in _COUNTED and matrices.intersection(node.input) for node in self._nodes)
         scaled = [any(self._kind(self._tensors[part]) in _FLOATS for part in layer.beside) for layer in packed]
-        return all(scaled) and all(node.op_type in _COUNTED or codes.isdisjoint(node.input) for node in self._nodes)
-
-    def _bits(self, layers: tuple[GraphLayer, ...], n_parameters: int, aside: set[str]) -> BitsReport | None:
-        packed = [layer for layer in layers if layer.how]
-        if not self._is_understood(packed, aside):
+        if strange or not all(scaled):
             return None
         counted = packed or layers
         n_weights, codes = sum(layer.n_weights for layer in counted), sum(layer.code_bytes for layer in counted)
