@@ -32,8 +32,8 @@ LIBRARIES = (
     *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval"),
     *KINDS.packages,
     *QUANTIZERS.packages,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnx-ir", "onnxscript", "onnxruntime"),
-    *("onnxruntime-gpu", "faiss-gpu", "numba"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx", "onnx-ir", "onnxscript"),
+    *("onnxruntime", "onnxruntime-gpu", "faiss-gpu", "numba"),
     *STAGES.packages,
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""

@@ -18,7 +18,7 @@ from torch import nn
 
 from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.engine.encoders.loading import Told, quiet_loading
+from quantdrift.engine.encoders.loading import LoadLog, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.features.rag.questions import Prompt
@@ -86,7 +86,7 @@ class HarnessGenerator:
         self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
         if model in _LOCAL and not named:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
-        vetting = vetted(named, options) if model in _LOCAL else nullcontext(Told())
+        vetting = vetted(named, options) if model in _LOCAL else nullcontext(LoadLog())
         with _told(self.name, "cannot be loaded"), vetting as said:
             own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, own)

@@ -25,7 +25,7 @@ from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.loading import Told, loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
@@ -91,7 +91,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
-        with vetted(asked.model, options) if named else nullcontext(Told()) as told:
+        with vetted(asked.model, options) if named else nullcontext(LoadLog()) as told:
             super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
@@ -213,7 +213,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             complain(clean(message))
 
 
-def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[Told]:
+def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[LoadLog]:
     """Around the loading of what transformers is given a name of, a folder or a hub id."""
     local = Path(name).is_dir()
     source = ModelSource(

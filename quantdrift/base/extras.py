@@ -20,7 +20,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "beir": ("beir", "pytrec_eval"),
         "lm-eval": ("lm_eval",),
         "openai": ("httpx",),
-        "auto-gptq": ("auto_gptq",),
         "gptq": ("gptqmodel",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),

@@ -26,18 +26,16 @@ class Package:
     """A package that an entry stands on.
 
     Attributes:
-        name: what is installed; of one that quantizes also its name in a scheme, `+backend=`.
+        name: what is installed; of one that does GPTQ also its name in a scheme, `+backend=`.
         module: what is imported.
         extra: the extra of quantdrift that brings it.
         note: what it does, for `quantdrift doctor`.
-        by_name: whether it does so only where an option names it.
     """
 
     name: str
     module: str
     extra: str
     note: str
-    by_name: bool = False
 
 
 def imported(where: str) -> Any:

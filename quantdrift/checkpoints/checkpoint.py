@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.model_files import (
+    MODEL_FILES,
+    ModelFile,
+    files_in,
+    folder_of,
+    format_of,
+    holds_weights,
+    only_file,
+)
 from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
-from quantdrift.checkpoints.onnx_graph import folder_of, graphs_in, holds_weights, only_graph
 from quantdrift.checkpoints.saved import is_candidate_folder, read_record
 
 if TYPE_CHECKING:
@@ -28,12 +36,11 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
     "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
     "gptq": (("gptqmodel", "optimum"), "optimum"),
-    "onnx": (("onnx", "onnxruntime"), "onnx"),
     "torchao": (("torchao",), "torchao"),
 }
 """Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
-_FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.(?:gguf|onnx))", re.IGNORECASE)
+_FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
 """Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
 _NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
@@ -45,15 +52,14 @@ class Checkpoint:
 
     Attributes:
         name: as the user wrote it.
-        canonical: hub id, or the folder's name for a local one; with the file's name for GGUF.
+        canonical: hub id, or the folder's name for a local one; of a file its path in the folder, too.
         kind: how it is had: "embedded", "local" or "hub".
         folder: where it lies.
         body: folder below it that holds the transformer's config.json and weights.
-        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf"; "onnx" for a graph that
-            somebody else wrote; "quantdrift" for what `quantdrift quantize` wrote; or "none".
+        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); the name of one of `MODEL_FILES`;
+            "quantdrift" for what `quantdrift quantize` wrote; or "none".
         quantization: the quantization_config of its config.json, or what scheme.json says; empty if there is neither.
-        gguf: name of the GGUF file in the folder, None for other formats.
-        onnx: path of the ONNX file in the folder, likewise.
+        file: path of the file in the folder that another library than transformers reads; None without one.
         has_modules: whether it says how tokens become an embedding (modules.json).
     """
 
@@ -64,8 +70,7 @@ class Checkpoint:
     body: Path
     method: str
     quantization: Mapping[str, Any] = field(default_factory=dict)
-    gguf: str | None = None
-    onnx: str | None = None
+    file: str | None = None
     has_modules: bool = False
 
     @property
@@ -81,7 +86,7 @@ class Checkpoint:
             "kind": self.kind,
             "revision": self.revision,
             "format": self.method,
-            **({} if self.onnx is None else {"file": self.onnx}),
+            **({} if self.file is None else {"file": self.file}),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -95,10 +100,21 @@ class Checkpoint:
 
 def find_checkpoint(name: str) -> Checkpoint:
     """Find the checkpoint that a name means; one on the hub is downloaded."""
-    if name.lower().endswith(".gguf"):
-        return _gguf(name)
-    source, folder, graph = _onnx_file(name) if name.lower().endswith(".onnx") else (resolve(name), None, None)
-    if folder is None:
+    kind, file = format_of(name), None
+    if kind is not None:
+        source, folder, file = _named_file(name, MODEL_FILES[kind])
+        if not MODEL_FILES[kind].beside:
+            return Checkpoint(
+                name=name,
+                canonical=source.canonical,
+                kind=source.kind,
+                folder=folder,
+                body=folder,
+                method=kind,
+                file=file,
+            )
+    else:
+        source = resolve(name)
         folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
     here = replace(source, kind="local", location=str(folder))
     modules = model_json(here, "modules.json").get("", [])
@@ -114,10 +130,10 @@ def find_checkpoint(name: str) -> Checkpoint:
         record = read_record(folder)
         kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
         quantization = {"quant_method": "quantdrift", **kept}
-    elif graph is None and graphs_in(folder) and not holds_weights(folder / below):
-        graph = only_graph(folder, name)
-    if graph is not None:
-        quantization = {"quant_method": "onnx", "file": graph}
+    elif file is None and files_in(folder) and not holds_weights(folder / below):
+        file = only_file(folder, name)
+    if file is not None:
+        quantization = {"quant_method": format_of(file), "file": file}
     return Checkpoint(
         name=name,
         canonical=source.canonical,
@@ -126,39 +142,27 @@ def find_checkpoint(name: str) -> Checkpoint:
         body=folder / below,
         method=method_of(quantization) if quantization else "none",
         quantization=quantization,
-        onnx=graph,
+        file=file,
         has_modules=bool(modules),
     )
 
 
-def _onnx_file(name: str) -> tuple[ModelSource, Path, str]:
-    """Where the model of an ONNX file came from, its folder, and the file's path in it."""
+def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
+    """Where the model of a file came from, its folder, and the file's path in it."""
     if on_hub := _FILE_ON_HUB.fullmatch(name):
         repo, file = on_hub.groups()
-        folder = _downloaded(repo, file, "*.json", "*.txt", "*.model", f"{file}_data*", f"{file}.data*")
+        folder = _downloaded(repo, file, *(pattern.format(file=file) for pattern in kind.beside))
         return ModelSource(name=name, canonical=name, kind="hub", location=repo), folder, file
     path = Path(name).expanduser()
     if not path.is_file():
         raise UnsupportedError(
-            f"no file {path} (expected FOLDER/onnx/FILE.onnx, or ORG/REPO:onnx/FILE.onnx on the hub)"
+            f"no file {path} (expected FOLDER/FILE{kind.suffix}, or ORG/REPO:FILE{kind.suffix} on the hub)"
         )
     path = path.parent.resolve() / path.name
-    folder = folder_of(path)
-    graph = path.relative_to(folder).as_posix()
-    canonical = f"{folder.name}/{graph}"
-    return ModelSource(name=name, canonical=canonical, kind="local", location=str(folder)), folder, graph
-
-
-def _gguf(name: str) -> Checkpoint:
-    if on_hub := _FILE_ON_HUB.fullmatch(name):
-        repo, file = on_hub.groups()
-        folder, kind, canonical = _downloaded(repo, file), "hub", name
-    else:
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise UnsupportedError(f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)")
-        folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
-    return Checkpoint(name=name, canonical=canonical, kind=kind, folder=folder, body=folder, method="gguf", gguf=file)
+    folder = folder_of(path) if kind.beside else path.parent
+    file = path.relative_to(folder).as_posix()
+    canonical = f"{folder.name}/{file}" if kind.beside else file
+    return ModelSource(name=name, canonical=canonical, kind="local", location=str(folder)), folder, file
 
 
 def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
@@ -177,12 +181,28 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint whose libraries are not installed."""
-    packages, extra = NEEDED.get(checkpoint.method, ((), ""))
+    """Refuse a checkpoint that nothing here reads, or whose libraries are not installed."""
+    if checkpoint.method == "hqq":
+        raise hqq_refusal(checkpoint.name)
+    packages, extra = packages_for(checkpoint.method)
     for package in packages:
         if importlib.util.find_spec(package.replace("-", "_")) is None:
             needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
             raise MissingExtraError(package, extra, needed_for=needed_for)
+
+
+def packages_for(method: str) -> tuple[tuple[str, ...], str]:
+    """The packages that read what a method quantized, and the extra for them."""
+    kind = MODEL_FILES.get(method)
+    return NEEDED.get(method, ((), "")) if kind is None else (kind.packages, kind.extra)
+
+
+def hqq_refusal(name: str) -> UnsupportedError:
+    """The error of a checkpoint of HQQ: no reader of it is safe."""
+    return UnsupportedError(
+        f"{name} is quantized by hqq, whose reader evaluates text of the file as Python; such a checkpoint is not "
+        "loaded. Its rounding can be measured on the model that it was made of: MODEL@W4-hqq"
+    )
 
 
 # --- what a quantization_config says --------------------------------------------------------------
@@ -247,18 +267,17 @@ def full_precision(name: str) -> ModelSource:
 
     Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.
     """
-    if name.lower().endswith(".gguf"):
-        raise _quantized(name, "a GGUF file")
-    if name.lower().endswith(".onnx"):
-        raise _graph(name)
+    if kind := format_of(name):
+        raise _candidate_only(name, MODEL_FILES[kind].what)
     source = resolve(name)
     if source.kind != "local":
         return source
     folder = Path(source.location)
     if is_candidate_folder(folder):
         raise _quantized(name, "a candidate saved by quantdrift quantize")
-    if graphs_in(folder) and not next(folder.rglob("*.safetensors"), None) and not holds_weights(folder):
-        raise _graph(name)
+    files = list(files_in(folder).values())
+    if files and not next(folder.rglob("*.safetensors"), None) and not holds_weights(folder):
+        raise _candidate_only(name, MODEL_FILES[files[0]].what)
     method = find_checkpoint(name).method
     if method != "none":
         raise _quantized(name, f"its config.json says {method}")
@@ -278,10 +297,10 @@ def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
             raise _quantized(name, f"its config.json says {method_of(content)}")
 
 
-def _graph(name: str) -> UnsupportedError:
+def _candidate_only(name: str, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} is an ONNX graph, which can be the candidate only; expected a model with weights of torch there. To "
-        f'see which answers it changes: quantdrift run "REFERENCE vs {name}"'
+        f"{name} is {what}, which can be the candidate only; expected a model with weights of torch there. To see "
+        f'which answers it changes: quantdrift run "REFERENCE vs {name}"'
     )
 
 

@@ -15,23 +15,23 @@ def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> Encod
     """
     usual = KINDS[USUAL[use]]
     try:
-        found = next((kind for kind in KINDS.values() if use in kind.uses and kind.is_of(source, revision)), None)
-        if found is None:
-            found = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), usual)
+        actual = next((kind for kind in KINDS.values() if use in kind.uses and kind.is_of(source, revision)), None)
+        if actual is None:
+            actual = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), usual)
     except UnsupportedError:
         if use == "classes":
             raise
         return usual
-    return found if use in found.uses else _wanted(source, found, usual)
+    return actual if use in actual.uses else _wanted(source, actual, usual)
 
 
 def check_kind(source: ModelSource, name: str, revision: str | None = None) -> None:
     """Refuse a model of another kind than that of a name."""
-    found = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), KINDS[name])
-    _wanted(source, found, KINDS[name])
+    actual = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), KINDS[name])
+    _wanted(source, actual, KINDS[name])
 
 
-def _wanted(source: ModelSource, found: EncoderKind, wanted: EncoderKind) -> EncoderKind:
-    if found is not wanted:
-        raise UnsupportedError(f"{source.name} is {found.what}; these data take {wanted.what}")
-    return found
+def _wanted(source: ModelSource, kind: EncoderKind, wanted: EncoderKind) -> EncoderKind:
+    if kind is not wanted:
+        raise UnsupportedError(f"{source.name} is {kind.what}; these data take {wanted.what}")
+    return kind

@@ -78,8 +78,8 @@ class ModelSource:
 def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:
     """Whether open_clip loads a model: it is named so, or its folder holds nothing else."""
     del revision
-    own = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
-    return source.name.startswith(OPEN_CLIP) or (own and not (Path(source.location) / "config.json").is_file())
+    is_there = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
+    return source.name.startswith(OPEN_CLIP) or (is_there and not (Path(source.location) / "config.json").is_file())
 
 
 def resolve(name: str) -> ModelSource:
@@ -128,10 +128,10 @@ def first_line(error: BaseException) -> str:
 
 def _local(name: str, path: Path) -> ModelSource:
     if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
-        found = sorted(entry.name for entry in path.iterdir())[:8]
+        entries = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "
-            f"{', '.join(found) or 'nothing'}. Save a model there with model.save_pretrained(...)"
+            f"{', '.join(entries) or 'nothing'}. Save a model there with model.save_pretrained(...)"
         )
     return ModelSource(name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve()))
 

@@ -19,8 +19,6 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
 
 RECORD = "scheme.json"
-ONNX_MODEL = "onnx/model.onnx"
-"""Where sentence-transformers looks for it, too."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _SETTINGS = (".json", ".txt", ".model")
 """Of the network, the tokenizer, pooling and prompts."""
@@ -84,14 +82,13 @@ def check_place(path: Path) -> None:
         )
 
 
-def check_savable(scheme: Scheme, *, onnx: bool = False) -> None:
+def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
-    form = "onnx" if onnx else "safetensors"
     beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
-    if other := next((stage for stage in beside if stage.formats and form not in stage.formats), None):
+    if other := next((stage for stage in beside if stage.formats and model_format not in stage.formats), None):
         raise UnsupportedError(
-            f"{scheme}: {form} has no place for {other.what}; use --format {' or '.join(other.formats)}, or leave "
-            f"{', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
+            f"{scheme}: {model_format} has no place for {other.what}; use --format {' or '.join(other.formats)}, or "
+            f"leave {', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
         )
     if nowhere := [
         f"+{key}=" for key, _ in scheme.options for stage in beside if key in stage.options and not stage.formats
@@ -140,9 +137,9 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
     wanted = record.get("weights")
     if wanted is None:  # not recorded by the version that wrote it
         return
-    found = digests_of(folder)
-    for name in sorted({name for name in found if name.endswith(_WEIGHTS)} | {*wanted}):
-        if found.get(name) != wanted.get(name):
+    digests = digests_of(folder)
+    for name in sorted({name for name in digests if name.endswith(_WEIGHTS)} | {*wanted}):
+        if digests.get(name) != wanted.get(name):
             raise RunError(
                 f"{folder / name} is not what {RECORD} was written for: the file was changed, "
                 "added or removed, and what is recorded of the quantized model does not hold for "
@@ -155,9 +152,9 @@ def is_candidate_folder(folder: Path) -> bool:
     return _content(folder) is not None
 
 
-def is_onnx_folder(folder: Path) -> bool:
-    """Whether a candidate lies there that onnxruntime runs; false for anything else."""
-    return (_content(folder) or {}).get("model_format") == "onnx"
+def model_format(folder: Path) -> str:
+    """The format of the candidate that lies there, as its record says; empty for anything else."""
+    return str((_content(folder) or {}).get("model_format", ""))
 
 
 def read_record(folder: Path) -> dict[str, Any]:

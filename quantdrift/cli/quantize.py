@@ -38,25 +38,25 @@ def command(options: QuantizeOptions) -> Output:
     (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
     """
     spec = parse(options.spec)
+    from quantdrift.checkpoints.model_files import MODEL_FILES
     from quantdrift.checkpoints.saved import check_place, check_savable
     from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
 
-    onnx = options.model_format == "onnx"
-    check_savable(spec.scheme, onnx=onnx)
+    form = options.model_format
+    check_savable(spec.scheme, form)
     check_spec(spec)
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
     dataset = corpus(options.data, options.task, options.split) if named else None
-    from quantdrift.engine.saving.onnx import need_exporter
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
-    if onnx:
-        need_exporter()
+    if form in MODEL_FILES:
+        MODEL_FILES[form].require_writers()
     with options.stoppable(f"{options.out} was not written"):
         pair = make_candidate(spec, dataset=dataset, **options.how)
         record = save_candidate(
-            spec, pair, options.out, onnx=onnx, revision=options.revision, progress=options.progress
+            spec, pair, options.out, model_format=form, revision=options.revision, progress=options.progress
         )
     return Output(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
 
@@ -74,7 +74,7 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
             yield f"{how}: {some(name for name in stored if stored[name] == how)}"
         worst = max(record["onnx"]["difference_to_torch"].values())
         yield f"checked: differs from torch by {worst:.1e} relative at most"
-        load, model = "from quantdrift.engine.encoders.onnx import load_onnx", "load_onnx"
+        load, model = "from quantdrift.features.onnx.running import load_onnx", "load_onnx"
     else:
         yield f"{linear}, stored as {record['dtype']}: the file is as large as the model's own"
         load, model = "from sentence_transformers import SentenceTransformer", "SentenceTransformer"

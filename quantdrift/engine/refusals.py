@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
+from quantdrift.checkpoints.model_files import format_of
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.images import Kind
 from quantdrift.data.labelled import ClassificationDataset, Dataset
@@ -61,7 +62,7 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
                 f"models {where}; expected these, MODEL@SCHEME, or data in BEIR layout"
             )
         for name in () if loaded else (pair.reference, pair.candidate):
-            if not is_endpoint(name) and not name.lower().endswith((".gguf", ".onnx")):
+            if not is_endpoint(name) and format_of(name) is None:
                 resolve(name)
         return
     check_spec(pair, loaded=loaded)

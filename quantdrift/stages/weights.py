@@ -1,6 +1,5 @@
 """The weights of the linear layers: their bits, and what chooses between widths."""
 
-from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import Option, Stage
 
 FULL_BITS = 16
@@ -10,8 +9,6 @@ MIN_BITS, MAX_BITS = 2, 8
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
-_WITH_BACKENDS = [quantizer for quantizer in QUANTIZERS.values() if "backend" in quantizer.options]
-_LIBRARIES = list(dict.fromkeys(package.name for quantizer in _WITH_BACKENDS for package in quantizer.packages))
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
     "allocation": Option(values="a file of quantdrift allocate"),
@@ -35,7 +32,9 @@ STAGE = Stage(
     options={
         **CHOICE,
         "backend": Option(
-            pattern="|".join(_LIBRARIES), values=" or ".join((", ".join(_LIBRARIES[:-1]), _LIBRARIES[-1]))
+            pattern="gptqmodel",
+            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel; +grid=library makes the same "
+            "codes)",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
         "guided": Option(pattern="gap", values="gap"),

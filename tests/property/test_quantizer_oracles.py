@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support import paper_quantizers as paper
 from support.quantizer_samples import (
@@ -32,11 +32,10 @@ CELLS = ((2, 256, None), (3, 200, 64), (4, 256, 128), (8, 256, 64))
 
 @pytest.mark.parametrize("act_order", [False, True], ids=["gptq", "gptq_ao"])
 @pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_size: int | None, act_order: bool) -> None:
-    skip_without(backend)
+def test_gptq_is_the_papers(bits: int, in_features: int, group_size: int | None, act_order: bool) -> None:
+    skip_without("gptqmodel")
     weight, _, moments = layer_of(in_features)
-    method = Gptq(bits=bits, group_size=group_size, act_order=act_order, backend=backend)
+    method = Gptq(bits=bits, group_size=group_size, act_order=act_order)
     quantized = method.quantize(weight, moments)
     wanted, n_followed = gptq_reference(method, quantized, weight, moments)
     assert difference(quantized, wanted, weight, moments) <= SAME_OUTPUT
@@ -46,7 +45,6 @@ def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_siz
     assert paper.loss(exact, wanted, second) < 0.95 * paper.loss(exact, plain, second)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(
     seed=st.integers(0, 2**16),
     shape=st.tuples(st.integers(1, 5), st.integers(1, 40)),
@@ -57,24 +55,16 @@ def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_siz
     dead=st.booleans(),
 )
 def test_gptq_is_the_papers_for_any_shape(
-    backend: str,
-    *,
-    seed: int,
-    shape: tuple[int, int],
-    bits: int,
-    group_size: int | None,
-    act_order: bool,
-    grid: str,
-    dead: bool,
+    *, seed: int, shape: tuple[int, int], bits: int, group_size: int | None, act_order: bool, grid: str, dead: bool
 ) -> None:
     """Among them single columns, rows of zeros, groups of one, inputs that are always 0."""
-    skip_without(backend)
+    skip_without("gptqmodel")
     weight, inputs = weights(seed, *shape), paper.outlying_inputs(seed, 50, max(4, shape[1]))
     inputs = inputs[:, : shape[1]]
     if dead:
         weight[0], inputs[:, seed % shape[1]] = 0, 0
     moments = moments_of(inputs)
-    method = Gptq(bits=bits, group_size=group_size, act_order=act_order, backend=backend, grid=grid)
+    method = Gptq(bits=bits, group_size=group_size, act_order=act_order, grid=grid)
     quantized = method.quantize(weight, moments)
     wanted, _ = gptq_reference(method, quantized, weight, moments)
     np.testing.assert_allclose(rounded(quantized), wanted, atol=1e-5 * 0.05, rtol=1e-4)

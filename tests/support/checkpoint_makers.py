@@ -124,34 +124,6 @@ def awq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
     return write_folder(folder, tensors, config, modules=modules), meant
 
 
-def hqq(folder: Path, *, modules: bool = False) -> Made:
-    """What transformers 4 wrote for HqqConfig: the state of hqq's own layers, settings encoded."""
-    from hqq.core.quantize import BaseQuantizeConfig, HQQLinear  # noqa: PLC0415 -- an optional extra
-
-    tensors, meant = weights(), {}
-    how = BaseQuantizeConfig(nbits=4, group_size=64, axis=1)
-    for name in linear_names(tensors):
-        if not name.startswith("encoder.layer.0."):  # the others take seconds, and stay as they are
-            continue
-        weight = tensors.pop(f"{name}.weight")
-        linear = torch.nn.Linear(weight.shape[1], weight.shape[0])
-        linear.weight.data, linear.bias.data = weight, tensors.pop(f"{name}.bias")
-        layer = HQQLinear(linear, how, compute_dtype=torch.float32, device="cpu", del_orig=False)
-        layer.encoded_state_dict = True
-        layer.state_dict(destination=tensors, prefix=f"{name}.")
-        meant[name] = layer.dequantize()
-    config = {"quant_method": "hqq", "quant_config": how, "skip_modules": ["lm_head"]}
-    write_folder(folder, tensors, config, modules=modules)
-    (folder / "model.safetensors").unlink()
-    where = {}
-    for number in range(2):  # shards, with the parts of a layer in both
-        names, file = sorted(tensors)[number::2], f"model-0000{number + 1}-of-00002.safetensors"
-        save_file({name: tensors[name].contiguous() for name in names}, folder / file)
-        where |= dict.fromkeys(names, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-    return folder, meant
-
-
 def torchao(folder: Path, *, modules: bool = False) -> Made:
     """What transformers writes for int8 weights, one scale for each output channel."""
     from torchao.quantization import Int8WeightOnlyConfig  # noqa: PLC0415 -- an optional extra

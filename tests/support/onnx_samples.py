@@ -144,9 +144,13 @@ def states(file: Path, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArr
 
 def pooled(file: Path, texts: Sequence[str]) -> NDArray[np.float64]:
     """Mean over the tokens of a text, of length 1."""
-    found, mask = states(file, texts)
-    means = (found * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
-    return np.asarray(means / np.linalg.norm(means, axis=1, keepdims=True))
+    return means(*states(file, texts))
+
+
+def means(of_tokens: NDArray[np.float64], mask: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over the tokens of a text, of length 1."""
+    mean = (of_tokens * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+    return np.asarray(mean / np.linalg.norm(mean, axis=1, keepdims=True))
 
 
 def classifier(path: Path, labels: Sequence[str]) -> Path:

@@ -1,5 +1,6 @@
 """Eight sentences, runs of two models on them, and the scores that a model gives by itself."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import Versus
+from quantdrift.spec.grammar import Spec, Versus, parse
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (
@@ -41,16 +42,25 @@ DATASET = RetrievalDataset(
 SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 
 
+def run_any(
+    pair: Spec | Versus, out: Path, *, store: EmbeddingStore | None = None, settings: Settings = SETTINGS
+) -> Run:
+    store = store or EmbeddingStore(None)
+    return run_pair(pair, DATASET, out=out, settings=settings, store=store, progress=Silent(), device="cpu")
+
+
 def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
-    return run_pair(
-        Versus(reference=str(reference), candidate=str(candidate)),
-        DATASET,
-        out=out,
-        settings=SETTINGS,
-        store=store or EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
+    return run_any(Versus(reference=str(reference), candidate=str(candidate)), out, store=store)
+
+
+def run_w4(folder: Path) -> Run:
+    """A model rounded to four bits, in the folder `run` beside it."""
+    return run_any(parse(f"{folder}@W4-rtn"), folder.parent / "run")
+
+
+def change(file: Path, **settings: Any) -> None:
+    """Give a JSON file other values for some keys."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
 
 
 def scores(model: Any) -> NDArray[np.float64]:

@@ -16,12 +16,10 @@ from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import parse_json
-from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order, quantize_whole_model
+from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
-from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
@@ -178,10 +176,6 @@ def make_layers(
     known = store.read(len(layers))
     made, held = dict(known), -1
     if len(known) < len(layers):
-        first = methods[0]
-        whole = first if isinstance(first, Gptq) and first.backend == OPTIMUM.backend else None
-        if whole is not None:
-            known, made = {}, {}  # it cannot go on in the middle of a model
 
         def done(number: int, layer: LayerCandidate) -> None:
             nonlocal held
@@ -199,11 +193,16 @@ def make_layers(
         name = f"calibrating {scheme.quantizer}, layer by layer"
         with progress.stage(name, len(layers)) as tell, saved_weights(layers):
             tell(len(known))
-            run: Any = {"modules": pair.modules, "layers": layers, "batches": sample.batches, "done": done}
-            if whole is not None:
-                later = quantize_whole_model(**run, quantizer=whole, fallback=fallbacks[0])
-            else:
-                later = quantize_in_order(**run, quantizers=methods, fallbacks=fallbacks, known=known, guide=guide)
+            later = quantize_in_order(
+                pair.modules,
+                layers,
+                sample.batches,
+                quantizers=methods,
+                fallbacks=fallbacks,
+                known=known,
+                done=done,
+                guide=guide,
+            )
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}
         for number in sorted({*larger, held}, key=lambda number: number == held):

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from quantdrift.engine.calibration.inputs import hooked_inputs, moments_of, output_error, plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.optimum import walk
 
 NOT_REACHED = "no calibration token reached it"
 NOT_CALLED = "it is no module that is called (experts of a mixture, torch's own attention)"
@@ -227,31 +225,3 @@ def make_layer(
 def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
     """Identity of an input, which a change in place makes another."""
     return (x.data_ptr(), x.shape, x.stride(), None if mask is None else mask.data_ptr(), float(x.float().sum()))
-
-
-def quantize_whole_model(
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    batches: Sequence[Callable[[], object]],
-    *,
-    quantizer: Gptq,
-    fallback: LayerQuantizer,
-    done: Callable[[int, LayerCandidate], None],
-) -> dict[int, float]:
-    """Let a library walk the model's blocks; round the layers that it leaves out. Otherwise as `quantize_in_order`."""
-    numbers = {module: number for number, layer in enumerate(layers) for module in layer.modules}
-    made: dict[int, LayerCandidate] = {}
-
-    def arrive(module: nn.Module, moments: Moments) -> None:
-        number = numbers.get(module)
-        if number is not None and number not in made:
-            made[number] = make_layer(layers[number], quantizer, fallback, moments)
-            done(number, made[number])
-
-    def rest(number: int, layer: LayerCandidate) -> None:
-        if number not in made:
-            done(number, replace(layer, fallback="outside the blocks that optimum quantizes"))
-
-    walk(quantizer, modules, batches, arrive)
-    rounded = [fallback] * len(layers)
-    return quantize_in_order(modules, layers, batches, quantizers=rounded, fallbacks=rounded, known=made, done=rest)

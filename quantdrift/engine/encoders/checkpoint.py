@@ -1,4 +1,4 @@
-"""A checkpoint as an embedding model that can stand beside the reference."""
+"""A checkpoint as an embedding model or a classifier that can stand beside the reference."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
-from quantdrift.checkpoints.checkpoint import NEEDED, Checkpoint, refuse_missing
+from quantdrift.base.registry import imported
+from quantdrift.checkpoints.checkpoint import Checkpoint, packages_for, refuse_missing
+from quantdrift.checkpoints.model_files import MODEL_FILES, files_in
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.checkpoints.onnx_graph import OnnxGraph, graphs_in, read_graph
 from quantdrift.checkpoints.saved import check_weights, read_record
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.loading import loading
-from quantdrift.engine.encoders.onnx import (
-    OnnxStates,
-    around,
-    graph_facts,
-    graph_kernels,
-    loaded_states,
-    signature,
-    use_as_it_is,
-    with_transformer,
-)
+from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.sentence import (
     SentenceEncoder,
     differences,
@@ -46,7 +39,7 @@ from quantdrift.engine.encoders.sentence import (
     load_encoder,
     reading_digest,
 )
-from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
+from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
@@ -56,26 +49,73 @@ _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAns
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 
 
+class ForeignModule(nn.Module):
+    """What stands where a transformers model would, and is computed by another library than torch.
+
+    Attributes:
+        config: of the model that it was made of.
+        kernels: operators that stand for the quantized layers, and how often.
+        libraries: that compute it, with their versions.
+        provider: what of them does, for a fingerprint.
+        facts: what else a run records of it, as JSON values.
+    """
+
+    config: PretrainedConfig
+    kernels: Mapping[str, int]
+    libraries: Mapping[str, str]
+    provider: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checkpoint as it was loaded.
+
+    Attributes:
+        model: a SentenceTransformer.
+        stored: its layers, by how they are stored.
+        notes: what a run says of it, one sentence each.
+    """
+
+    model: Any
+    stored: StoredLayers
+    notes: tuple[str, ...] = ()
+
+
+class _Stored(LoadedModel):
+    """What somebody else made, as one side of a comparison."""
+
+    __slots__ = ()
+    checkpoint: Checkpoint
+    stored_bits: BitsReport | None
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight, counted from what is stored."""
+        return self.stored_bits
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StoredCandidate(SentenceEncoder):
+class StoredCandidate(_Stored, SentenceEncoder):
     """A checkpoint that is loaded, as one side of a comparison; its `layers` are those that are packed.
 
     Attributes:
         checkpoint: where it came from.
-        stored_bits: what it costs in bits per weight, counted in its files.
-        graph: of a candidate that somebody else exported to ONNX.
+        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
     """
 
     checkpoint: Checkpoint
-    stored_bits: BitsReport
-    graph: OnnxGraph | None = None
+    stored_bits: BitsReport | None
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all that decides its embeddings: weights as loaded, settings of the transformer, tokenizer,
         prompts, pooling, format, kernels and libraries.
         """
-        if self.checkpoint.method == "quantdrift" and self._onnx is None:
+        if self.checkpoint.method == "quantdrift" and self._foreign is None:
             # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
             return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
@@ -92,52 +132,40 @@ class StoredCandidate(SentenceEncoder):
             add_tensor(digest, name, tensor)
         return digest.hexdigest()
 
-    def bits(self) -> BitsReport:
-        """Bits per weight, counted from what is stored."""
-        return self.stored_bits
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
-        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
-
     def describe(self) -> dict[str, Any]:
         """What a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
             "dtype": str(floating_dtype(self)),
-            **({} if self._onnx is None else graph_facts(self._onnx, self.graph)),
+            **({} if self._foreign is None else self._foreign.facts),
             "kernels": self._kernels(),
             "libraries": self._libraries(),
             "notes": list(self.notes),
         }
 
     @property
-    def _onnx(self) -> OnnxStates | None:
-        """The graph that onnxruntime runs for the candidate; None if torch computes it."""
+    def _foreign(self) -> ForeignModule | None:
+        """What another library computes for the candidate; None if torch does."""
         body = self.model[0].auto_model
-        return body if isinstance(body, OnnxStates) else None
+        return body if isinstance(body, ForeignModule) else None
 
     def _kernels(self) -> dict[str, int]:
         """The classes that stand for the packed layers, and how often."""
-        if self._onnx is not None and self.graph is not None:
-            return graph_kernels(self._onnx, self.graph)
-        if self._onnx is not None:
-            record = read_record(self.checkpoint.folder)
-            packed = [one for one in record["layers"] if one["stored"].startswith("MatMulNBits")]
-            return {f"MatMulNBits by {self._onnx.provider}": len(packed)}
-        found: dict[str, int] = {}
+        if self._foreign is not None:
+            return dict(self._foreign.kernels)
+        counts: dict[str, int] = {}
         modules = {_in_body(name): module for name, module in self.module.named_modules()}
         for module in (modules[name] for name in self.layers or () if name in modules):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
             kind = type(module).__name__ + (f" of {type(weight).__name__}" if special else "")
-            found[kind] = found.get(kind, 0) + 1
-        return found
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
 
     def _libraries(self) -> dict[str, str]:
-        if self._onnx is not None:
-            return {"onnxruntime": str(self._onnx.version)}
-        packages, _ = NEEDED.get(self.checkpoint.method, ((), ""))
+        if self._foreign is not None:
+            return dict(self._foreign.libraries)
+        packages, _ = packages_for(self.checkpoint.method)
         return {package: version_of(package) or "not installed" for package in packages}
 
 
@@ -154,8 +182,8 @@ def load_checkpoint(
 ) -> StoredCandidate:
     """Load a checkpoint as the candidate of a reference.
 
-    A folder that does not say how tokens become an embedding (no modules.json), and a GGUF file, take pooling,
-    normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
+    A folder that does not say how tokens become an embedding (no modules.json), and a file that is read alone, take
+    pooling, normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
     """
     refuse_missing(checkpoint)
     if reference is None and not checkpoint.has_modules:
@@ -164,35 +192,30 @@ def load_checkpoint(
             "a folder with modules.json, as SentenceTransformer.save_pretrained writes it"
         )
     source = candidate_source(checkpoint)
-    said: tuple[str, ...] = ()
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what, unpacks="hqq") as told, _process_undisturbed(checkpoint):
-        graph = None
-        if checkpoint.onnx is not None:
-            graph, model, said = _from_graph(checkpoint, reference, device)
-            stored = graph_layers(graph)
+    with loading(source, what) as log, _process_undisturbed(checkpoint):
+        if checkpoint.file is not None:
+            loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
-            model, stored, said = _own(checkpoint, source, device)
-        elif checkpoint.gguf is not None:
-            body = _gguf_body(checkpoint)
-            stored = stored_gguf(checkpoint.folder / checkpoint.gguf, body)
-            model = _dressed(checkpoint, reference, body, device)
+            loaded = _own(checkpoint, source, device)
         else:
-            model, stored = _from_folder(checkpoint, reference, device)
-    encoder = encoder_of(model.eval(), source)
-    apart = [] if reference is None else differences(reference, encoder)
-    if graph is not None and len(model) == 1:  # what the graph does behind its states cannot be seen
-        apart = [note for note in apart if "differ in pooling" not in note]
-    notes = [*told.notes, *said, *([] if reference is None else _notes(checkpoint, reference)), *apart]
+            loaded = _from_folder(checkpoint, reference, device)
+    encoder = encoder_of(loaded.model.eval(), source)
+    notes = [*log.notes, *loaded.notes]
+    if reference is not None:
+        notes += _notes(checkpoint, reference)
+        others = differences(reference, encoder)
+        # what a graph does behind its states cannot be seen
+        unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
+        notes += [note for note in others if not (unseen and "differ in pooling" in note)]
     return StoredCandidate(
-        model=model,
+        model=loaded.model,
         source=source,
         similarity=encoder.similarity,
         notes=tuple(notes),
-        layers=stored.packed,
+        layers=loaded.stored.packed,
         checkpoint=checkpoint,
-        stored_bits=stored.bits,
-        graph=graph,
+        stored_bits=loaded.stored.bits,
     )
 
 
@@ -213,93 +236,45 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             stack.enter_context(redirect_stdout(io.StringIO()))
-            if "gptqmodel" in NEEDED.get(checkpoint.method, ((), ""))[0]:
+            if "gptqmodel" in packages_for(checkpoint.method)[0]:
                 stack.enter_context(silenced(import_gptqmodel()[1]))
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
 
 
-def _own(
-    checkpoint: Checkpoint, source: ModelSource, device: torch.device
-) -> tuple[Any, StoredLayers, tuple[str, ...]]:
-    """What `quantdrift quantize` wrote, in either of its formats."""
+def _own(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
+    """What `quantdrift quantize` wrote, in any of its formats."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
-    stored = StoredLayers(packed=names, plain=(), missing=(), bits=bits)
-    loaded = load_encoder(source, device=device, dtype="auto")
-    return loaded.model, stored, loaded.notes
+    encoder = load_encoder(source, device=device, dtype="auto")
+    return Loaded(model=encoder.model, stored=StoredLayers(packed=names, bits=bits), notes=encoder.notes)
 
 
-def _from_graph(
-    checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device
-) -> tuple[OnnxGraph, Any, tuple[str, ...]]:
-    """The model around a graph that somebody else wrote, and what a run says of it."""
-    graph = read_graph(checkpoint.folder / str(checkpoint.onnx))
-    how = signature(graph)
-
-    def states(config: Any) -> OnnxStates:
-        return loaded_states(graph, how.output, config, device)
-
-    if checkpoint.has_modules:
-        model: Any = around(states, checkpoint.folder, device)
-    else:
-        config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
-        model = _dressed(checkpoint, reference, states(config), device)
-    if how.output[1] == "sentence_embedding":
-        use_as_it_is(model)
-    return graph, model, how.notes
-
-
-def graph_layers(graph: OnnxGraph) -> StoredLayers:
-    """The layers of a graph, by how it stores them."""
-    return StoredLayers(
-        packed=tuple(layer.name for layer in graph.packed),
-        plain=tuple(layer.name for layer in graph.layers if not layer.how),
-        missing=(),
-        bits=BitsReport(**graph.bits()),
-    )
-
-
-def _from_folder(
-    checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device
-) -> tuple[Any, StoredLayers]:
+def _from_folder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
     """The model of a folder that transformers reads, and how it is stored."""
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
-    by_hand = checkpoint.method == "hqq"
     quantization = completed(checkpoint, stored)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
-    if by_hand:
-        del config.quantization_config
-        quantization = {}
     if quantization:
         config.quantization_config = quantization
-
-    def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
-        if by_hand:
-            usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
-            args, kwargs = (), {"dtype": "auto"}
-        body: nn.Module = usual(*args, **kwargs)
-        return body
-
-    on_kernels = not by_hand and checkpoint.method != "none" and device.type != "cpu"
+    on_kernels = checkpoint.method != "none" and device.type != "cpu"
     kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
     if checkpoint.has_modules:
-        model = with_transformer(
-            load,
-            checkpoint.folder,
+        model = SentenceTransformer(
+            str(checkpoint.folder),
             device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
             model_kwargs=kwargs,
             config_kwargs={"quantization_config": quantization} if quantization else {},
         )
         stored = stored_layers(tensors, empty, others=list(model.children())[1:])
     else:
-        usual = partial(AutoModel.from_pretrained, checkpoint.folder, config=config, trust_remote_code=False)
-        model = _dressed(checkpoint, reference, load(usual, **kwargs), device)
-    return model, stored
+        body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+        model = dressed(checkpoint, reference, body, device)
+    return Loaded(model=model, stored=stored)
 
 
 def _empty_body(checkpoint: Checkpoint) -> nn.Module:
@@ -331,13 +306,13 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
     if checkpoint.method == "awq":
         quantization["modules_to_not_convert"] = [*stored.plain, *stored.missing] or None
     if checkpoint.method == "gptq" and not quantization.get("block_name_to_quantize"):
-        found = [_BLOCK.fullmatch(name) for name in stored.packed]
-        blocks = {match[1] for match in found if match}
-        if len(blocks) != 1 or not all(found):
+        matches = [_BLOCK.fullmatch(name) for name in stored.packed]
+        blocks = {match[1] for match in matches if match}
+        if len(blocks) != 1 or not all(matches):
             raise UnsupportedError(
                 f"{checkpoint.name} packs layers outside of one list of blocks; optimum loads GPTQ within one only"
             )
-        inside = dict.fromkeys(match[2] for match in found if match)
+        inside = dict.fromkeys(match[2] for match in matches if match)
         quantization |= {
             "block_name_to_quantize": blocks.pop(),
             "modules_in_block_to_quantize": [[name] for name in inside],
@@ -345,101 +320,66 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
     return quantization
 
 
-def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
-    """The transformer of a GGUF file, its weights dequantized."""
-    import transformers  # noqa: PLC0415 -- takes seconds to import
-
-    place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.gguf}
-    # Blocks are unpacked by the names that weights have below a language model's head.
-    with_head = type(AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
-        place["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    loader: Any = transformers.AutoModelForCausalLM if with_head else AutoModel
-    model = loader.from_pretrained(**place, dtype="auto")
-    body: nn.Module = model.base_model if with_head else model
-    return body
-
-
 # --- classifiers ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredClassifier(Classifier):
+class StoredClassifier(_Stored, Classifier):
     """A classifier that somebody else made, as one side of a comparison."""
 
     checkpoint: Checkpoint
-    stored_bits: BitsReport
-    graph: OnnxGraph | None = None
+    stored_bits: BitsReport | None
 
     @property
     def fingerprint(self) -> str:
-        """Digest of all that decides its logits: weights, settings, tokenizer, and what runs a graph."""
+        """Digest of all that decides its logits: weights, settings, tokenizer, and what computes a graph."""
         parts = [weights_fingerprint(self.modules), self.description, *self.classes]
-        if isinstance(self.module, OnnxStates):
-            parts += [self.module.version, self.module.provider]
+        if isinstance(self.module, ForeignModule):
+            parts += [*self.module.libraries.values(), self.module.provider]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-    def bits(self) -> BitsReport:
-        """Bits per weight, counted from what is stored."""
-        return self.stored_bits
-
-    def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
-        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how it is quantized, as JSON values."""
         described = {**self.checkpoint.describe(), "notes": list(self.notes)}
-        if isinstance(self.module, OnnxStates) and self.graph is not None:
-            described |= graph_facts(self.module, self.graph)
+        if isinstance(self.module, ForeignModule):
             described |= {
-                "kernels": graph_kernels(self.module, self.graph),
-                "libraries": {"onnxruntime": self.module.version},
+                **self.module.facts,
+                "kernels": dict(self.module.kernels),
+                "libraries": dict(self.module.libraries),
             }
         return described
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
-    """Load a classifier as the candidate of another: an ONNX graph with logits, or one that is not quantized."""
-    source, graph = candidate_source(checkpoint), None
-    notes: tuple[str, ...] = ()
-    if checkpoint.onnx is not None:
-        graph = read_graph(checkpoint.folder / checkpoint.onnx)
-        how = signature(graph, classifies=True)
-        notes, packed = how.notes, graph_layers(graph)
-        found = load_classifier(
-            source, device=device, graph=lambda config: loaded_states(graph, how.output, config, device)
-        )
+    """Load a classifier as the candidate of another: a file of another library, or one that is not quantized."""
+    read = MODEL_FILES[checkpoint.method].classifier if checkpoint.file is not None else ""
+    if read:
+        classifier, stored = imported(read)(checkpoint, device)
     elif checkpoint.method == "none":
-        found = load_classifier(source, device=device, dtype="auto")
-        packed = stored_layers(stored_tensors(checkpoint.body), found.module)
+        classifier = load_classifier(candidate_source(checkpoint), device=device, dtype="auto")
+        stored = stored_layers(stored_tensors(checkpoint.body), classifier.module)
     else:
         raise UnsupportedError(
             f"{checkpoint.name} is a classifier quantized by {checkpoint.method}; expected an ONNX model with logits, "
             "or weights that are not quantized"
         )
-    parts = {field.name: getattr(found, field.name) for field in fields(Classifier)}
-    return StoredClassifier(
-        **{**parts, "notes": (*found.notes, *notes), "layers": packed.packed},
-        checkpoint=checkpoint,
-        stored_bits=packed.bits,
-        graph=graph,
-    )
+    parts = {field.name: getattr(classifier, field.name) for field in fields(Classifier)}
+    return StoredClassifier(**{**parts, "layers": stored.packed}, checkpoint=checkpoint, stored_bits=stored.bits)
 
 
 # --- what a candidate takes from its reference, and in what else they differ ----------------------
 
 
-def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any, device: torch.device) -> Any:
-    """The reference's modules, which stay as they are, around another transformer."""
+def dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any, device: torch.device) -> Any:
+    """Put the reference's modules, which stay as they are, around another transformer."""
     assert reference is not None  # one that can lend nothing was refused
     original: Any = _body_of(reference.model)
     here, there = (
         {
-            "kind": one.config.model_type if isinstance(body, OnnxStates) else type(one).__name__,
-            **{key: getattr(one.config, key, None) for key in ("hidden_size", "vocab_size")},
+            "kind": module.config.model_type if isinstance(body, ForeignModule) else type(module).__name__,
+            **{key: getattr(module.config, key, None) for key in ("hidden_size", "vocab_size")},
         }
-        for one in (original, body)
+        for module in (original, body)
     )
     if here != there:
         raise UnsupportedError(
@@ -457,8 +397,9 @@ def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: An
 
 def _tokenizer_folder(checkpoint: Checkpoint) -> Path | None:
     """Where a checkpoint's own tokenizer lies; None if it has none."""
-    own = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
-    return checkpoint.folder if own and checkpoint.gguf is None else None
+    alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
+    has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
+    return checkpoint.folder if has_one and not alone else None
 
 
 def _body_of(model: Any) -> nn.Module:
@@ -476,13 +417,11 @@ def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
         yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"
-    if checkpoint.onnx is None and checkpoint.gguf is None and checkpoint.method == "none":
-        graphs = graphs_in(checkpoint.folder)
-        if graphs:
-            yield (
-                f"{checkpoint.name} holds weights of torch, which were run, and ONNX models, which were not: "
-                f"to run one, name it, such as {checkpoint.name}/{graphs[0]}"
-            )
+    if checkpoint.method == "none" and (files := list(files_in(checkpoint.folder))):
+        yield (
+            f"{checkpoint.name} holds weights of torch, which were run, and files of other libraries, which were not: "
+            f"to run one, name it, such as {checkpoint.name}/{files[0]}"
+        )
     if checkpoint.method == "quantdrift":
         base = read_record(checkpoint.folder).get("base_model", {}).get("canonical")
         if base not in {None, reference.source.canonical}:

@@ -50,7 +50,7 @@ Reads = Literal["states", "head"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class LoadLog:
     """What libraries told of a model while it was loaded: one sentence each, as a run's notes."""
 
     notes: list[str] = field(default_factory=list)
@@ -71,22 +71,21 @@ def loading(
     *,
     reads: Reads = "states",
     revision: str | None = None,
-    unpacks: str = "",
     trusted: bool = False,
-) -> Iterator[Told]:
+) -> Iterator[LoadLog]:
     """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
 
     What libraries warn of, and weights that nothing was read into, are in the notes that it gives when it ends.
     """
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    told = Told()
+    log = LoadLog()
     try:
         with extras_named(needed_for=f"the {what} {source.name!r}"):
-            vet(source, revision, unpacks=unpacks, trusted=trusted)
+            vet(source, revision, trusted=trusted)
             with ExitStack() as stack:
-                stack.enter_context(_warnings_noted(told))
-                stack.enter_context(_read_as_decided(source, told, reads, trusted=trusted))
-                yield told
+                stack.enter_context(_warnings_noted(log))
+                stack.enter_context(_read_as_decided(source, log, reads, trusted=trusted))
+                yield log
     except QuantDriftError:
         raise
     except BaseException as error:  # a dozen libraries read models, each with its own errors
@@ -110,17 +109,17 @@ def one_line(error: BaseException) -> str:
 
 def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
     """Refuse a model whose tokenizer files are missing: transformers makes one up of a few tokens."""
-    found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
-    found = getattr(found, "tokenizer", found)  # of a processor for texts and images
-    if not isinstance(found, Sized):
+    tokenizer = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor for texts and images
+    if not isinstance(tokenizer, Sized):
         return
     rows = 0
     for part in module.modules():
         with suppress(NotImplementedError, AttributeError):
             rows = max(rows, part.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-    if len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(found):
+    if len(tokenizer) - len(getattr(tokenizer, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(tokenizer):
         raise UnsupportedError(
-            f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
+            f"the tokenizer of {name} knows {len(tokenizer):,} tokens, and its embedding table has {rows:,} rows: "
             "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
             "the model that it was made of"
         )
@@ -130,25 +129,25 @@ def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None)
 
 
 class _Notes(logging.Handler):
-    def __init__(self, told: Told) -> None:
+    def __init__(self, log: LoadLog) -> None:
         super().__init__(logging.WARNING)
-        self.told = told
+        self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if _REPORT in text:
-            self.told.report = clean(text)
+            self.log.report = clean(text)
             return
         library = record.name.partition(".")[0].replace("_", "-")
         note = f"{library} warns: {shorten(clean(' '.join(text.split())), _MESSAGE).rstrip('.')}"
-        if note not in self.told.notes:
-            self.told.notes.append(note)
+        if note not in self.log.notes:
+            self.log.notes.append(note)
 
 
 @contextmanager
-def _warnings_noted(told: Told) -> Iterator[None]:
+def _warnings_noted(log: LoadLog) -> Iterator[None]:
     """Inside, warnings that libraries log become notes, and are not printed."""
-    handler, before = _Notes(told), []
+    handler, before = _Notes(log), []
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         before.append((logger, logger.handlers, logger.propagate, logger.level))
@@ -167,10 +166,10 @@ def _warnings_noted(told: Told) -> Iterator[None]:
 
 
 @contextmanager
-def _read_as_decided(source: ModelSource, told: Told, reads: Reads, *, trusted: bool) -> Iterator[None]:
+def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted: bool) -> Iterator[None]:
     from transformers import PreTrainedModel  # noqa: PLC0415 -- takes seconds to import
 
-    own = PreTrainedModel.__dict__["from_pretrained"]
+    original = PreTrainedModel.__dict__["from_pretrained"]
     decided = DECIDED if trusted else {**DECIDED, "use_safetensors": True, "trust_remote_code": False}
 
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -178,47 +177,47 @@ def _read_as_decided(source: ModelSource, told: Told, reads: Reads, *, trusted: 
         if "torch_dtype" not in kwargs:
             kwargs.setdefault("dtype", "float32")  # transformers would take the type of the files
         try:
-            model, info = own.__func__(cls, *args, **{**kwargs, **decided, "output_loading_info": True})
+            model, info = original.__func__(cls, *args, **{**kwargs, **decided, "output_loading_info": True})
         except RuntimeError as error:
-            if shapes := [line.split()[0] for line in told.report.splitlines() if "MISMATCH" in line]:
+            if shapes := [line.split()[0] for line in log.report.splitlines() if "MISMATCH" in line]:
                 raise UnsupportedError(
                     f"{source.name} stores weights of another shape than its config.json says: {_listed(shapes)}; "
                     "expected the config.json that they were saved with"
                 ) from error
             raise
-        _judge(model, info, source.name, told, reads)
+        _judge(model, info, source.name, log, reads)
         return (model, info) if asked else model
 
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        PreTrainedModel.from_pretrained = own  # type: ignore[method-assign]
+        PreTrainedModel.from_pretrained = original  # type: ignore[method-assign]
 
 
-def _judge(model: Any, info: dict[str, Any], name: str, told: Told, reads: Reads) -> None:
+def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Reads) -> None:
     """Refuse a model with weights that no file holds, which transformers draws at random; note what is left over.
 
     A head, or a pooler, that no embedding is made of may be missing: it is set to zero, so that a model is the same
     each time it is loaded.
     """
     kind, there = type(model).__name__, model.state_dict()
-    missing = sorted(one for one in info["missing_keys"] if one in there and not one.endswith(_COMPUTED))
-    unused = [one for one in missing if reads == "states" and not _read(model, one)]
-    if random := sorted({*missing} - {*unused} | {str(one[0]) for one in info.get("mismatched_keys", ())}):
+    missing = sorted(key for key in info["missing_keys"] if key in there and not key.endswith(_COMPUTED))
+    unused = [key for key in missing if reads == "states" and not _read(model, key)]
+    if random := sorted({*missing} - {*unused} | {str(mismatch[0]) for mismatch in info.get("mismatched_keys", ())}):
         raise UnsupportedError(
             f"{name} has no weights for {random[0]}{f' and {len(random) - 1} more' if len(random) > 1 else ''} of its "
             f"{kind}, which would be random numbers; expected all of them, under the names that save_pretrained of "
             "transformers gives them"
         )
-    for one in unused:
+    for key in unused:
         with torch.no_grad():
-            there[one].zero_()
+            there[key].zero_()
     if unused:
-        told.notes.append(f"{name} has no weights for {_listed(unused)}, which no embedding is made of")
-    left = sorted(one for one in info["unexpected_keys"] if not one.endswith(_COMPUTED))
+        log.notes.append(f"{name} has no weights for {_listed(unused)}, which no embedding is made of")
+    left = sorted(key for key in info["unexpected_keys"] if not key.endswith(_COMPUTED))
     if left:
-        told.notes.append(f"{name} stores {_listed(left)}, which {kind} has no use for: left out")
+        log.notes.append(f"{name} stores {_listed(left)}, which {kind} has no use for: left out")
 
 
 def _read(model: Any, name: str) -> bool:

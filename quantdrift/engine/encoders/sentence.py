@@ -18,8 +18,10 @@ from torch import nn
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.registry import imported
+from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.checkpoints.saved import is_onnx_folder
+from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
@@ -199,15 +201,14 @@ def pick_device(wanted: str | None = None) -> torch.device:
 def load_encoder(
     source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
 ) -> SentenceEncoder:
-    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs; "auto" leaves its own dtype."""
+    """Load a sentence-transformers model, or a candidate that another library runs; "auto" leaves its own dtype."""
     with loading(source, revision=revision) as remarks:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
-        if source.kind == "local" and is_onnx_folder(Path(source.location)):
-            from quantdrift.engine.encoders.onnx import load_onnx  # noqa: PLC0415 -- imports it as well
-
-            model = load_onnx(source.location, device)
+        written = model_format(Path(source.location)) if source.kind == "local" else ""
+        if written in MODEL_FILES:
+            model = imported(MODEL_FILES[written].load)(source.location, device)
         else:
             unsaid = refuse_unsaid_pooling(source, revision)
             model = SentenceTransformer(

@@ -1,26 +1,23 @@
 """What a checkpoint stores for a model: which linear layers are packed, and in how many bits.
 
 Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them below the layer's
-name. So counting bits needs to know no format; HQQ's layers are unpacked here.
+name. So counting bits needs to know no format.
 """
 
 from __future__ import annotations
 
-import struct
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.records import open_file, parse_json, read_json
+from quantdrift.base.records import open_file, read_json
 from quantdrift.engine.bits import BitsReport
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -28,7 +25,6 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _WEIGHTS = "model.safetensors"
 _MAX_HEAD = 100_000_000
 """Bytes of a head, as in safetensors' own reader."""
-_MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +44,13 @@ class StoredLayers:
         packed: quantized.
         plain: in floating point.
         missing: not at all.
-        bits: what the checkpoint costs in bits per weight.
+        bits: what the checkpoint costs in bits per weight; None where that is not known.
     """
 
     packed: tuple[str, ...]
-    plain: tuple[str, ...]
-    missing: tuple[str, ...]
-    bits: BitsReport
+    plain: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    bits: BitsReport | None
 
 
 # --- safetensors, and files of torch --------------------------------------------------------------
@@ -91,29 +87,19 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 def read_head(file: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file by name, as its head tells them; UnsupportedError if it is damaged."""
     try:
-        size = file.stat().st_size
-        with open_file(file) as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            head = parse_json(opened.read(min(length, size, _MAX_HEAD)), strict=True)
-        tensors = {
-            name: StoredTensor(
-                dtype=str(entry["dtype"]),
-                shape=tuple(map(int, entry["shape"])),
-                n_bytes=int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]),
-            )
-            for name, entry in head.items()
-            if name != "__metadata__"
-        }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _damaged(file, str(error)) from error
-    said, there = sum(tensor.n_bytes for tensor in tensors.values()), size - 8 - length
-    if said != there:
-        raise _damaged(file, f"its head tells of {said:,} bytes, and {there:,} are there")
-    return tensors
+        with open_file(file), safe_open(file, framework="pt") as opened:  # neither a pipe nor a device is opened
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
+            return {name: _tensor(str(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UnsupportedError(
+            f"{file} is damaged or cut short, expected a safetensors file: {error}. Copy it here again"
+        ) from error
 
 
-def _damaged(file: Path, why: str) -> UnsupportedError:
-    return UnsupportedError(f"{file} is damaged or cut short, expected a safetensors file: {why}. Copy it here again")
+def _tensor(dtype: str, shape: tuple[int, ...]) -> StoredTensor:
+    width = re.search(r"\d+", dtype)  # as in I32 and F8_E4M3
+    n_bits = prod(shape) * (8 if width is None else int(width[0]))  # BOOL
+    return StoredTensor(dtype=dtype, shape=shape, n_bytes=-(-n_bits // 8))
 
 
 # --- bits per weight ------------------------------------------------------------------------------
@@ -146,7 +132,7 @@ def stored_layers(
     sizes = {name: [t.n_bytes for t in parts[name].values()] for name in packed or plain}
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
-    bits = _bits(
+    bits = stored_bits(
         list(sizes.values()),
         n_weights=sum(layers[name].weight.numel() for name in sizes),
         n_parameters=sum(held.values()) + sum(p.numel() for p in rest),
@@ -157,7 +143,7 @@ def stored_layers(
     return StoredLayers(packed=packed, plain=plain, missing=missing, bits=bits)
 
 
-def _bits(
+def stored_bits(
     sizes: Sequence[Sequence[int]], *, n_weights: int, n_parameters: int, everything: int, is_packed: bool
 ) -> BitsReport:
     """The report of bytes: of the tensors of each layer, the largest of which holds the codes, and of all there are."""
@@ -173,15 +159,15 @@ def _bits(
 
 def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> dict[str, str]:
     """Of the names that begin with a prefix, the innermost of the modules that each lies in."""
-    found = {}
+    holders = {}
     for name in names:
         place = name.removeprefix(prefix) if name.startswith(prefix) else ""
         while "." in place:
             place = place.rpartition(".")[0]
             if place in modules:
-                found[name] = place
+                holders[name] = place
                 break
-    return found
+    return holders
 
 
 def _is_plain(parts: Mapping[str, StoredTensor], layer: nn.Linear) -> bool:
@@ -189,135 +175,3 @@ def _is_plain(parts: Mapping[str, StoredTensor], layer: nn.Linear) -> bool:
     if weight is None or len(parts) > 1:
         return False
     return weight.shape == tuple(layer.weight.shape) and weight.dtype in _FLOATS
-
-
-# --- GGUF -----------------------------------------------------------------------------------------
-
-_FLOAT_TYPES = frozenset({0, 1, 28, 30})
-"""F32, F16, F64 and BF16; every other type is blocks of codes and scales."""
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_LETTERS = 1 << 28
-"""More than any name or template has."""
-GgufTensors = dict[str, tuple[tuple[int, ...], int, int]]
-"""By name: shape with the innermost dimension last, type number, bytes."""
-
-
-def read_gguf_head(file: Path) -> GgufTensors:
-    """The tensors of a GGUF file; UnsupportedError if it is none, of another version, or cut short."""
-    try:
-        with file.open("rb") as opened:
-            if opened.read(4) != b"GGUF" or _number(opened, "I") not in {2, 3}:
-                raise UnsupportedError(f"{file} is not a GGUF file of version 2 or 3")
-            n_tensors, n_pairs = _number(opened, "Q"), _number(opened, "Q")
-            pairs = {_string(opened): _value(opened, _number(opened, "I")) for _ in range(n_pairs)}
-            places = []
-            for _ in range(n_tensors):
-                name, n_dims = _string(opened), _number(opened, "I")
-                shape = tuple(_number(opened, "Q") for _ in range(n_dims))[::-1]
-                places.append((name, shape, _number(opened, "I"), _number(opened, "Q")))
-            alignment = int(pairs.get("general.alignment", 32))
-            data = file.stat().st_size - -(-opened.tell() // alignment) * alignment
-        # A tensor ends where the next begins, or up to an alignment before.
-        after = dict(pairwise(sorted({offset for *_, offset in places} | {data})))
-        return {name: (shape, kind, after[at] - at) for name, shape, kind, at in places}
-    except (struct.error, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
-        raise UnsupportedError(f"{file} is damaged or cut short: {error}") from error
-
-
-def _value(opened: BinaryIO, kind: int) -> Any:
-    if kind == _STRING:
-        return _string(opened)
-    if kind != _ARRAY:
-        return _number(opened, _NUMBERS[kind])
-    if (inner := _number(opened, "I")) == _ARRAY:
-        raise ValueError("a list of lists")
-    return [_value(opened, inner) for _ in range(_number(opened, "Q"))]
-
-
-def _number(opened: BinaryIO, code: str) -> Any:
-    return struct.unpack(f"<{code}", opened.read(struct.calcsize(f"<{code}")))[0]
-
-
-def _string(opened: BinaryIO) -> str:
-    if (n_letters := _number(opened, "Q")) > _LETTERS:
-        raise ValueError(f"it says that {n_letters:,} letters follow")
-    return opened.read(n_letters).decode("utf-8")
-
-
-def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
-    """The weight matrices of a GGUF file by how they are stored, and their bits.
-
-    Codes and scales share blocks there, so both are counted together. Names are the file's own.
-    """
-    tensors = read_gguf_head(file)
-    matrices = {name: it for name, it in tensors.items() if name.startswith("blk.") and len(it[0]) == _MATRIX}
-    packed = tuple(name for name, (_, kind, _) in matrices.items() if kind not in _FLOAT_TYPES)
-    plain = tuple(name for name in matrices if name not in packed)
-    counted = [matrices[name] for name in packed or plain]
-    bits = _bits(
-        [[size] for *_, size in counted],
-        n_weights=sum(prod(shape) for shape, *_ in counted),
-        n_parameters=sum(parameter.numel() for parameter in body.parameters()),
-        everything=sum(size for *_, size in tensors.values()),
-        is_packed=bool(packed),
-    )
-    return StoredLayers(packed=packed, plain=plain, missing=(), bits=bits)
-
-
-# --- HQQ ------------------------------------------------------------------------------------------
-
-_CODES = "W_q"
-"""The part of a layer's state that holds its codes; scale, zero and settings lie beside it."""
-_COMPUTED = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32)}
-_PACKINGS = {
-    "8bit_u8": (torch.uint8, 8, (0,)),
-    "4bit_u8": (torch.uint8, 4, (4, 0)),
-    "3bit_32": (torch.int32, 3, tuple(range(27, -1, -3))),
-    "2bit_u8": (torch.uint8, 2, (6, 4, 2, 0)),
-    "1bit_u8": (torch.uint8, 1, tuple(range(7, -1, -1))),
-}
-"""What hqq calls a packing: type of a word, bits of a code, and where in a word each code begins.
-
-The first codes of all words are the first rows, and so on; with 3 bits the last rows may be padding.
-"""
-
-
-def hqq_weights(body: Path) -> dict[str, Tensor]:
-    """Every tensor of an HQQ checkpoint, and the weights that packed layers stand for."""
-    from safetensors.torch import load_file  # noqa: PLC0415 -- comes with transformers
-
-    tensors = {name: part for file in weight_files(body, _WEIGHTS) for name, part in load_file(file).items()}
-    packed = [name.removesuffix(f".{_CODES}") for name in tensors if name.endswith(f".{_CODES}")]
-    for layer in packed:
-        parts = [name for name in tensors if name.rpartition(".")[0] == layer and not name.endswith(".bias")]
-        state = {name.rpartition(".")[2]: tensors.pop(name) for name in parts}
-        try:
-            tensors[f"{layer}.weight"] = _weight(state)
-        except Exception as error:  # whatever torch says of numbers that do not fit
-            raise UnsupportedError(
-                f"the HQQ layer {shown(layer)} cannot be unpacked ({type(error).__name__}: {shown(str(error))}); "
-                "expected what hqq writes with float scales and zero points"
-            ) from error
-    return tensors
-
-
-def _weight(state: Mapping[str, Tensor]) -> Tensor:
-    """(codes - zero) * scale, in the type and the order of hqq's own `dequantize`.
-
-    hqq's loader passes letters of the file to `eval`, so nothing of the library reads them here.
-    """
-    word, bits, shifts = _PACKINGS[_letters(state["packing"])]
-    dtype = _COMPUTED[_letters(state["compute_dtype"])]
-    packed, zero, scale, shape = state[_CODES], state["zero"], state["scale"], state["shape"].tolist()
-    if packed.dtype != word or packed.ndim != _MATRIX:
-        raise ValueError(f"{_CODES} is {list(packed.shape)} of {packed.dtype}")
-    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])[: prod(shape) // packed.shape[1]]
-    if np.broadcast_shapes(codes.shape, zero.shape, scale.shape) != codes.shape:
-        raise ValueError(f"scale and zero of shape {list(scale.shape)} for {list(codes.shape)} codes")
-    return ((codes.to(dtype) - zero.to(dtype)) * scale.to(dtype)).reshape(shape)
-
-
-def _letters(part: Tensor) -> str:
-    """What a setting says, which a checkpoint spells out letter by letter."""
-    return bytes(part.tolist()).decode("ascii")

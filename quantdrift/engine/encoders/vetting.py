@@ -15,6 +15,7 @@ from typing import Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.stored import read_head, weight_files
@@ -105,11 +106,11 @@ _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAns
 _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
 
 
-def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", trusted: bool = False) -> None:
+def vet(source: ModelSource, revision: str | None = None, *, trusted: bool = False) -> None:
     """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
-    Of a hub model its settings alone are looked at, as far as the hub can be reached. `unpacks` names a format that is
-    unpacked by us, and `trusted` says that code of the model may run.
+    Of a hub model its settings alone are looked at, as far as the hub can be reached. `trusted` says that code of
+    the model may run.
     """
     on_hub = source.kind == "hub"
 
@@ -130,15 +131,10 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
                 f"{source.name} is an adapter ({adapter}), which is not rounded by itself; merge it into its base "
                 "first: PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
             )
-        _check_part(part, kind, source, read, unpacks=unpacks, trusted=trusted)
+        _check_part(part, kind, source, read, trusted=trusted)
         if not on_hub:
             for file in weight_files(Path(source.location, part), "model.safetensors"):
                 read_head(file)
-
-
-def vet_settings(settings: Mapping[str, Any], where: str) -> None:
-    """Refuse settings that make a library run code that comes with a model, or build without end."""
-    _check(settings, where, "")
 
 
 def refuse_other_kinds(kind: object, name: str) -> None:
@@ -156,12 +152,11 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
     if model_json(source, "modules.json", revision):
         return False
     config = model_json(source, "config.json", revision)
-    named = [str(one) for one in config.get("architectures") or ()] if config else []
-    for one in named:
-        if any(part in one for part in (*_COLBERT, *_HEADS)):
+    for architecture in map(str, config.get("architectures") or ()):
+        if any(part in architecture for part in (*_COLBERT, *_HEADS)):
             raise UnsupportedError(
-                f"{source.name} is a {shown(one)}, and has no modules.json that makes an embedding model of it; "
-                "expected a folder that SentenceTransformer.save_pretrained wrote"
+                f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of "
+                "it; expected a folder that SentenceTransformer.save_pretrained wrote"
             )
     left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
     stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
@@ -197,36 +192,38 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
 
 
 def _check_part(
-    part: str, kind: str, source: ModelSource, read: Callable[..., dict[str, Any]], *, unpacks: str, trusted: bool
+    part: str, kind: str, source: ModelSource, read: Callable[..., dict[str, Any]], *, trusted: bool
 ) -> None:
+    """Check the settings of a module; a transformer's are in many files."""
     keys = MODULE_KEYS.get(kind)
-    if keys is not None:
-        where = f"{PurePosixPath(part, 'config.json')} of {source.name}"
-        settings = read(PurePosixPath(part, "config.json"))
-        _check(settings, where, unpacks)
-        if not trusted:
+    for file in ("config.json",) if keys is not None else (*SETTINGS_FILES, *TRANSFORMER_FILES):
+        path = PurePosixPath(part, file)
+        settings, where = read(path), f"{path} of {source.name}"
+        if not trusted or file in SETTINGS_FILES:
+            vet_settings(settings, where)
+        if trusted:
+            continue
+        if keys is not None:
             _only(settings if part else {}, keys, where)  # one without settings lies in the model's own folder
             _check_activation(settings.get("activation_function"), where)
-        return
-    for file in SETTINGS_FILES:
-        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
-        _check(settings, where, unpacks if file == "config.json" else "")
-        if not trusted:
+        elif file in TRANSFORMER_FILES:
+            _check_arguments(settings, where)
+        else:
             inner = settings.get("sentence_transformers")
             _check_activation(inner.get("activation_fn") if isinstance(inner, Mapping) else None, where)
             _check_activation(settings.get("sbert_ce_default_activation_function"), where)
             _refuse(CONFIG_ACTS & settings.keys(), where)
-    for file in TRANSFORMER_FILES:
-        settings, where = read(PurePosixPath(part, file)), f"{PurePosixPath(part, file)} of {source.name}"
-        if not trusted:
-            _check(settings, where, "")
-            _only(settings, TRANSFORMER_KEYS | ARGUMENT_KEYS.keys() | set(NEW_NAMES.values()), where)
-            for name, allowed in ARGUMENT_KEYS.items():
-                for argument in (name, NEW_NAMES[name]):
-                    given = settings.get(argument) or {}
-                    if not isinstance(given, Mapping):
-                        raise UnsupportedError(f"{where} gives {argument} as {shown(str(given))}; expected an object")
-                    _only(given, allowed, f"{argument} in {where}")
+
+
+def _check_arguments(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse settings of a transformer, and arguments in them for its loaders, that are on no list."""
+    _only(settings, TRANSFORMER_KEYS | ARGUMENT_KEYS.keys() | set(NEW_NAMES.values()), where)
+    for name, allowed in ARGUMENT_KEYS.items():
+        for argument in (name, NEW_NAMES[name]):
+            given = settings.get(argument) or {}
+            if not isinstance(given, Mapping):
+                raise UnsupportedError(f"{where} gives {argument} as {shown(str(given))}; expected an object")
+            _only(given, allowed, f"{argument} in {where}")
 
 
 def _only(settings: Mapping[str, Any], allowed: frozenset[str] | set[str], where: str) -> None:
@@ -252,14 +249,10 @@ def _check_activation(name: object, where: str) -> None:
         )
 
 
-def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
+def vet_settings(settings: Mapping[str, Any], where: str) -> None:
     """Refuse settings, at any depth, that make a library run code or build without end."""
-    method = settings.get("quant_method")
-    if method == "hqq" != unpacks:
-        raise UnsupportedError(
-            f"{where} says that it is quantized by hqq, which evaluates what it reads as Python; "
-            'expected its quantization_config at the top, and quantdrift run "REFERENCE vs NAME"'
-        )
+    if settings.get("quant_method") == "hqq":
+        raise hqq_refusal(where)
     for key, value in settings.items():
         if _KERNEL.fullmatch(key) and "/" in str(value):
             raise UnsupportedError(
@@ -273,7 +266,6 @@ def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
             largest = max((n for n in numbers if isinstance(n, int)), default=0)
             if name.fullmatch(key) and largest > most:
                 raise UnsupportedError(f"{where} asks for {largest:,} as {key}; at most {most:,}")
-        top = key in {"quantization_config", "compression_config"}
         for inner in numbers:
             if isinstance(inner, Mapping):
-                _check(inner, where, unpacks if top else "")
+                vet_settings(inner, where)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups
-from quantdrift.engine.quantizers.libraries import AUTOAWQ, calibrated, import_autoawq
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, calibrated, described, import_autoawq, require
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.spec.grammar import Scheme
 
@@ -47,7 +47,7 @@ class Awq:
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        return {"backend": AUTOAWQ.backend, "version": AUTOAWQ.version(), "grid": "symmetric absmax"}
+        return described(AUTOAWQ, grid="symmetric absmax")
 
     def _library(self, group_size: int) -> Any:
         """The library's quantizer without the model that its constructor calibrates."""
@@ -60,7 +60,7 @@ class Awq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    AUTOAWQ.require(needed_for=scheme)
+    require(AUTOAWQ, needed_for=scheme)
     return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 

@@ -1,4 +1,4 @@
-"""GPTQ by gptqmodel or auto-gptq: columns rounded one by one, each one's error made good by those still to come."""
+"""GPTQ by gptqmodel: columns rounded one by one, each one's error made good by those still to come."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import (
-    AUTO_GPTQ,
-    GPTQMODEL,
-    OPTIMUM,
-    calibrated,
-    import_auto_gptq,
-    import_gptqmodel,
-    refuse_width,
-    silenced,
-)
+from quantdrift.engine.quantizers.libraries import GPTQMODEL, calibrated, described, import_gptqmodel, require, silenced
 from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.spec.grammar import Scheme
 
@@ -95,37 +86,12 @@ def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int)
     return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
 
 
-def with_auto_gptq(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
-    """Solve one layer by auto-gptq, as `with_gptqmodel`."""
-    layer = _layer(weight)
-    solver = import_auto_gptq().GPTQ(layer)
-    solver.quantizer.configure(method.bits, perchannel=True, sym=True, mse=False)
-    solver.H, solver.nsamples = hessian, n_tokens
-    if method.grid == "paper":
-        solver.quantizer = AbsmaxGrid(method.bits)
-    size, group_size = block_size(method.group_size), method.group_size or -1
-    # damped already
-    scale, *_ = solver.fasterquant(blocksize=size, percdamp=0.0, group_size=group_size, actorder=method.act_order)
-    return layer.weight.detach(), scale
-
-
 def _layer(weight: Tensor) -> nn.Linear:
     """A layer of its own around the weight, for what the libraries write to a layer."""
     out_features, in_features = weight.shape
     layer = nn.Linear(in_features, out_features, bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return layer
-
-
-_LIBRARIES = {
-    GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel),
-    AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq),
-    OPTIMUM.backend: (OPTIMUM, with_gptqmodel),  # which it rounds by itself
-}
-BACKENDS = (GPTQMODEL.backend, AUTO_GPTQ.backend)
-"""Backends that work layer by layer, the preferred one first; optimum walks the model itself (`optimum.walk`)."""
-OPTIMUM_BITS = (2, 3, 4, 8)
-"""Widths that optimum takes."""
 
 
 # --- the method -----------------------------------------------------------------------------------
@@ -140,16 +106,14 @@ class Gptq:
         group_size: input weights that share a scale, None for one scale per output channel.
         act_order: whether columns go in decreasing order of the second moment's diagonal, and are grouped in that
             order.
-        backend: one of BACKENDS, or "optimum".
         grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both signs alike;
-            "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more code below zero.
+            "library" for gptqmodel's own 2 max|w| / (2^bits - 1), which has one more code below zero.
         guided: whether moments come with a guide.
     """
 
     bits: int
     group_size: int | None
     act_order: bool = False
-    backend: str = BACKENDS[0]
     grid: str = "paper"
     guided: bool = False
 
@@ -197,17 +161,14 @@ class Gptq:
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        library, _ = _LIBRARIES[self.backend]
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
-        rounds = {"gptqmodel": GPTQMODEL.version()} if library is OPTIMUM else {}
         guided = {"guided": GUIDED} if self.guided else {}
-        return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds | guided
+        return described(GPTQMODEL, grid=grid) | guided
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
-        _, solve = _LIBRARIES[self.backend]
-        # As the libraries do it, from the same values: they do not give the order away.
+        # As the library does it, from the same values: it does not give the order away.
         order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
-        rounded, scale = solve(self, weight, hessian, n_tokens)
+        rounded, scale = with_gptqmodel(self, weight, hessian, n_tokens)
         quantized = QuantizedWeight(
             codes=torch.zeros_like(rounded, dtype=torch.int8),
             scale=scale,
@@ -221,32 +182,22 @@ class Gptq:
         on_grid = (codes * step - rounded).abs() < 1e-4 * step
         if not bool(((-beyond <= codes) & (codes < beyond) & on_grid).all()):
             raise UnsupportedError(
-                f"expected weights on a grid of {self.bits} bits from {self.backend}, got some off "
-                f"it; version {self.describe()['version']} does not do what quantdrift asks of it: "
-                "install one that the extra allows, or choose another with +backend="
+                f"expected weights on a grid of {self.bits} bits from gptqmodel, got some off it; version "
+                f"{self.describe()['version']} does not do what quantdrift asks of it: install one that its extra has"
             )
         return replace(quantized, codes=codes.to(torch.int8))
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
-    backend, grid = scheme.option("backend"), scheme.option("grid") or "paper"
-    if backend is None:
-        backend = next((name for name in BACKENDS if _LIBRARIES[name][0].is_installed()), BACKENDS[0])
-    if backend == OPTIMUM.backend:
-        if grid != "library":
-            raise UnsupportedError(
-                f"{scheme} asks for the paper's grid, and optimum has a grid of its own; write +grid=library, "
-                "or use +backend=gptqmodel"
-            )
-        refuse_width(OPTIMUM, scheme.weight_bits, OPTIMUM_BITS)
-        GPTQMODEL.require(needed_for=scheme)
-    _LIBRARIES[backend][0].require(needed_for=scheme)
-    guided = scheme.option("guided") is not None
-    if guided and backend == OPTIMUM.backend:
-        raise UnsupportedError(f"{scheme}: optimum walks the model by itself; leave +guided or +backend= out")
-    bits, act_order = int(scheme.weight_bits), scheme.quantizer == "gptq_ao"
-    return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid, guided=guided)
+    require(GPTQMODEL, needed_for=scheme)
+    return Gptq(
+        bits=int(scheme.weight_bits),
+        group_size=scheme.group_size,
+        act_order=scheme.quantizer == "gptq_ao",
+        grid=scheme.option("grid") or "paper",
+        guided=scheme.option("guided") is not None,
+    )
 
 
 def _damped(second: Tensor, damping: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import HQQ, refuse_width
+from quantdrift.engine.quantizers.libraries import HQQ, described, importing, refuse_width, require
 from quantdrift.spec.grammar import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
@@ -52,19 +52,19 @@ class Hqq:
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        return {"backend": HQQ.backend, "version": HQQ.version(), "grid": "min-max with a fitted zero point"}
+        return described(HQQ, grid="min-max with a fitted zero point")
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
-    HQQ.require(needed_for=scheme)
+    require(HQQ, needed_for=scheme)
     return method
 
 
 def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, scales and zero points of a matrix whose rows are whole groups."""
-    with HQQ.importing():
+    with importing(HQQ):
         library = importlib.import_module("hqq.core.quantize")
     n_rows = len(weight)
     groups = weight.reshape(-1, group_size)

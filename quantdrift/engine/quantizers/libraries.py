@@ -8,74 +8,55 @@ import importlib.util
 import io
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
-from typing import Any
-
-import torch
+from types import ModuleType
 
 from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.base.extras import version_of
+from quantdrift.base.registry import Package
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.quantizers import QUANTIZERS
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
-    """A package that quantizes, known without importing it.
-
-    Attributes:
-        backend: its name in a scheme, `+backend=`; also what is installed.
-        module: what is imported.
-        extra: the quantdrift extra that brings it.
-    """
-
-    backend: str
-    module: str
-    extra: str
-
-    def is_installed(self) -> bool:
-        """Whether the module can be found; nothing is imported."""
-        return importlib.util.find_spec(self.module) is not None
-
-    def require(self, *, needed_for: object) -> None:
-        """Raise MissingExtraError, which names the extra, if it is not installed."""
-        if not self.is_installed():
-            raise MissingExtraError(self.backend, self.extra, needed_for=str(needed_for))
-
-    def version(self) -> str:
-        """The installed version; "unknown" for a module without metadata."""
-        return version_of(self.backend) or "unknown"
-
-    @contextmanager
-    def importing(self) -> Iterator[None]:
-        """Inside, whatever goes wrong is an UnsupportedError: the library is there, and cannot be used."""
-        try:
-            yield
-        except Exception as error:
-            raise UnsupportedError(
-                f"{self.backend} {self.version()} is installed but cannot be imported "
-                f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
-                "transformers, or choose another quantizer or +backend="
-            ) from error
+GPTQMODEL, AUTOAWQ, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "autoawq", "hqq"))
 
 
-GPTQMODEL, AUTO_GPTQ, OPTIMUM, AUTOAWQ, HQQ = (
-    Library(backend=name, module=QUANTIZERS.packages[name].module, extra=QUANTIZERS.packages[name].extra)
-    for name in ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
-)
+def is_installed(package: Package) -> bool:
+    """Whether a package can be found; nothing is imported."""
+    return importlib.util.find_spec(package.module) is not None
 
 
-def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:
-    """Raise UnsupportedError for a width that the library does not have."""
+def require(package: Package, *, needed_for: object) -> None:
+    """Raise MissingExtraError, which names the extra, if a package is not installed."""
+    if not is_installed(package):
+        raise MissingExtraError(package.name, package.extra, needed_for=str(needed_for))
+
+
+def described(package: Package, *, grid: str) -> dict[str, str]:
+    """What a record says of a package that quantizes: name, version ("unknown" without metadata) and grid."""
+    return {"backend": package.name, "version": version_of(package.name) or "unknown", "grid": grid}
+
+
+@contextmanager
+def importing(package: Package) -> Iterator[None]:
+    """Inside, whatever goes wrong is an UnsupportedError: the package is there, and cannot be used."""
+    try:
+        yield
+    except Exception as error:
+        raise UnsupportedError(
+            f"{package.name} {version_of(package.name)} is installed but cannot be imported "
+            f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
+            "transformers, or choose another quantizer"
+        ) from error
+
+
+def refuse_width(package: Package, bits: float, known: Sequence[int]) -> None:
+    """Raise UnsupportedError for a width that a package does not have."""
     if bits not in known:
         widths = ", ".join(map(str, known))
         raise UnsupportedError(
-            f"{library.backend} quantizes to {widths} bits, not to {bits}; use one of these or another quantizer"
+            f"{package.name} quantizes to {widths} bits, not to {bits}; use one of these or another quantizer"
         )
 
 
@@ -136,7 +117,7 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     root, environment = logging.root, {name: os.environ.get(name) for name in _ENVIRONMENT}
     level, handlers = root.level, root.handlers[:]
     try:
-        with quiet(), GPTQMODEL.importing(), redirect_stdout(io.StringIO()):
+        with quiet(), importing(GPTQMODEL), redirect_stdout(io.StringIO()):
             log: logging.Logger = importlib.import_module("logbar").LogBar.shared()
             with silenced(log):
                 return importlib.import_module("gptqmodel.quantization"), log
@@ -150,41 +131,11 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
 
 
 @functools.cache
-def import_auto_gptq() -> ModuleType:
-    """The module of auto-gptq that solves, without the package around it.
-
-    The package asks transformers for names that are gone since 5; this module uses none of them.
-    """
-    name = "_quantdrift_auto_gptq"
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with AUTO_GPTQ.importing():
-        found = importlib.util.find_spec(AUTO_GPTQ.module)
-        package = ModuleType(name)
-        package.__path__ = list((found and found.submodule_search_locations) or ())
-        sys.modules[name] = package
-        try:
-            library = importlib.import_module(f"{name}.quantization.gptq")
-        finally:  # its import turns them off for the whole process
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
-    library.torch = _TorchAnywhere()  # type: ignore[attr-defined]  # its import
-    return library
-
-
-class _TorchAnywhere:
-    """torch for one module, which waits for a GPU where there is none: its name alone changes."""
-
-    cuda = SimpleNamespace(synchronize=lambda: None, empty_cache=torch.cuda.empty_cache)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-@functools.cache
 def import_autoawq() -> ModuleType:
     """The module of autoawq that searches and rounds.
 
     The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
     does not help; recording does, and takes the filter back afterwards.
     """
-    with AUTOAWQ.importing(), quiet():
+    with importing(AUTOAWQ), quiet():
         return importlib.import_module("awq.quantize.quantizer")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.quantizers import QUANTIZERS
@@ -25,11 +24,6 @@ def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
     """What quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
     if bits == FULL_BITS:
         return None
-    if scheme.criterion is not None and scheme.option("backend") == "optimum":
-        raise UnsupportedError(
-            f"{scheme}: optimum quantizes a whole model to one width; leave out the criterion {scheme.criterion}, "
-            "or +backend="
-        )
     method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(scheme.at(bits))
     return method
 

@@ -1,4 +1,4 @@
-"""From a spec to a candidate, and from a candidate to its folder, in either format."""
+"""From a spec to a candidate, and from a candidate to its folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from quantdrift.ask import libraries
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.base.registry import imported
+from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.saved import digests_of, write_folder
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
@@ -22,7 +24,6 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.refusals import refuse_uncalibrated
-from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import saved_weights, weights_fingerprint
 from quantdrift.spec.grammar import Spec, chooses
@@ -62,7 +63,13 @@ def make_candidate(
 
 
 def save_candidate(
-    spec: Spec, pair: QuantizedPair, path: Path, *, onnx: bool = False, progress: Progress, revision: str | None = None
+    spec: Spec,
+    pair: QuantizedPair,
+    path: Path,
+    *,
+    model_format: str = "safetensors",
+    progress: Progress,
+    revision: str | None = None,
 ) -> dict[str, Any]:
     """Write the folder of a prepared pair's candidate: the model, and `scheme.json`, which is returned."""
 
@@ -74,15 +81,15 @@ def save_candidate(
                 if made.quantized is not None:  # None for what an allocation leaves alone
                     layers.append((made, made.quantized))
         codes = {made.name: quantized for made, quantized in layers}
-        if onnx:
-            written = save_onnx(pair.encoder.model, codes, folder, progress)
+        if model_format != "safetensors":
+            written = imported(MODEL_FILES[model_format].save)(pair.encoder.model, codes, folder, progress)
         else:
             with progress.stage("writing safetensors", 1) as tell:
                 written = _save_safetensors(pair, codes, folder)
                 tell(1)
         stored = written.pop("stored", {})
         return {
-            "model_format": "onnx" if onnx else "safetensors",
+            "model_format": model_format,
             "spec": str(spec),
             "base_model": {**pair.encoder.identify(), "revision": revision, "fingerprint": pair.fingerprint},
             "versions": libraries(),

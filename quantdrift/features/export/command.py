@@ -27,7 +27,7 @@ def command(
     use the file is printed on standard error.
     """
     chosen = exporter(format_)
-    text, told = export_allocation(Allocation.read(file), chosen)
+    text, hint = export_allocation(Allocation.read(file), chosen)
     if out is None:
         say(text.removesuffix("\n"))
     elif out.exists() and file.exists() and out.samefile(file):
@@ -36,5 +36,5 @@ def command(
         write_text(out, text, what="the allocation")
     usage = usage_of(chosen, str(out) if out is not None else chosen.file)
     say(f"use it:\n\n{textwrap.indent(usage, '    ')}", error=True)
-    if told:
-        note(told)
+    if hint:
+        note(hint)

@@ -97,9 +97,9 @@ def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
     inside: dict[str, AllocatedLayer] = {}
     outside = []
     for layer in allocation.layers:
-        found = _INSIDE.fullmatch(layer.name)
-        if found is not None and found[1] not in inside:
-            inside[found[1]] = layer.model_copy(update={"name": found[1]})
+        match = _INSIDE.fullmatch(layer.name)
+        if match is not None and match[1] not in inside:
+            inside[match[1]] = layer.model_copy(update={"name": match[1]})
         elif layer.width != FULL_BITS:
             outside.append(layer)
     if outside:
@@ -134,8 +134,8 @@ def _refused(layers: Layers, why: str, remedy: str) -> UnsupportedError:
 def _untied(layers: Layers) -> list[AllocatedLayer]:
     """Layers that vLLM and SGLang multiply at once and that do not all have the same width."""
     units = runtime_units([layer.name for layer in layers]).tolist()
-    found = {(unit, layer.width) for unit, layer in zip(units, layers, strict=True)}
-    widths = Counter(unit for unit, _ in found)
+    pairs = {(unit, layer.width) for unit, layer in zip(units, layers, strict=True)}
+    widths = Counter(unit for unit, _ in pairs)
     return [layer for unit, layer in zip(units, layers, strict=True) if widths[unit] > 1]
 
 
@@ -243,15 +243,15 @@ def _llama_cpp(layers: Layers, group_size: int | None) -> Content:
     for layer in layers:
         if layer.name == "pooler.dense":  # conversion to GGUF drops it: embeddings are made without it
             continue
-        found = _BLOCK.fullmatch(layer.name)
-        if found is None or found[2] not in _TENSORS:
+        match = _BLOCK.fullmatch(layer.name)
+        if match is None or match[2] not in _TENSORS:
             known = "known are layers named as in BERT, DistilBERT, Llama, Qwen and Gemma"
             raise _refused([layer], f"its name in a GGUF file is not known; {known}", "use another format")
         kind = next((name for name, block in _TYPES[layer.width] if layer.shape[1] % block == 0), None)
         if kind is None:
             why = f"llama.cpp's type of that width has blocks that do not divide the layer's {layer.shape[1]} inputs"
             raise _refused([layer], why, "allocate with +widths=4,8, or leave such layers alone with --keep")
-        lines += f"--tensor-type blk.{found[1]}.{_TENSORS[found[2]]}.weight={kind}\n"
+        lines += f"--tensor-type blk.{match[1]}.{_TENSORS[match[2]]}.weight={kind}\n"
     return lines
 
 
@@ -313,5 +313,5 @@ _FORMATS = (
         content=_autoround,
     ),
 )
-EXPORTERS = {each.name: each for each in _FORMATS}
+EXPORTERS = {entry.name: entry for entry in _FORMATS}
 """Format to exporter."""

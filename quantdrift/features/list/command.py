@@ -94,17 +94,16 @@ def _quantizers() -> list[dict[str, Any]]:
     for name, entry in QUANTIZERS.items():
         packages = [package.name for package in entry.packages]
         versions = {package: known[package]["version"] for package in packages}
-        unasked = [package.name for package in entry.packages if not package.by_name]
-        default = next((package for package in unasked if versions[package]), None)
+        default = next((package for package in packages if versions[package]), None)
         rows.append(
             {
                 "quantizer": name,
                 "calibrated": entry.calibrated,
                 "backends": packages,
-                "default_backend": default or next(iter(unasked), None),
+                "default_backend": default or next(iter(packages), None),
                 "versions": versions,
                 "available": default is not None or not packages,
-                "install": None if default or not packages else known[unasked[0]]["install"],
+                "install": None if default or not packages else known[packages[0]]["install"],
             }
         )
     return rows

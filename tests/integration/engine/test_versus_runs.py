@@ -17,7 +17,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.spec.grammar import parse
 from support import checkpoint_makers as makers
-from support.versus_samples import DATASET, SETTINGS, run_two
+from support.versus_samples import SETTINGS, run_any, run_two
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,7 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
 
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
     spec = parse("minilm@W4")
-    scheme = run_pair(
-        spec, DATASET, out=tmp_path / "a", settings=SETTINGS, store=store, progress=Silent(),
-        device="cpu",
-    )  # fmt: skip
+    scheme = run_any(spec, tmp_path / "a", store=store)
     encoded.clear()
     first = run_two("minilm", copy, tmp_path / "b", store=store)
     tried = [("minilm", 2), ("minilm", 2)]  # which layers are reached, on either side

@@ -22,13 +22,13 @@ def quantizers() -> dict[str, dict[str, Any]]:
 
 
 def test_json_holds_lists_booleans_versions_and_nothing(installed: dict[str, str]) -> None:
-    installed.update({"gptqmodel": "7.6.0", "optimum": "2.3.0", "hqq": "0.2.8"})
+    installed.update({"gptqmodel": "7.6.0", "hqq": "0.2.8"})
     rows = quantizers()
     assert rows["gptq"] == {
         "calibrated": True,
-        "backends": ["gptqmodel", "auto-gptq", "optimum"],
+        "backends": ["gptqmodel"],
         "default_backend": "gptqmodel",
-        "versions": {"gptqmodel": "7.6.0", "auto-gptq": None, "optimum": "2.3.0"},
+        "versions": {"gptqmodel": "7.6.0"},
         "available": True,
         "install": None,
     }
@@ -38,7 +38,7 @@ def test_json_holds_lists_booleans_versions_and_nothing(installed: dict[str, str
 
 
 def test_the_table_fits_80_columns(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    installed.update(dict.fromkeys(("gptqmodel", "auto-gptq", "optimum", "autoawq"), "0.2.8.post1"))
+    installed.update(dict.fromkeys(("gptqmodel", "autoawq"), "0.2.8.post1"))
     monkeypatch.setenv("COLUMNS", "80")
     _, shown, _ = cli("list", "quantizers")
     assert max(map(len, shown.splitlines())) <= 80

@@ -149,4 +149,4 @@ def test_calibration_sees_what_comes_out_of_the_rounded_table(tmp_path: Path) ->
 def test_onnx_is_refused_before_a_model_is_loaded() -> None:
     check_savable(parse_scheme("W4+table=8"))
     with pytest.raises(UnsupportedError, match="--format safetensors"):
-        check_savable(parse_scheme("W4+table=8"), onnx=True)
+        check_savable(parse_scheme("W4+table=8"), model_format="onnx")

@@ -12,7 +12,7 @@ import torch
 from quantdrift.api import drift
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
-from quantdrift.checkpoints.onnx_graph import holds_weights
+from quantdrift.checkpoints.model_files import holds_weights
 from quantdrift.engine.encoders.server_client import Key, without_key
 from quantdrift.engine.heads import refuse_broken
 from quantdrift.engine.pair import QuantizedPair

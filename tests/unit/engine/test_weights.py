@@ -23,7 +23,7 @@ def test_attributes_hooks_modules_and_settings_come_back(error: type[BaseExcepti
     first.register_forward_hook(lambda *_: seen.append("mine"))
     with nullcontext() if error is None else pytest.raises(error), restoring(found):
         found.train()
-        found.is_quantized = True  # type: ignore[assignment]  # what optimum sets
+        found.is_quantized = True  # type: ignore[assignment]  # what quantizers of transformers set
         found.config.use_cache = False
         found.config.quantization_config = {"bits": 4}
         first.register_forward_hook(lambda *_: seen.append("theirs"))

@@ -76,6 +76,12 @@ def test_a_missing_library_is_named_with_its_install_line(tmp_path: Path, monkey
         refuse_missing(checkpoint)
 
 
+def test_a_checkpoint_of_hqq_is_refused_with_what_measures_its_rounding(tmp_path: Path) -> None:
+    checkpoint = find_checkpoint(str(folder_of(tmp_path, {"quant_method": "hqq"})))
+    with pytest.raises(UnsupportedError, match=r"evaluates text of the file as Python; .* MODEL@W4-hqq"):
+        refuse_missing(checkpoint)
+
+
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"no file .*x\.gguf .*FOLDER/FILE\.gguf"):
         find_checkpoint(str(tmp_path / "x.gguf"))
@@ -102,7 +108,7 @@ def test_a_checkpoint_on_the_hub_is_downloaded_without_what_torch_does_not_read(
     assert {"*.bin", "onnx/*"} <= set(calls[0]["ignore_patterns"])
     (tmp_path / commit / "q4.gguf").touch()
     found = find_checkpoint("org/repo:q4.gguf")
-    assert (found.method, found.gguf, found.revision) == ("gguf", "q4.gguf", commit)
+    assert (found.method, found.file, found.revision) == ("gguf", "q4.gguf", commit)
     assert calls[-1]["allow_patterns"] == ["q4.gguf"]
     with pytest.raises(UnsupportedError, match=r"org/repo on the hub has no file q8\.gguf"):
         find_checkpoint("org/repo:q8.gguf")

@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
@@ -38,14 +37,11 @@ from quantdrift.engine.encoders.vetting import (
     TRANSFORMER_KEYS,
     vet,
 )
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
-from quantdrift.spec.grammar import parse
 from support.candidate_samples import save_backbone, tiny
 from support.classifier_samples import TEXT_MODELS, saved
 from support.classifier_samples import tokenizer as class_tokenizer
 from support.rerank_samples import save_cross_encoder
-from support.versus_samples import DATASET, SETTINGS, run_two
+from support.versus_samples import change, run_two, run_w4
 
 CPU = torch.device("cpu")
 DEEP = "[" * 100_000
@@ -60,18 +56,6 @@ class Command:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.done),)
-
-
-def measured(folder: Path) -> None:
-    run_pair(
-        parse(f"{folder}@W4-rtn"),
-        DATASET,
-        out=folder.parent / "run",
-        settings=SETTINGS,
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
 
 
 def compared(folder: Path) -> None:
@@ -101,7 +85,7 @@ def causal(folder: Path) -> None:
 
 
 FORMS: dict[str, tuple[Callable[[Path], None], Callable[[Path], object]]] = {
-    "MODEL@SCHEME": (measured, lambda to: tiny().save_pretrained(str(to))),
+    "MODEL@SCHEME": (run_w4, lambda to: tiny().save_pretrained(str(to))),
     "A vs B": (compared, lambda to: tiny().save_pretrained(str(to))),
     "A vs a transformer alone": (compared, save_backbone),
     "cross-encoder": (reranked, save_cross_encoder),
@@ -151,10 +135,6 @@ def refused(form: str, folder: Path, said: str) -> None:
         FORMS[form][0](folder)
     assert str(caught.value).isprintable()
     assert not (folder.parent / DONE).exists()
-
-
-def change(file: Path, **settings: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
 
 
 def code(folder: Path) -> str:

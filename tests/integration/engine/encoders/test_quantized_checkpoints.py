@@ -39,7 +39,6 @@ CASES = [
     Case(
         make=makers.awq, library="gptqmodel", kernel="AwqTorchLinear", backend="torch_awq", modules=True, tolerance=4e-4
     ),
-    Case(make=makers.hqq, library="hqq", kernel="Linear", modules=True, tolerance=2e-6),
     Case(make=makers.torchao, library="torchao", kernel="Linear of Int8Tensor", tolerance=2e-6),
 ]
 COMPILED = Case(

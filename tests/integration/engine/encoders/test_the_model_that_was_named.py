@@ -1,6 +1,5 @@
 """What a library converts, drops or draws at random on loading is refused, or stands in the run's notes."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,7 +27,6 @@ from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import weights_fingerprint
@@ -37,21 +35,9 @@ from quantdrift.runs.words import weights_line
 from quantdrift.spec.grammar import parse
 from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, tiny
 from support.rerank_samples import save_cross_encoder
-from support.versus_samples import DATASET, SETTINGS, run_two
+from support.versus_samples import DATASET, SETTINGS, change, run_any, run_two, run_w4
 
 CPU = torch.device("cpu")
-
-
-def measured(folder: Path) -> Any:
-    return run_pair(
-        parse(f"{folder}@W4-rtn"),
-        DATASET,
-        out=folder.parent / "run",
-        settings=SETTINGS,
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
 
 
 def compared(folder: Path) -> Any:
@@ -70,7 +56,7 @@ def quantized(folder: Path) -> Any:
     )
 
 
-CONFIGURATIONS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": measured, "A vs B": compared, "quantize": quantized}
+CONFIGURATIONS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": run_w4, "A vs B": compared, "quantize": quantized}
 
 
 @pytest.fixture(params=list(CONFIGURATIONS))
@@ -120,7 +106,7 @@ def test_a_pooler_that_nothing_is_made_of_may_be_missing_and_is_the_same_each_ti
     one, other = (load_encoder(resolve(str(folder)), device=CPU) for _ in range(2))
     assert weights_fingerprint([one.module]) == weights_fingerprint([other.module])
     assert "no weights for pooler.dense.bias, pooler.dense.weight, which no embedding is made of" in one.notes[0]
-    assert measured(folder).record["data"]["warnings"][0] == one.notes[0]
+    assert run_w4(folder).record["data"]["warnings"][0] == one.notes[0]
 
 
 def test_weights_that_are_left_out_are_told(tmp_path: Path) -> None:
@@ -128,7 +114,7 @@ def test_weights_that_are_left_out_are_told(tmp_path: Path) -> None:
     tiny().save_pretrained(str(folder))
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, "extra.weight": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"})
-    notes = measured(folder).record["data"]["warnings"]
+    notes = run_w4(folder).record["data"]["warnings"]
     assert any("stores extra.weight, which BertModel has no use for: left out" in note for note in notes)
 
 
@@ -167,13 +153,9 @@ def test_other_kinds_of_models_are_refused_in_memory(tmp_path: Path, make: Calla
 # --- how tokens become an embedding ---------------------------------------------------------------
 
 
-def change(file: Path, **settings: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
-
-
 def test_a_folder_without_modules_json_is_told_to_be_averaged(tmp_path: Path) -> None:
     save_backbone(tmp_path / "model")
-    run = measured(tmp_path / "model")
+    run = run_w4(tmp_path / "model")
     assert "has no modules.json" in run.record["data"]["warnings"][0]
     assert "sentence-transformers takes their mean by itself" in run.record["data"]["warnings"][0]
 
@@ -192,14 +174,14 @@ def test_where_the_config_speaks_against_it_a_folder_without_modules_json_is_ref
     save_backbone(tmp_path / "model")
     change(tmp_path / "model" / "config.json", **settings)
     with pytest.raises(UnsupportedError, match=said):
-        measured(tmp_path / "model")
+        run_w4(tmp_path / "model")
 
 
 def test_a_folder_that_lost_its_modules_json_is_refused(tmp_path: Path) -> None:
     tiny().save_pretrained(str(tmp_path / "model"))
     (tmp_path / "model" / "modules.json").unlink()
     with pytest.raises(UnsupportedError, match=r"no modules\.json, .* config_sentence_transformers\.json says"):
-        measured(tmp_path / "model")
+        run_w4(tmp_path / "model")
 
 
 # --- what libraries say ---------------------------------------------------------------------------
@@ -210,7 +192,7 @@ def test_a_warning_of_a_library_is_a_note(tmp_path: Path, capsys: pytest.Capture
     tiny().save_pretrained(str(folder))
     change(folder / "config_sentence_transformers.json", __version__={"sentence_transformers": "99.0"})
     before = logging.getLogger("sentence_transformers").handlers
-    notes = measured(folder).record["data"]["warnings"]
+    notes = run_w4(folder).record["data"]["warnings"]
     assert any(
         note.startswith("sentence-transformers warns: This model was created with Sentence Transformers version 99.0")
         for note in notes
@@ -249,16 +231,8 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_as(half: Path, scheme: str, out: Path, **settings: Any) -> Any:
-    return run_pair(
-        parse(f"{half}@{scheme}"),
-        DATASET,
-        out=out,
-        settings=replace(SETTINGS, **settings),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
+def run_as(half: Path, scheme: str, out: Path, dtype: str = "float32") -> Any:
+    return run_any(parse(f"{half}@{scheme}"), out, settings=replace(SETTINGS, dtype=dtype))
 
 
 def test_full_precision_is_float32_whatever_type_the_files_have(half: Path, tmp_path: Path) -> None:
@@ -304,7 +278,7 @@ def test_a_folder_that_was_written_is_the_candidate_that_was_measured(tmp_path: 
     """One set of weights has one fingerprint, so that a check made on the run is taken for the folder."""
     tiny().save_pretrained(str(tmp_path / "model"))
     spec = parse(f"{tmp_path / 'model'}@W4-rtn")
-    run = measured(tmp_path / "model")
+    run = run_w4(tmp_path / "model")
     how: Any = {"settings": Settings(batch_size=8), "store": EmbeddingStore(None), "progress": Silent()}
     pair = make_candidate(spec, dataset=None, device="cpu", **how)
     record = save_candidate(spec, pair, tmp_path / "w4", progress=Silent())

@@ -14,8 +14,8 @@ from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift.checkpoints.saved import read_record
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
-from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.features.export import onnx as onnx_folder
 from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save, save_backbone, tiny
 from support.command_line import cli
 
@@ -35,7 +35,7 @@ def load(folder: Path) -> SentenceEncoder:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny encoder with codes of every kind."""
     folder = tmp_path_factory.mktemp("onnx") / "out"
-    save(candidate("W3-g64", rich), folder, onnx=True)
+    save(candidate("W3-g64", rich), folder, model_format="onnx")
     return folder
 
 
@@ -93,7 +93,7 @@ def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(tmp_path: Path)
     original = encoder(tmp_path / "tiny")
     made = SentenceTransformer(modules=[*original.children(), dense], device="cpu").eval()
     made.bfloat16()
-    record = save(candidate("W4-g64", model=made), tmp_path / "out", onnx=True)
+    record = save(candidate("W4-g64", model=made), tmp_path / "out", model_format="onnx")
     assert record["layers"][-1]["stored"] == "float values of the grid"
     with candidate("W4-g64", model=(exact := copy.deepcopy(made).float())).candidate():
         wanted = embed(exact)
@@ -114,5 +114,5 @@ def test_the_command_says_what_is_packed_and_a_result_that_differs_is_not_writte
     assert "model = load_onnx('out')" in shown
     monkeypatch.setattr(onnx_folder, "AGREEMENT", 1e-9)
     with pytest.raises(UnsupportedError, match=r"different results .* expected at most 1e-09"):
-        save(candidate("W4-g64"), tmp_path / "other", onnx=True)
+        save(candidate("W4-g64"), tmp_path / "other", model_format="onnx")
     assert {entry.name for entry in tmp_path.iterdir()} == {"tiny", "out"}

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from quantdrift.engine.encoders.onnx import load_onnx
+from quantdrift.features.onnx.running import load_onnx
 from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich, save
 
 pytestmark = pytest.mark.very_slow
@@ -54,7 +54,7 @@ def test_other_architectures(config: Any, side: str, tmp_path: Path) -> None:
     model = encoder(tmp_path / "tiny", hf.AutoModel.from_config(config))
     model.tokenizer.padding_side = side
     given = candidate("W4-g32", rich, model)
-    record = save(given, tmp_path / "out", onnx=True)
+    record = save(given, tmp_path / "out", model_format="onnx")
     with given.candidate():
         wanted = embed(model)
     assert apart(embed(load_onnx(tmp_path / "out")), wanted) < 1e-5

@@ -10,7 +10,8 @@ from torch import nn
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.engine.encoders.checkpoint import completed
-from quantdrift.engine.encoders.stored import StoredTensor, read_gguf_head, stored_layers
+from quantdrift.engine.encoders.stored import StoredTensor, stored_layers
+from quantdrift.features.gguf.reading import read_gguf_head
 
 
 def checkpoint(method: str) -> Checkpoint:

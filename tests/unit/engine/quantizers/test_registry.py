@@ -2,18 +2,17 @@
 
 import pytest
 
-from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
+from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.hqq import Hqq
-from quantdrift.engine.quantizers.libraries import Library
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.spec.grammar import parse_scheme
 
-EVERY = {"gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"}
-BY_OPTIMUM = "+backend=optimum+grid=library"
+EVERY = {"gptqmodel", "autoawq", "hqq"}
 
 
 def method_of(scheme: str) -> object:
@@ -25,7 +24,7 @@ def method_of(scheme: str) -> object:
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Backends that count as installed; a test may change it."""
     backends = set(EVERY)
-    monkeypatch.setattr(Library, "is_installed", lambda library: library.backend in backends)
+    monkeypatch.setattr(libraries, "is_installed", lambda package: package.name in backends)
     return backends
 
 
@@ -36,15 +35,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W16A8", None),
         ("W4-gptq", Gptq(bits=4, group_size=128)),
         ("W3-channel-gptq_ao", Gptq(bits=3, group_size=None, act_order=True)),
-        ("W8-gptq+backend=auto-gptq", Gptq(bits=8, group_size=128, backend="auto-gptq")),
+        ("W8A8-gptq+backend=gptqmodel+grid=library+calib=64", Gptq(bits=8, group_size=128, grid="library")),
         ("W2-awq", Awq(bits=2, group_size=128)),
         ("W6-g32-hqq", Hqq(bits=6, group_size=32)),
         ("W3-g64-adaround+calib=64", AdaRound(bits=3, group_size=64)),
-        (
-            f"W3-channel-gptq_ao{BY_OPTIMUM}",
-            Gptq(bits=3, group_size=None, act_order=True, backend="optimum", grid="library"),
-        ),
-        (f"W8A8-g64-gptq+calib=64{BY_OPTIMUM}", Gptq(bits=8, group_size=64, backend="optimum", grid="library")),
     ],
 )
 def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str, method: object) -> None:
@@ -52,23 +46,20 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
 
 
 @pytest.mark.parametrize(
-    ("scheme", "missing", "package", "extra"),
-    [
-        ("W4-g128-gptq", EVERY, "gptqmodel", "gptq"),
-        ("W4-g128-gptq_ao+backend=auto-gptq", EVERY, "auto-gptq", "auto-gptq"),
-        ("W4-g128-awq", EVERY, "autoawq", "awq"),
-        ("W4-g128-hqq", EVERY, "hqq", "hqq"),
-        (f"W4-g128-gptq{BY_OPTIMUM}", {"optimum"}, "optimum", "optimum"),
-        (f"W4-g128-gptq{BY_OPTIMUM}", {"gptqmodel"}, "gptqmodel", "gptq"),  # what it rounds by
-    ],
+    ("scheme", "package", "extra"),
+    [("W4-g128-gptq", "gptqmodel", "gptq"), ("W4-g128-awq", "autoawq", "awq"), ("W4-g128-hqq", "hqq", "hqq")],
 )
-def test_a_missing_library_names_its_extra(
-    installed: set[str], scheme: str, missing: set[str], package: str, extra: str
-) -> None:
-    installed -= missing
+def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, package: str, extra: str) -> None:
+    installed.clear()
     with pytest.raises(MissingExtraError) as caught:
         method_of(scheme)
     assert (caught.value.package, caught.value.extra) == (package, extra)
+
+
+@pytest.mark.parametrize("backend", ["auto-gptq", "optimum"])
+def test_a_backend_that_went_is_told_with_the_one_that_makes_its_codes(backend: str) -> None:
+    with pytest.raises(SpecError, match=r"gptqmodel \(auto-gptq is archived, and optimum rounds by gptqmodel"):
+        parse_scheme(f"W4-gptq+backend={backend}")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +69,6 @@ def test_a_missing_library_names_its_extra(
         ("W4+calib=64", r"\+calib= has no effect on W4"),
         ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes attention, batch, .*head, "),
         ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
-        ("W4-gptq+backend=optimum", r"\+grid=library"),
-        (f"W5-gptq{BY_OPTIMUM}", "2, 3, 4, 8 bits, not to 5"),
-        (f"W3.5-gptq+gap{BY_OPTIMUM}", "a whole model to one width"),
     ],
 )
 def test_what_a_scheme_cannot_do_is_refused(installed: set[str], scheme: str, fact: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight
-from quantdrift.engine.saving.onnx import export_graph, pack, put_codes, save_graph
+from quantdrift.features.export.onnx import export_graph, pack, put_codes, save_graph
 from support.candidate_samples import rich
 
 

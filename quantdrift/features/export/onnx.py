@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Progress
 from quantdrift.checkpoints.named import first_line
-from quantdrift.checkpoints.saved import ONNX_MODEL
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
 from quantdrift.engine.quantizers.libraries import quiet
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.features.onnx.running import ONNX_MODEL, file_digest, load_onnx
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4
@@ -35,13 +34,6 @@ _TEXTS = (
     "users, which only shows when inputs are looked at one by one. " * 4,
 )
 """Of different lengths, so that padding is looked at too."""
-
-
-def need_exporter() -> None:
-    """Ask for the packages that exporting and running needs; MissingExtraError if one is not installed."""
-    with extras_named(needed_for="writing ONNX"):
-        for package in ("onnxscript", "onnx_ir", "onnxruntime"):
-            __import__(package)
 
 
 def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, progress: Progress) -> dict[str, Any]:
@@ -69,7 +61,7 @@ def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, pr
                 name: put_codes(linears[name], made) if inside.issuperset(linears[name].modules) else ""
                 for name, made in codes.items()
             }
-            graph = export_graph(_States(transformer, list(inputs)), inputs)
+            graph = export_graph(States(transformer, list(inputs)), inputs)
             stored = {name: _stored(linears[name], how, transformer, graph) for name, how in described.items()}
             save_graph(graph, folder / ONNX_MODEL)
             tell(1)
@@ -128,7 +120,7 @@ def export_graph(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     return program.model
 
 
-class _States(nn.Module):
+class States(nn.Module):
     """A transformers model that takes its inputs by position and returns one tensor."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
@@ -137,6 +129,7 @@ class _States(nn.Module):
         self._names = names
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """The states of tokens."""
         states: Tensor = self.model(**dict(zip(self._names, inputs, strict=True)))[OUTPUT]
         return states
 
@@ -181,8 +174,6 @@ def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
 
 def _check(folder: Path, wanted: Tensor) -> dict[str, Any]:
     """Load what was written and compare it with the candidate in torch; UnsupportedError if they differ."""
-    from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
-
     written: Any = load_onnx(folder)
     ours = _encode(written).double()
     apart = float(((ours - wanted.double()).norm(dim=-1) / wanted.double().norm(dim=-1)).max())
@@ -243,7 +234,7 @@ def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
         module.__dict__["forward"] = lambda x, module=module: product(module, x)
     beside = {"order": "input reordered", "scaling": "input divided", "zeros": "zero points beside it"}
     how = f"MatMulNBits, {attributes['bits']} bits, blocks of {attributes['block_size']}"
-    return ", ".join([how, *(told for name, told in beside.items() if name in parts)])
+    return ", ".join([how, *(words for name, words in beside.items() if name in parts)])
 
 
 def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -255,10 +246,10 @@ def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]
     """
     n_out, n_in = quantized.codes.shape
     bits = next(width for width in CONTAINERS if width >= quantized.bits)
-    one = n_groups(n_in, quantized.group_size) == 1
-    size = n_in if one or quantized.group_size is None else quantized.group_size
-    block = max((each for each in BLOCK_SIZES if size % each == 0), default=BLOCK_SIZES[0])
-    if size % block and not one:
+    is_channel = n_groups(n_in, quantized.group_size) == 1
+    size = n_in if is_channel or quantized.group_size is None else quantized.group_size
+    block = max((width for width in BLOCK_SIZES if size % width == 0), default=BLOCK_SIZES[0])
+    if size % block and not is_channel:
         raise UnsupportedError(
             f"groups of {size} weights cannot be written as ONNX: onnxruntime's MatMulNBits takes blocks of 16 to 256; "
             f"use a group size that is a multiple of 16, per-channel scales, or {_INSTEAD}"

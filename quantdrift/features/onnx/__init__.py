@@ -1,0 +1,16 @@
+"""ONNX: graphs of others as candidates, and what runs the ones that are written here."""
+
+from quantdrift.checkpoints.model_files import ModelFile
+
+MODEL_FILE = ModelFile(
+    what="an ONNX graph",
+    suffix=".onnx",
+    packages=("onnx", "onnxruntime"),
+    extra="onnx",
+    writes_with=("onnxscript", "onnx_ir", "onnxruntime"),
+    beside=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
+    encoder="quantdrift.features.onnx.opening:load_encoder",
+    classifier="quantdrift.features.onnx.opening:load_classifier",
+    save="quantdrift.features.export.onnx:save_onnx",
+    load="quantdrift.features.onnx.running:load_onnx",
+)

@@ -1,0 +1,179 @@
+"""A graph that somebody else wrote, as a model: how it is fed and read, and what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from quantdrift.base.display import shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.checkpoint import Checkpoint
+from quantdrift.checkpoints.named import first_line
+from quantdrift.engine.encoders import classifier as classifiers
+from quantdrift.engine.encoders.checkpoint import Loaded, candidate_source, dressed
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.encoders.stored import StoredLayers
+from quantdrift.features.onnx.graph import OnnxGraph, read_graph
+from quantdrift.features.onnx.running import Given, OnnxStates, around, place_of
+
+_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "pixel_values"})
+_NAMES: Mapping[str, Given] = {
+    "sentence_embedding": "sentence_embedding",
+    "last_hidden_state": "last_hidden_state",
+    "token_embeddings": "last_hidden_state",
+}
+"""Outputs of encoders by name; the first that a graph has is taken."""
+
+
+def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
+    """Load the model around a graph that somebody else wrote."""
+    graph = read_graph(checkpoint.folder / str(checkpoint.file))
+    read = signature(graph)
+    states = _starter(graph, read, device)
+    if checkpoint.has_modules:
+        model: Any = around(states, checkpoint.folder, device)
+    else:
+        config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+        model = dressed(checkpoint, reference, states(config), device)
+    if read.output[1] == "sentence_embedding":  # nothing comes behind it
+        first = model[0]
+        for name in list(model._modules)[1:]:
+            del model._modules[name]
+        first.modality_config = {
+            name: {**how, "method_output_name": "sentence_embedding"} for name, how in first.modality_config.items()
+        }
+        first.module_output_name = "sentence_embedding"
+    return Loaded(model=model, stored=_stored(graph), notes=read.notes)
+
+
+def load_classifier(checkpoint: Checkpoint, device: torch.device) -> tuple[classifiers.Classifier, StoredLayers]:
+    """Load a classifier whose logits a graph computes."""
+    graph = read_graph(checkpoint.folder / str(checkpoint.file))
+    read = signature(graph, classifies=True)
+    starter = _starter(graph, read, device)
+    loaded = classifiers.load_classifier(candidate_source(checkpoint), device=device, graph=starter)
+    return replace(loaded, notes=(*loaded.notes, *read.notes)), _stored(graph)
+
+
+def _stored(graph: OnnxGraph) -> StoredLayers:
+    return StoredLayers(
+        packed=tuple(layer.name for layer in graph.packed),
+        plain=tuple(layer.name for layer in graph.layers if not layer.how),
+        bits=graph.bits,
+    )
+
+
+def _starter(graph: OnnxGraph, read: Signature, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
+    """What starts onnxruntime on a graph; what it says of one that it cannot run becomes one line."""
+
+    def states(config: PretrainedConfig) -> OnnxStates:
+        described = graph.describe()
+        try:
+            made = OnnxStates(
+                graph.file,
+                graph.digest(),
+                config,
+                device,
+                read.output,
+                operators=dict(sorted(described["operators"].items())),
+                facts={"dtype": graph.dtype, "nominal_bits": described.get("bits"), "graph": described},
+            )
+        except Exception as error:  # onnxruntime's own, one for each of its codes
+            raise UnsupportedError(f"onnxruntime cannot run {graph.file}: {first_line(error)[:400]}") from error
+        return made.to(place_of(device)[0])
+
+    return states
+
+
+# --- how a graph is fed and read ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """How a graph is fed and read.
+
+    Attributes:
+        output: its name, and what it is.
+        notes: what a run says of it, one sentence each.
+    """
+
+    output: tuple[str, Given]
+    notes: tuple[str, ...] = ()
+
+
+def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
+    """What a graph takes and gives, by names, else by shapes; UnsupportedError if that cannot be told."""
+    _check_inputs(graph)
+    notes = []
+    if graph.bits is None:
+        notes.append(
+            f"bits per weight of {graph.file.name} are unknown: it holds codes whose scales, or whose number of "
+            "weights, cannot be told"
+        )
+    if "position_ids" in graph.inputs:
+        notes.append(f"{graph.file.name} asks for positions: they are counted from 0, padding left out")
+    if any(layer.how == "dynamic" for layer in graph.packed):
+        notes.append(
+            f"{graph.file.name} quantizes its activations by the range of a whole batch: what else is in a batch "
+            "changes what a text gets. --batch-size 1 measures it text by text"
+        )
+    if classifies:
+        if "logits" not in graph.outputs:
+            raise UnsupportedError(f"{graph.file} gives {_listed(graph.outputs)}; expected logits, as classifiers do")
+        return Signature(output=("logits", "logits"), notes=tuple(notes))
+    for name, given in _NAMES.items():
+        if name in graph.outputs:
+            if given == "sentence_embedding":
+                notes.append(f"{graph.file.name} pools by itself: its sentence_embedding is used as it is")
+            return Signature(output=(name, given), notes=tuple(notes))
+    if "logits" in graph.outputs:
+        raise UnsupportedError(
+            f"{graph.file} gives logits, and these data take embeddings; expected last_hidden_state or "
+            "sentence_embedding. A classifier takes classification data (a folder with test.jsonl)"
+        )
+    ranks: tuple[tuple[int, Given, str], ...] = (
+        (3, "last_hidden_state", "[batch, sequence, hidden]: the states of tokens"),
+        (2, "sentence_embedding", "[batch, hidden]: an embedding, used as it is"),
+    )
+    for rank, given, meaning in ranks:
+        candidates = [name for name, sizes in graph.outputs.items() if len(sizes) == rank]
+        if len(candidates) == 1:
+            notes.append(f"the output {shown(candidates[0])} of {graph.file.name} is read by its shape, {meaning}")
+            return Signature(output=(candidates[0], given), notes=tuple(notes))
+        if candidates:
+            break
+    raise UnsupportedError(
+        f"{graph.file} gives {_listed(graph.outputs)}; expected one called last_hidden_state, token_embeddings, "
+        "sentence_embedding or logits, or one of the shape [batch, sequence, hidden] or [batch, hidden]"
+    )
+
+
+def _check_inputs(graph: OnnxGraph) -> None:
+    unknown = {name: sizes for name, sizes in graph.inputs.items() if name not in _INPUTS}
+    if unknown or not graph.inputs:
+        cached = "; it was exported with a cache for generation, which an encoder has not" * any(
+            name.startswith("past_key") for name in unknown
+        )
+        raise UnsupportedError(
+            f"{graph.file} takes {_listed(unknown)}, expected {', '.join(sorted(_INPUTS))} and no more{cached}"
+        )
+    for name, sizes in graph.inputs.items():
+        free = sizes[:1] if name == "pixel_values" else sizes
+        if any(size is not None for size in free):
+            raise UnsupportedError(
+                f"{graph.file} takes {name} of the fixed size {list(sizes)}; expected a graph exported with free batch "
+                "and sequence sizes (dynamic axes)"
+            )
+
+
+def _listed(values: Mapping[str, tuple[int | None, ...]]) -> str:
+    """Names with their shapes, the first few."""
+    some = [
+        f"{shown(name)} [{', '.join('?' if size is None else str(size) for size in sizes[:8])}]"
+        for name, sizes in list(values.items())[:4]
+    ]
+    return ", ".join(some) + (f" and {len(values) - len(some)} more" if len(values) > len(some) else "") or "nothing"
