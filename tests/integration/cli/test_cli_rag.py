@@ -63,12 +63,8 @@ def test_json_has_the_same_figures_and_the_changed_answers(result: Path) -> None
     ("words", "message"),
     [
         (("RUN",), "expected what answers"),
-        (("RUN", "--model", "hf", "--reader", "x"), "expected what answers"),
-        (("RUN", "--model", "hf", "--control", "x.json"), "--control is for"),
         (("RUN", "--model", "hf", "--answers", "gone.jsonl"), "gone.jsonl is no file"),
         (("nowhere", "--model", "hf"), "expected a run folder"),
-        (("a.json", "b.json", "--model", "hf"), "leave --model and --reader out"),
-        (("a.json", "b.json"), "No such file"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -77,17 +73,3 @@ def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], message
     assert (code, out) == (2, "")
     assert message in err
     assert err.strip().count("\n") == 0
-
-
-def test_flashrag_runs_are_read_and_written(tmp_path: Path) -> None:
-    for name, said in (("fp", "Ann"), ("w4", "Bob")):
-        item = {"id": "t0", "question": "who?", "golden_answers": ["ann"]}
-        found = [{"id": "1", "contents": f"{said} did"}]
-        (tmp_path / name).mkdir()
-        items = [{**item, "output": {"pred": said, "retrieval_result": found}}]
-        (tmp_path / name / "intermediate_data.json").write_text(json.dumps(items))
-    files = [tmp_path / name / "intermediate_data.json" for name in ("fp", "w4")]
-    code, out, err = cli("rag", *files, "-o", tmp_path / "out", "--json")
-    assert code == 0, err
-    assert json.loads(out)["conditions"][1]["right_to_wrong"] == 1
-    assert json.loads(cli("rag", tmp_path / "out", "--json")[1]) == json.loads(out)
