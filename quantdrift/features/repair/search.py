@@ -233,7 +233,15 @@ class Tuner:
             key = key_of(
                 version=1, weights=pair.fingerprint, scheme=str(scheme), on=problem.digest, runtime=dict(pair.runtime)
             )
-            self._make(opened, flow)
+            choose_widths(flow, opened.reading, self.reference)
+            pair.calibrate(
+                opened.reading.calibration,
+                self.settings.batch_size,
+                source=opened.reading.source,
+                root=self.store.root,
+                progress=self.progress,
+                guides=self._guides,
+            )
             with pair.candidate():
                 gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
         except (MissingExtraError, UnsupportedError) as error:
@@ -256,20 +264,6 @@ class Tuner:
                 tell(len(batch))
         order = np.argsort(np.concatenate(problem.batches))
         return problem.gaps(np.asarray(np.concatenate(outputs)[order]))
-
-    def _make(self, opened: Opened, flow: Flow) -> None:
-        """Choose widths and calibrate, where the configuration needs that."""
-        pair, reading = opened.quantized, opened.reading
-        if pair.needs_widths:
-            choose_widths(flow, reading, self.reference)
-        pair.calibrate(
-            reading.calibration,
-            self.settings.batch_size,
-            source=reading.source,
-            root=self.store.root,
-            progress=self.progress,
-            guides=self._guides,
-        )
 
     def _ranked(self, schemes: Sequence[Scheme], n: int, bits: float) -> list[Tried]:
         """Those configurations that can be made, by the shift that they make, least first."""
