@@ -377,7 +377,7 @@ def _entries(node: Any) -> dict[str, Any]:
 
 def _results_in(index: Any) -> Any:
     """The results in a model-index, which is one model."""
-    models = index.value if isinstance(index, yaml.SequenceNode) else ()
+    models = index.value if isinstance(index, yaml.SequenceNode) else []
     results = _entries(models[0]).get("results") if len(models) == 1 else None
     if not isinstance(results, yaml.SequenceNode):
         raise QuantDriftError(_BY_HAND.format("its model-index is not one model with a list of results"))
