@@ -18,13 +18,14 @@ import yaml
 from quantdrift.base.display import clean, code, markdown_table, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, some
-from quantdrift.metrics import Metric, MetricError, parse_metric
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics.base import estimates
 from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show, show_step
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
 from quantdrift.spec.grammar import Spec, parse_pair
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate
 
 BEGIN, END = "<!-- quantdrift: begin -->", "<!-- quantdrift: end -->"
 """Around the section."""
@@ -112,15 +113,12 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
 
 
 def _row(run: Run) -> Row:
-    evidence, estimates, classes = run.evidence(), {}, classifies(run.record)
-    for metric in (_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]):
-        try:
-            estimates[metric] = metric(evidence)
-        except MetricError as error:  # of more ranks than are kept
-            estimates[metric] = undefined(str(error))
+    classes = classifies(run.record)
+    metrics = [_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]]
+    known = dict(zip(metrics, estimates(metrics, run.evidence()), strict=True))
     data, split = run.record["data"]["name"], run.record["data"].get("split")
     part = f" ({split})" if split not in {None, "test"} else ""
-    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=estimates)
+    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=known)
 
 
 def _before(classes: bool) -> Metric:
@@ -194,7 +192,7 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
     quality = "accuracy" if classes else "nDCG@10"
     lines = []
     for row in rows:
-        estimates, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
+        known, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
         linear = bits.get("linear_with_scales")
         told = "-" if linear is None else f"{linear:.4g}"
         if "embedding_table" in row.run.record.get("quantization", {}):
@@ -204,11 +202,11 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
                 "data": row.data,
                 "quantized as": row.scheme,
                 "bits per weight": told,
-                f"another {row.answer}": cell(_FLIP, estimates[_FLIP]),
-                f"right {row.answer} lost": cell(_LOST, estimates[_LOST]),
-                f"{quality}, full precision": show(_before(classes), estimates[_before(classes)]),
-                f"{quality}, quantized": show(_QUALITY[classes], estimates[_QUALITY[classes]]),
-                "change": show_step(_CHANGE[classes], estimates[_CHANGE[classes]]),
+                f"another {row.answer}": cell(_FLIP, known[_FLIP]),
+                f"right {row.answer} lost": cell(_LOST, known[_LOST]),
+                f"{quality}, full precision": show(_before(classes), known[_before(classes)]),
+                f"{quality}, quantized": show(_QUALITY[classes], known[_QUALITY[classes]]),
+                "change": show_step(_CHANGE[classes], known[_CHANGE[classes]]),
             }
         )
     head = [title for title in lines[0] if any(line[title] != "-" for line in lines)]
