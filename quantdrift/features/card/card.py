@@ -194,14 +194,14 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
     for row in rows:
         known, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
         linear = bits.get("linear_with_scales")
-        told = "-" if linear is None else f"{linear:.4g}"
+        width = "-" if linear is None else f"{linear:.4g}"
         if "embedding_table" in row.run.record.get("quantization", {}):
-            told += f" ({bits['all_parameters']:.4g} over all parameters)"
+            width += f" ({bits['all_parameters']:.4g} over all parameters)"
         lines.append(
             {
                 "data": row.data,
                 "quantized as": row.scheme,
-                "bits per weight": told,
+                "bits per weight": width,
                 f"another {row.answer}": cell(_FLIP, known[_FLIP]),
                 f"right {row.answer} lost": cell(_LOST, known[_LOST]),
                 f"{quality}, full precision": show(_before(classes), known[_before(classes)]),
@@ -341,7 +341,7 @@ def _merged(front: str, ours: Mapping[str, Any]) -> str:
     held = _entries(theirs)
     if "base_model" in ours and "base_model" in held:
         node = held["base_model"]
-        bases = [each.value for each in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
+        bases = [base.value for base in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
         if ours["base_model"] not in bases:
             other = f"it has base_model {', '.join(map(str, bases))!r:.80}, and the runs are of {ours['base_model']}"
             raise QuantDriftError(_BY_HAND.format(other))

@@ -270,10 +270,10 @@ HYPOTHESES: dict[str, Callable[[Any, str], Iterator[Variant]]] = {
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def _angles(one: Vectors, other: Vectors) -> Floats:
+def _angles(mine: Vectors, theirs: Vectors) -> Floats:
     """1 - cosine of every text; of vectors of different lengths, of the dimensions that both have."""
-    width = min(one.shape[1], other.shape[1])
-    cosines = (_unit(one[:, :width]) * _unit(other[:, :width])).sum(axis=1)
+    width = min(mine.shape[1], theirs.shape[1])
+    cosines = (_unit(mine[:, :width]) * _unit(theirs[:, :width])).sum(axis=1)
     return np.asarray(1 - cosines).clip(min=0)
 
 
@@ -360,9 +360,9 @@ def diagnose(
 
 def _sides(reference: Model, candidate: Model) -> tuple[str, SentenceEncoder | None, Model]:
     """What the side that is changed is called, that side, and the other."""
-    for name, one, other in (("reference", reference, candidate), ("candidate", candidate, reference)):
-        if isinstance(one, SentenceEncoder) and hasattr(one.model[0], "tokenizer"):
-            return name, one, other
+    for name, side, other in (("reference", reference, candidate), ("candidate", candidate, reference)):
+        if isinstance(side, SentenceEncoder) and hasattr(side.model[0], "tokenizer"):
+            return name, side, other
     return "", None, candidate
 
 

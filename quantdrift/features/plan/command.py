@@ -94,8 +94,7 @@ def command(options: PlanOptions) -> Output:
         fingerprint = baseline.identity.data_fingerprint
         target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
     if not rules:
-        margin = {} if options.margin is None else {"number": options.margin}
-        rules = [replace(rule, **margin) for rule in default_rules(target)]
+        rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
     question = Question(there=_size(dataset), margin=options.margin or MARGIN, alpha=options.alpha, power=options.power)
     return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
 

@@ -120,8 +120,7 @@ def _generator(options: RagOptions) -> Generator:
 
 def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
     record = rag.record
-    what = {"generator": "generator", "extractive reader": "extractive reader, no generator", "FlashRAG": "answers"}
-    about = [f"{what[record.kind]}: {shown(record.generator, _TEXT)}"]
+    about = [f"{record.kind}: {shown(record.generator, _TEXT)}"]
     if _query_only(rag):
         about.append("only the query encoder is quantized; documents are embedded by the reference")
     return Output(

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from quantdrift.base.errors import DataError, QuantDriftError, RunError
 from quantdrift.base.progress import Progress
-from quantdrift.base.records import bytes_digest, parse_json, problem_of, read_json, refusals
+from quantdrift.base.records import LONGEST, bytes_digest, parse_json, problem_of, read_json, refusals
 from quantdrift.base.text import some
 from quantdrift.data.retrieval import plain_or_zipped, read_lines
 from quantdrift.evidence.record import Evidence
@@ -32,14 +32,8 @@ _LONGEST = 2_000
 """Characters of an answer that are kept."""
 
 
-def _writable(text: str) -> str:
-    if text != text.encode("utf-8", "replace").decode():
-        raise ValueError("half of a surrogate pair, which UTF-8 cannot write")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_writable)]
-"""Of a file from anywhere; we can write it again."""
+Text = Annotated[str, Field(max_length=LONGEST)]
+"""Of a file from anywhere; by the limit pydantic refuses halves of surrogate pairs, which UTF-8 cannot write."""
 
 
 # --- gold answers ---------------------------------------------------------------------------------

@@ -213,39 +213,43 @@ def deployments(
             yield replace(alone, looked=looked, cost=cost, changed=changed & ~(unsure & given_back))
 
 
-def against_plain(found: Sequence[Deployment]) -> list[Deployment]:
+def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
     """With the paired difference to the first of them, which is the plain scheme."""
-    plain, *others = found
-    return [plain, *(replace(way, difference=paired_rate_difference(plain.changed, way.changed)) for way in others)]
+    plain, *others = candidates
+    differences = [paired_rate_difference(plain.changed, other.changed) for other in others]
+    return [plain, *(replace(other, difference=step) for other, step in zip(others, differences, strict=True))]
 
 
-def chosen_apart(found: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
+def chosen_apart(candidates: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
     """Choose on one half of the held-out inputs, and measure what was chosen on the other.
 
     The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
 
     Args:
-        found: deployments on the same inputs, the plain scheme first.
+        candidates: deployments on the same inputs, the plain scheme first.
         goals: what a deployment may cost.
         bits: the budget, a linear weight with scales.
         seed: of the halves.
     """
-    n = len(found[0].changed)
+    n = len(candidates[0].changed)
     apart = np.zeros(n, dtype=np.bool_)
     apart[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
 
     def on(rows: NDArray[np.bool_], *some: Deployment) -> list[Deployment]:
         return against_plain([replace(deployment, changed=deployment.changed[rows]) for deployment in some])
 
-    seen = on(~apart, *found)
+    seen = on(~apart, *candidates)
     chosen = best(seen, goals, bits)
-    plain, confirmed = on(apart, found[0], found[seen.index(chosen)])
+    plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
     return Choice(found=seen, chosen=chosen, plain=plain, confirmed=confirmed)
 
 
-def front(found: Sequence[Deployment]) -> list[bool]:
+def front(candidates: Sequence[Deployment]) -> list[bool]:
     """Of each deployment whether no other is as good in bits, cost and top-1 changes, and better in one."""
-    points = [(way.all_bits, float(way.vector_bits), way.cost, way.rate) for way in found]
+    points = [
+        (deployment.all_bits, float(deployment.vector_bits), deployment.cost, deployment.rate)
+        for deployment in candidates
+    ]
 
     def beaten(point: tuple[float, ...]) -> bool:
         return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
@@ -253,19 +257,23 @@ def front(found: Sequence[Deployment]) -> list[bool]:
     return [not beaten(point) for point in points]
 
 
-def best(found: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
+def best(candidates: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
     """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
 
     A target is reached where the upper end of the interval does. Where none reaches it, that which comes nearest.
     Without a latency nothing may cost a query more, but to reach a target.
     """
     latency = goals.latency or (1.0 if goals.target is None else np.inf)
-    fitting = [way for way in found if way.bits <= bits + 1e-9 and way.cost <= latency + 1e-9] or [found[0]]
+
+    def fits(deployment: Deployment) -> bool:
+        return deployment.bits <= bits + 1e-9 and deployment.cost <= latency + 1e-9
+
+    fitting = list(filter(fits, candidates)) or [candidates[0]]
     if goals.target is not None:
-        reaching = [way for way in fitting if (way.flips.high or way.rate) <= goals.target]
+        reaching = [deployment for deployment in fitting if (deployment.flips.high or deployment.rate) <= goals.target]
         if reaching:
-            return min(reaching, key=lambda way: (way.cost, way.all_bits, way.rate))
-    return min(fitting, key=lambda way: (way.rate, way.cost, way.all_bits))
+            return min(reaching, key=lambda deployment: (deployment.cost, deployment.all_bits, deployment.rate))
+    return min(fitting, key=lambda deployment: (deployment.rate, deployment.cost, deployment.all_bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,14 +307,12 @@ class Repair:
         target: share of first answers that was to be reached; None for none.
         tried: configurations in trials, in the order in which they were made.
         choice: deployments on held-out inputs, and that which is recommended on others.
-        n_tuned: inputs that configurations were compared on.
     """
 
     bits: float
     target: float | None = None
     tried: Sequence[Tried]
     choice: Choice
-    n_tuned: int
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -314,9 +320,12 @@ class Repair:
         on_front = front(choice.found)
         return {
             "bits": self.bits,
-            "n_tuned": self.n_tuned,
+            "n_tuned": max((trial.n for trial in self.tried), default=0),
             "tried": [{**as_json(trial), "scheme": str(trial.scheme)} for trial in self.tried],
-            "deployments": [{**way.to_json(), "front": best} for way, best in zip(choice.found, on_front, strict=True)],
+            "deployments": [
+                {**deployment.to_json(), "front": is_best}
+                for deployment, is_best in zip(choice.found, on_front, strict=True)
+            ],
             "chosen": choice.found.index(choice.chosen),
             "confirmed": {
                 "n": choice.confirmed.flips.n,

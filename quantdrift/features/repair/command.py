@@ -191,9 +191,9 @@ def _short(scheme: Scheme) -> str:
     return str(scheme) if file is None else named_by(Path(file).name, scheme)
 
 
-def _name(each: Deployment) -> str:
-    rescored = f", {100 * each.looked:.0f} % rescored or deferred" if each.looked else ""
-    return f"{_short(each.scheme)}{rescored}"
+def _name(deployment: Deployment) -> str:
+    rescored = f", {100 * deployment.looked:.0f} % rescored or deferred" if deployment.looked else ""
+    return f"{_short(deployment.scheme)}{rescored}"
 
 
 def _verdict(repair: Repair, goals: Goals) -> list[str]:

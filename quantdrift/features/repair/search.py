@@ -124,21 +124,16 @@ class Tuner:
             )
         weights = list(self._weights(bits))
         finalists = [self.spec.scheme, *weights, *self._around(weights[-1])]
-        found: list[Deployment] = []
+        candidates: list[Deployment] = []
         for scheme in dict.fromkeys(finalists):
             try:
                 run = self._run(scheme)
             except (MissingExtraError, UnsupportedError) as error:
                 self.tried.append(Tried(scheme=scheme, reason=str(error)))
                 continue
-            found += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals)
-        return Repair(
-            bits=bits,
-            target=self.goals.target,
-            tried=self.tried,
-            choice=chosen_apart(found, self.goals, bits, seed=self.settings.seed),
-            n_tuned=max((trial.n for trial in self.tried), default=0),
-        )
+            candidates += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals)
+        choice = chosen_apart(candidates, self.goals, bits, seed=self.settings.seed)
+        return Repair(bits=bits, target=self.goals.target, tried=self.tried, choice=choice)
 
     # --- configurations as pairs ------------------------------------------------------------------
 
@@ -279,7 +274,7 @@ class Tuner:
         few, many = STEPS
         better = self._ranked(uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
-        finer = [finest for scheme in half for finest in (scheme, *finer_configurations(scheme))]
+        finer = [grouped for scheme in half for grouped in (scheme, *finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)
         if self.held is not None and (guided := guided_configuration(ranked[0].scheme)) is not None:
             ranked = _by_shift([*self._ranked([guided], many, bits), *ranked])

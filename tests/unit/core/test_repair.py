@@ -59,34 +59,30 @@ def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
         check_plain(parse_scheme(scheme))
 
 
-def test_the_plain_scheme_comes_first_and_every_way_once() -> None:
-    ways = [str(way) for way in uniform_configurations(parse_scheme("W4-g64"), ["hqq", "rtn"])]
-    assert ways == ["W4-g64-rtn", "W4-g64-hqq"]
-    assert [str(way) for way in finer_configurations(parse_scheme("W4-g64"))] == ["W4-g32-rtn"]
-    assert [way.group_size for way in finer_configurations(parse_scheme("W4-channel"))] == [64, 32]
-    assert finer_configurations(parse_scheme("W4-g32")) == []
-
-
-def test_options_of_a_quantizer_stay_with_it() -> None:
-    ways = [
-        str(way) for way in uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"])
-    ]
-    assert ways == ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"]
-
-
-def test_rounding_is_guided_where_a_quantizer_weighs_errors() -> None:
-    assert [str(guided_configuration(parse_scheme(each))) for each in ("W4-g64-gptq_ao", "W3-adaround+seed=1")] == [
-        "W4-g64-gptq_ao+guided=gap",
-        "W3-g128-adaround+guided=gap+seed=1",
-    ]
-    assert [guided_configuration(parse_scheme(each)) for each in ("W4", "W4-hqq", "W4-gptq+guided")] == [None] * 3
-
-
-def test_widths_lie_around_the_budget() -> None:
-    way = allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)
-    assert str(way) == "W4.125-g128-gptq+gap+seed=1+widths=2,3,4,5,6,8"
-    assert allocated_configuration(parse_scheme("W2"), 1.9) is None
-    assert allocated_configuration(parse_scheme("W8"), 8.0) is None
+@pytest.mark.parametrize(
+    ("schemes", "expected"),
+    [
+        (uniform_configurations(parse_scheme("W4-g64"), ["hqq", "rtn"]), ["W4-g64-rtn", "W4-g64-hqq"]),
+        (  # options of a quantizer stay with it
+            uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"]),
+            ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"],
+        ),
+        (finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
+        (finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
+        (finer_configurations(parse_scheme("W4-g32")), []),
+        # rounding is guided where a quantizer weighs errors
+        ([guided_configuration(parse_scheme("W4-g64-gptq_ao"))], ["W4-g64-gptq_ao+guided=gap"]),
+        ([guided_configuration(parse_scheme("W3-adaround+seed=1"))], ["W3-g128-adaround+guided=gap+seed=1"]),
+        ([guided_configuration(parse_scheme(name)) for name in ("W4", "W4-hqq", "W4-gptq+guided")], ["None"] * 3),
+        (  # widths lie around the budget
+            [allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)],
+            ["W4.125-g128-gptq+gap+seed=1+widths=2,3,4,5,6,8"],
+        ),
+        ([allocated_configuration(parse_scheme("W4"), bits) for bits in (1.9, 8.0)], ["None"] * 2),
+    ],
+)
+def test_what_is_tried(schemes: list[object], expected: list[str]) -> None:
+    assert list(map(str, schemes)) == expected
 
 
 def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:

@@ -240,14 +240,10 @@ def test_after_a_kill_only_what_was_not_answered_is_asked_again(tmp_path: Path) 
     assert said == answer(PROMPTS, Echo(), None, Silent())
     assert answer(PROMPTS, third := Echo(), kept, Silent()) == said
     assert not third.asked
-
-
-def test_another_generator_is_not_given_the_answers_of_one(tmp_path: Path) -> None:
-    first, other = Echo(), Echo()
+    other = Echo()
     other.identity = "echo 2"
-    for generator in (first, other):
-        answer(PROMPTS, generator, tmp_path / "answers.jsonl", Silent())
-        assert len(generator.asked) == len(PROMPTS)
+    answer(PROMPTS, other, kept, Silent())
+    assert len(other.asked) == len(PROMPTS)  # another generator is not given the answers of one
 
 
 @pytest.mark.parametrize(
@@ -263,24 +259,22 @@ def test_kept_answers_that_are_none_are_refused_in_one_line_and_left_alone(conte
     assert kept.read_bytes() == content
 
 
-def test_an_answer_is_one_line_of_bounded_length() -> None:
-    class Talker(Echo):
-        def answers(self, prompts: Any) -> Any:
-            yield [(each, " Ann\ud800 \x1b[31m" + "x" * 10_000 + "\nQuestion: more") for each in prompts]
+class Says(Echo):
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.said = answers
 
-    said = answer(PROMPTS[:1], Talker(), None, Silent())[PROMPTS[0]]
-    assert said.startswith("Ann? ")
-    assert len(said) == 2_000
-    assert "\n" not in said
+    def answers(self, prompts: Any) -> Any:
+        yield list(zip(prompts, self.said, strict=False))
 
 
-def test_a_generator_that_keeps_silent_is_an_error() -> None:
-    class Silence(Echo):
-        def answers(self, prompts: Any) -> Any:
-            yield []
-
+def test_an_answer_is_one_line_of_bounded_length_and_silence_is_an_error() -> None:
+    said = answer(PROMPTS[:1], Says(" Ann\ud800 \x1b[31m" + "x" * 10_000 + "\nQuestion: more"), None, Silent())
+    assert said[PROMPTS[0]].startswith("Ann? ")
+    assert len(said[PROMPTS[0]]) == 2_000
+    assert "\n" not in said[PROMPTS[0]]
     with pytest.raises(QuantDriftError, match="no answer to 18 of 18 prompts"):
-        answer(PROMPTS, Silence(), None, Silent())
+        answer(PROMPTS, Says(), None, Silent())
 
 
 # --- FlashRAG -------------------------------------------------------------------------------------
@@ -299,19 +293,20 @@ def flashrag(path: Path, items: Any) -> Path:
     return path
 
 
-def test_finished_runs_of_flashrag_are_read_into_the_same_table(tmp_path: Path) -> None:
+def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) -> None:
     a = flashrag(tmp_path / "fp" / "d.json", [item("1", "Ann", "Ann sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     b = flashrag(tmp_path / "w4" / "d.json", [item("1", "Eve", "Eve sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     control = [item("1", "who?"), item("2", "who?", golds=["Bob"])]
     for each in control:
         del each["output"]["retrieval_result"]
-    record = read_flashrag([a, b], flashrag(tmp_path / "naive" / "d.json", control))
-    rag = Rag(record=record)
-    assert list(rag.scored) == ["no passages", "full precision", "w4"]
-    assert rag.scored["full precision"].estimates["exact_match"].value == 1.0
-    assert rag.scored["w4"].estimates["gold_in_context"].value == 0.5
-    effect = rag.effects["w4"]
-    assert (effect.n_changed, effect.right_to_wrong, effect.other_passages) == (1, 1, 1)
+    naive = flashrag(tmp_path / "naive" / "d.json", control)
+    code, _, err = cli("flashrag", a, b, "--control", naive, "-o", tmp_path / "out")
+    assert code == 0, err
+    conditions = json.loads(cli("rag", tmp_path / "out", "--json")[1])["conditions"]
+    assert [each["name"] for each in conditions] == ["no passages", "full precision", "w4"]
+    assert conditions[1]["exact_match"]["value"] == 1.0
+    assert conditions[2]["gold_in_context"]["value"] == 0.5
+    assert [len(conditions[2]["changes"]), conditions[2]["right_to_wrong"], conditions[2]["other_passages"]] == [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -333,14 +328,3 @@ def test_a_file_that_flashrag_did_not_write_is_refused_in_one_line(items: Any, m
     assert "\n" not in str(told.value)
     with pytest.raises(QuantDriftError, match="two files"):
         read_flashrag([good])
-
-
-def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) -> None:
-    files = [
-        flashrag(tmp_path / name / "d.json", [item("1", said, f"{said} did")])
-        for name, said in (("fp", "Ann"), ("w4", "Bob"))
-    ]
-    code, out, err = cli("flashrag", *files, "-o", tmp_path / "out", "--json")
-    assert (code, json.loads(out)["path"]) == (0, str(tmp_path / "out")), err
-    told = json.loads(cli("rag", tmp_path / "out", "--json")[1])
-    assert told["conditions"][1]["right_to_wrong"] == 1
