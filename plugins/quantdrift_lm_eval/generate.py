@@ -37,13 +37,9 @@ class HarnessGenerator:
         name: model and arguments, as lm-eval is given them.
         kind: what answers.
         identity: what decides the answers: model, arguments, version, weights where they are at hand, settings.
-        alone: it answers without passages, too.
-        trained_on: nothing that is known.
     """
 
     kind: Literal["generator"] = "generator"
-    alone = True
-    trained_on: frozenset[str] = frozenset()
 
     def __init__(
         self,

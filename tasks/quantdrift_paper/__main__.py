@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from quantdrift.cli import ended
-from quantdrift_paper import capture_command, contenders_command, law_command, tables_command
+from quantdrift_paper import answers_command, capture_command, contenders_command, law_command, tables_command
 
 app = typer.Typer(
     name="python -m quantdrift_paper",
@@ -19,6 +19,8 @@ app.command("tables", no_args_is_help=True)(tables_command.command)
 app.command("capture", no_args_is_help=True)(capture_command.command)
 app.command("law", no_args_is_help=True)(law_command.command)
 app.command("contenders", no_args_is_help=True)(contenders_command.command)
+app.command("flashrag", no_args_is_help=True)(answers_command.flashrag)
+app.command("reader", no_args_is_help=True)(answers_command.reader)
 
 
 def main() -> None:

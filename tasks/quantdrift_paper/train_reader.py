@@ -1,10 +1,10 @@
 """Trains an extractive reader on some of the questions of a corpus, in minutes on one core, to try `quantdrift rag`.
 
     python -m quantdrift_paper.train_reader --data ./xquad --answers xquad.en.json --out ./reader
-    quantdrift rag RUN... --reader ./reader --answers xquad.en.json
+    python -m quantdrift_paper reader RUN... --reader ./reader --answers xquad.en.json
 
 It starts from all-MiniLM-L6-v2. A reader marks where in a passage the answer stands; it is no generator. What it was
-trained on is listed in its folder, and `quantdrift rag` does not ask it that.
+trained on is listed in its folder, and it is not asked that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import read_folder, searched
 from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.features.rag.questions import read_answers
-from quantdrift.features.rag.reader import TRAINED_ON, TrainedOn
+from quantdrift_paper.reader import TRAINED_ON, TrainedOn
 from quantdrift_paper.training import make, options_of
 
 EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.base.progress import Silent
-from quantdrift.features.rag.answers import Rag, exact_match, normalized, token_f1
+from quantdrift.features.rag.answers import Condition, Rag, exact_match, normalized, token_f1
 from quantdrift.features.rag.questions import REFERENCE, Questions
 from support.rag_samples import PASSAGES, Echo
 
@@ -54,16 +54,15 @@ FOUND = st.lists(st.permutations(sorted(PASSAGES)).map(lambda names: names[:2]),
 @given(reference=FOUND, candidate=FOUND)
 def test_answers_change_at_most_where_passages_do(reference: list[list[str]], candidate: list[list[str]]) -> None:
     ids = ["a", "b", "c"]
+    golds = [["ann"]] * 3
     arms = {REFERENCE: reference, "W4": candidate, "copy": reference}
     questions = Questions(
-        data="d",
-        n_passages=2,
-        asked=dict(zip(ids, ids, strict=True)),
-        golds={name: ["ann"] for name in ids},
-        relevant={},
+        about={
+            **{"data": "d", "n_passages": 2, "gold_by": "labels", "notes": []},
+            **{"ids": ids, "questions": ids, "golds": golds},
+        },
         texts=PASSAGES,
-        found={name: dict(zip(ids, found, strict=True)) for name, found in arms.items()},
-        specs={},
+        conditions=[Condition(name=name, passages=found) for name, found in arms.items()],
     )
     generator = Echo()
     rag = Rag(record=questions.answered_by(generator, None, Silent()))

@@ -21,11 +21,10 @@ GOLDS = {"q0": ["Ann"], "q1": ["the Bob", "Bobby"], "q2": ["Cid"]}
 REFERENCE = [[9, 5, 4, 3, 2, 1], [5, 9, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]  # finds d0, d1, and for q2 d0
 
 
-def write_world(folder: Path, *, answers: bool = True) -> Path:
+def write_world(folder: Path) -> Path:
     data = write_beir_folder(folder / "data", QUESTIONS, PASSAGES, QRELS)
-    if answers:
-        lines = [json.dumps({"_id": name, "answers": golds}) for name, golds in GOLDS.items()]
-        (data / "answers.jsonl").write_text("\n".join(lines))
+    lines = [json.dumps({"_id": name, "answers": golds}) for name, golds in GOLDS.items()]
+    (data / "answers.jsonl").write_text("\n".join(lines))
     return data
 
 
@@ -46,9 +45,8 @@ def write_search(path: Path, data: Path, scores: Sequence[Sequence[float]], *, k
 class Echo:
     """Says the first word of the first passage, or "nobody"; remembers what it was asked."""
 
-    name, identity, alone = "echo", "echo 1", True
+    name, identity = "echo", "echo 1"
     kind: ClassVar[Any] = "generator"
-    trained_on: frozenset[str] = frozenset()
 
     def __init__(self, dies_after: int | None = None) -> None:
         self.asked: list[Prompt] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,8 +89,8 @@ def save(options: SaveOptions) -> Output:
     if options.data is not None:
         from quantdrift.data.labelled import read_folder, searched
 
-        found = of_texts(searched(read_folder(options.data)), "canary")
-        texts = draw(found.queries, found.documents, options.texts)
+        corpus = of_texts(searched(read_folder(options.data)), "canary")
+        texts = draw(corpus.queries, corpus.documents, options.texts)
     elif options.texts > len(TEXTS):
         raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")
     model = _opened(options.model, options, {})
@@ -126,80 +125,78 @@ def check(options: CheckOptions) -> Output:
     """
     canary = Canary.read(options.file)
     name = options.model or canary.model
-    vectors, refused = _opened(name, options, canary.prefixes, trusted=options.model is not None).embed(canary.asked)
-    found = compare(canary, vectors, refused, tolerance=options.tolerance)
-    verdict = "changed" if found.changed else "same"
+    model = _opened(name, options, canary.prefixes, trusted=options.model is not None)
+    check = compare(canary, *model.embed(canary.asked), tolerance=options.tolerance)
+    verdict = "changed" if check.changed else "same"
     before = canary.model if name != canary.model else "MODEL"
     return Output(
         data={
             "verdict": verdict,
             "model": name,
             "saved": canary.model_dump(exclude={"texts"}),
-            "texts_changed": found.over,
-            **as_json(found),
+            "texts_changed": check.over,
+            **as_json(check),
         },
         title=f"{verdict}: {name}, held against {canary.model} of {canary.saved}",
-        about=list(_told(canary, found)),
-        grids=[_most_changed(canary, found)] if found.over else [],
-        lines=list(_hints(canary, found)),
-        next=[f'why: quantdrift diagnose "{before} vs {name}" --data FOLDER'] if found.changed else [],
-        code=int(found.changed),
+        about=list(_told(canary, check)),
+        grids=[_most_changed(canary, check)] if check.over else [],
+        lines=list(_hints(canary, check)),
+        next=[f'why: quantdrift diagnose "{before} vs {name}" --data FOLDER'] if check.changed else [],
+        code=int(check.changed),
     )
 
 
-def _told(canary: Canary, found: Check) -> Iterator[str]:
-    if not found.moved:
-        yield f"embeddings have {found.dimension:,} numbers, and had {canary.dimension:,}"
+def _told(canary: Canary, check: Check) -> Iterator[str]:
+    if not check.moved:
+        yield f"embeddings have {check.dimension:,} numbers, and had {canary.dimension:,}"
         return
     yield (
-        f"1 - cosine: {max(found.turned):.1e} at worst, {fmean(found.turned):.1e} in the mean; tolerated "
-        f"{found.tolerance:.1e}, own noise when it was saved {canary.noise:.1e}"
+        f"1 - cosine: {max(check.turned):.1e} at worst, {fmean(check.turned):.1e} in the mean; tolerated "
+        f"{check.tolerance:.1e}, own noise when it was saved {canary.noise:.1e}"
     )
-    yield f"length of the embeddings: {min(found.ratios):.4f} to {max(found.ratios):.4f} times what it was"
+    yield f"length of the embeddings: {min(check.ratios):.4f} to {max(check.ratios):.4f} times what it was"
     yield (
-        f"{len(found.over):,} of {counted(len(canary.texts), 'text')} changed; the nearest other text is another for "
-        f"{found.nearest_changed:,}, the order of all others for {found.orders_changed:,}"
+        f"{len(check.over):,} of {counted(len(canary.texts), 'text')} changed; the nearest other text is another for "
+        f"{check.nearest_changed:,}, the order of all others for {check.orders_changed:,}"
     )
 
 
-def _most_changed(canary: Canary, found: Check) -> Grid:
-    told = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(found.turned, found.ratios, strict=True)]
-    figures = dict(zip(found.asked, told, strict=False))  # there are none if the dimension is another
+def _most_changed(canary: Canary, check: Check) -> Grid:
+    told = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(check.turned, check.ratios, strict=True)]
+    figures = dict(zip(check.asked, told, strict=False))  # there are none if the dimension is another
     rows = [
         [shown(canary.texts[row].text.strip()), canary.texts[row].role, *figures.get(row, ("refused", "-"))]
-        for row in found.over[:_SHOWN]
+        for row in check.over[:_SHOWN]
     ]
     return Grid(title="most changed", head=["text", "role", "1 - cosine", "length"], rows=rows, words={"role"})
 
 
-def _hints(canary: Canary, found: Check) -> Iterator[str]:
+def _hints(canary: Canary, check: Check) -> Iterator[str]:
     """What the texts that changed have in common, if the others have not."""
-    over, texts = found.over, canary.texts
-    if found.refused:
-        yield f"{counted(len(found.refused), 'text')} that it took before, and refuses now"
-    elif found.turned and over and max(found.turned) <= found.tolerance:
+    over, texts = set(check.over), canary.texts
+    if check.refused:
+        yield f"{counted(len(check.refused), 'text')} that it took before, and refuses now"
+    elif check.turned and over and max(check.turned) <= check.tolerance:
         yield "directions are the same, only lengths changed: embeddings are normalised otherwise"
-    moved = dict(zip(found.asked, found.moved, strict=False))
+    moved = dict(zip(check.asked, check.moved, strict=False))
     # another cut or prompt leaves the other texts as they were; other weights move them all
-    if any(moved[row] > _STILL * found.tolerance for row in moved.keys() - {*over}):
+    if len(over) == len(texts) or any(moved[row] > _STILL * check.tolerance for row in moved.keys() - over):
         return
     longest = sorted(range(len(texts)), key=lambda row: -len(texts[row].text))[: len(over)]
-    for told, rows in (
-        ("long texts changed: they may be cut at another length", longest),
-        ("queries changed: another prompt may stand before them", _those(texts, lambda one: one.role == "query")),
-        ("documents changed: another prompt may stand before them", _those(texts, lambda one: one.role != "query")),
-        (
-            "texts with signs beyond ASCII changed: another tokenizer?",
-            _those(texts, lambda one: not one.text.isascii()),
-        ),
-        ("texts with capitals changed: another tokenizer?", _those(texts, lambda one: one.text != one.text.lower())),
-    ):
-        if 0 < len(over) < len(texts) and set(over) == set(rows):
+    if over and over == set(longest):
+        yield "only long texts changed: they may be cut at another length"
+    for told, holds in _KINDS.items():
+        if over and over == {row for row, text in enumerate(texts) if holds(text)}:
             yield f"only {told}"
 
 
-def _those(texts: Sequence[Text], holds: Callable[[Text], bool]) -> list[int]:
-    return [row for row, text in enumerate(texts) if holds(text)]
+_KINDS: dict[str, Callable[[Text], bool]] = {
+    "queries changed: another prompt may stand before them": lambda text: text.role == "query",
+    "documents changed: another prompt may stand before them": lambda text: text.role != "query",
+    "texts with signs beyond ASCII changed: another tokenizer?": lambda text: not text.text.isascii(),
+    "texts with capitals changed: another tokenizer?": lambda text: text.text != text.text.lower(),
+}
+"""What is said where all texts of a kind changed, and no others."""
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -218,16 +215,15 @@ class _Model:
         try:
             return self.encode(texts, len(texts)), []
         except self.refusal as first:
-            found = [self._alone(text) for text in texts]
-            taken = [each for each in found if each is not None]
+            taken, refused = [], []
+            for row, text in enumerate(texts):  # one that is refused is told from the others by itself
+                try:
+                    taken.append(self.encode([text], 1))
+                except self.refusal:
+                    refused.append(row)
             if not taken:
                 raise ServerError(f"it takes none of the texts: {first}") from first
-            return np.concatenate(taken), [row for row, each in enumerate(found) if each is None]
-
-    def _alone(self, text: tuple[Role, str]) -> Vectors | None:
-        with suppress(*self.refusal):
-            return self.encode([text], 1)
-        return None
+            return np.concatenate(taken), refused
 
 
 def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted: bool = True) -> _Model:
@@ -252,11 +248,12 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
         encoder = load_checkpoint(checkpoint, None, device=pick_device(options.device))
 
     def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
-        roles, rows, parts = [role for role, _ in texts], [], []
-        for role in dict.fromkeys(roles):
-            own = [row for row, each in enumerate(roles) if each == role]
-            parts.append(encoder.encode([texts[row][1] for row in own], role, size))
-            rows += own
+        rows: list[int] = []
+        parts = []
+        for role in dict.fromkeys(role for role, _ in texts):
+            of_role = [row for row, text in enumerate(texts) if text[0] == role]
+            parts.append(encoder.encode([texts[row][1] for row in of_role], role, size))
+            rows += of_role
         return np.asarray(np.concatenate(parts)[np.argsort(rows)])
 
     return _Model(encode=encode, prefixes={role: encoder.prompt(role) for role in asked})

@@ -94,10 +94,10 @@ class Canary(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for number, each in enumerate(self.texts):
-            if (size := len(base64.b64decode(each.embedding, validate=True))) != 4 * self.dimension:
+        for number, text in enumerate(self.texts):
+            if (size := len(base64.b64decode(text.embedding, validate=True))) != 4 * self.dimension:
                 raise ValueError(f"texts.{number}: expected {4 * self.dimension} bytes of embedding; got {size}")
-            if not np.isfinite(each.vector).all():
+            if not np.isfinite(text.vector).all():
                 raise ValueError(f"texts.{number}: its embedding is not finite")
         return self
 
@@ -111,12 +111,12 @@ class Canary(Record):
     @property
     def asked(self) -> list[tuple[Role, str]]:
         """The texts with their roles."""
-        return [(each.role, each.text) for each in self.texts]
+        return [(text.role, text.text) for text in self.texts]
 
     @property
     def vectors(self) -> Vectors:
         """The embeddings, float32 [n, dim]."""
-        return np.stack([each.vector for each in self.texts])
+        return np.stack([text.vector for text in self.texts])
 
 
 def make(
@@ -153,8 +153,8 @@ def draw(queries: Sequence[str], documents: Sequence[str], n: int) -> list[tuple
     asked = rng.permutation(len(queries))[: n // 3]
     longest = max(range(len(documents)), key=lambda row: len(documents[row]))
     others = [row for row in rng.permutation(len(documents)).tolist() if row != longest][: n - len(asked) - 1]
-    found: list[tuple[Role, str]] = [("query", queries[row][:LONGEST]) for row in asked]
-    return [*found, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
+    texts: list[tuple[Role, str]] = [("query", queries[row][:LONGEST]) for row in asked]
+    return [*texts, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
 
 
 # --- then and now ---------------------------------------------------------------------------------
@@ -208,10 +208,9 @@ class Check:
     @property
     def over(self) -> list[int]:
         """Positions of the texts that changed: those that are refused, then the others, most changed first."""
-        pairs = sorted(
-            zip(self.moved, self.asked, strict=False), key=lambda pair: -pair[0]
-        )  # none of another dimension
-        return [*self.refused, *(row for distance, row in pairs if distance > self.tolerance)]
+        moved = dict(zip(self.asked, self.moved, strict=False))  # nothing, of another dimension
+        most_first = sorted(moved, key=lambda row: -moved[row])
+        return [*self.refused, *(row for row in most_first if moved[row] > self.tolerance)]
 
     @property
     def changed(self) -> bool:
@@ -226,16 +225,16 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
     asked = [row for row in range(len(canary.texts)) if row not in refused]
     then = canary.vectors[asked]
     known = now.shape == then.shape
-    distances = [part.tolist() for part in moved(then, now)] if known else [[], [], []]
+    distances, turned, ratios = (part.tolist() for part in moved(then, now)) if known else ([], [], [])
     differs = _neighbours(then) != _neighbours(now if known else then)
     return Check(
         dimension=now.shape[1],
         tolerance=max(LEAST, OF_NOISE * canary.noise) if tolerance is None else tolerance,
         refused=refused,
         asked=asked,
-        moved=distances[0],
-        turned=distances[1],
-        ratios=distances[2],
+        moved=distances,
+        turned=turned,
+        ratios=ratios,
         nearest_changed=int(differs[:, :1].sum()),
         orders_changed=int(differs.any(axis=1).sum()),
     )

@@ -1,7 +1,8 @@
 """What quantization changed, for the card of a model on the Hugging Face hub: a section of its README.md, and metadata.
 
-The section stands between two marks, and so do our lines of the metadata: putting them in again replaces them, and all
-else stays byte for byte. The metadata are those of the hub: base_model, and results in the model-index.
+The section stands between two marks, and our results in the metadata are known by their metrics: putting them in
+again replaces them. Other text stays byte for byte, and other metadata keep their values as they are written; their
+comments and layout go. The metadata are those of the hub: base_model, and results in the model-index.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ import yaml
 from quantdrift.base.display import clean, code, markdown_table, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, some
-from quantdrift.metrics import Metric, MetricError, parse_metric
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics.base import estimates
 from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show, show_step
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
 from quantdrift.spec.grammar import Spec, parse_pair
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate
 
 BEGIN, END = "<!-- quantdrift: begin -->", "<!-- quantdrift: end -->"
 """Around the section."""
-_YAML_BEGIN, _YAML_END = "# quantdrift: begin", "# quantdrift: end"
-"""Around our lines of the metadata, where these are comments."""
 TITLE = "## What quantization changed"
 _OURS = "drift_"
 """What the types of our own metrics begin with."""
@@ -37,7 +37,6 @@ _QUALITY = {False: parse_metric("ndcg@10"), True: parse_metric("accuracy")}
 """Of searches and of classes."""
 _CHANGE = {False: parse_metric("change.ndcg@10"), True: parse_metric("change.accuracy")}
 _FRONT = re.compile(r"\A\ufeff?---[ \t]*(\r?\n)(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
-_BLOCK = re.compile(rf"(?m)^[ ]*{_YAML_BEGIN}\r?\n(?:.*\n)*?[ ]*{_YAML_END}\r?\n")
 _LARGEST_YAML = 1 << 20
 
 
@@ -54,6 +53,11 @@ class Row:
     def classes(self) -> bool:
         """Whether its inputs are put into classes."""
         return classifies(self.run.record)
+
+    @property
+    def answer(self) -> str:
+        """What a model gives an input."""
+        return "class" if self.classes else "first result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +96,9 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
                 f"a card is of one model; {runs[0].path} (here) and {run.path} (there) are of others: {differs[0]}. "
                 "Name runs of one model"
             )
-    found = [_row(run) for run in runs]
-    data = list(dict.fromkeys(row.data for row in found))
-    rows = sorted(found, key=lambda row: data.index(row.data))
+    rows = [_row(run) for run in runs]
+    data = list(dict.fromkeys(row.data for row in rows))
+    rows.sort(key=lambda row: data.index(row.data))
     known = runs[0].record.get("model") or {}
     base = base_model or (known.get("canonical") if known.get("kind") in {"hub", "embedded"} else None)
     called = clean(base) if base else model_of(runs[0].record)
@@ -109,15 +113,12 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
 
 
 def _row(run: Run) -> Row:
-    evidence, found, classes = run.evidence(), {}, classifies(run.record)
-    for metric in (_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]):
-        try:
-            found[metric] = metric(evidence)
-        except MetricError as error:  # of more ranks than are kept
-            found[metric] = undefined(str(error))
+    classes = classifies(run.record)
+    metrics = [_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]]
+    known = dict(zip(metrics, estimates(metrics, run.evidence()), strict=True))
     data, split = run.record["data"]["name"], run.record["data"].get("split")
     part = f" ({split})" if split not in {None, "test"} else ""
-    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=found)
+    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=known)
 
 
 def _before(classes: bool) -> Metric:
@@ -154,25 +155,28 @@ def _last(place: str) -> str:
 def _section(rows: Sequence[Row], model: str) -> str:
     blocks = [BEGIN, TITLE, f"{_verdict(rows)} {_what_was_done(rows, model)}"]
     for classes in (False, True):
-        if own := [row for row in rows if row.classes is classes]:
-            blocks += [_table(own, classes), "\n".join(f"- {line}" for line in _meanings(own, classes))]
+        if part := [row for row in rows if row.classes is classes]:
+            blocks += [_table(part, classes), "\n".join(f"- {line}" for line in _meanings(part, classes))]
     return "\n\n".join([*blocks, prose(_origin(rows)), END])
 
 
 def _verdict(rows: Sequence[Row]) -> str:
     """The finding in one sentence, bold."""
-    known = [(found.value, row) for row in rows if (found := row.estimates[_FLIP]).value is not None]
+    known = [(flip.value, row) for row in rows if (flip := row.estimates[_FLIP]).value is not None]
     if not known:
         return "**Whether answers changed is not known.**"
-    (least, _), (most, worst) = min(known, key=lambda one: one[0]), max(known, key=lambda one: one[0])
-    what = "class" if worst.classes else "first result"
+    shares = [share for share, _ in known]
+    most, worst = max(known, key=lambda pair: pair[0])
     if most == 0:
-        return f"**No input gets another {what}.**"
+        return f"**No input gets another {worst.answer}.**"
     n, on = worst.estimates[_FLIP].n, f"on {code(worst.data)}"
     if len(known) == 1:
-        return f"**{round(most * n):,} of {counted(n, 'input')} ({percent(most)}) get another {what}** {on}."
+        count = f"{round(most * n):,} of {counted(n, 'input')} ({percent(most)})"
+        return f"**{count} get another {worst.answer}** {on}."
     of = on if len({row.scheme for row in rows}) == 1 else f"with {code(worst.scheme)} {on}"
-    return f"**From {percent(least)} to {percent(most)} of the inputs get another {what}**, the most {of}."
+    return (
+        f"**From {percent(min(shares))} to {percent(most)} of the inputs get another {worst.answer}**, the most {of}."
+    )
 
 
 def _what_was_done(rows: Sequence[Row], model: str) -> str:
@@ -185,30 +189,28 @@ def _what_was_done(rows: Sequence[Row], model: str) -> str:
 
 
 def _table(rows: Sequence[Row], classes: bool) -> str:
-    what, quality = ("class", "accuracy") if classes else ("first result", "nDCG@10")
-    head = ["data", "quantized as", "bits per weight", f"another {what}", f"right {what} lost"]
-    head += [f"{quality}, full precision", f"{quality}, quantized", "change"]
-    cells = []
+    quality = "accuracy" if classes else "nDCG@10"
+    lines = []
     for row in rows:
-        found, said = row.estimates, row.run.record.get("bits_per_weight") or {}
-        bits = said.get("linear_with_scales")
-        told = "-" if bits is None else f"{bits:.4g}"
+        known, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
+        linear = bits.get("linear_with_scales")
+        width = "-" if linear is None else f"{linear:.4g}"
         if "embedding_table" in row.run.record.get("quantization", {}):
-            told += f" ({said['all_parameters']:.4g} over all parameters)"
-        step = found[_CHANGE[classes]]
-        cells.append(
-            [
-                *(row.data, row.scheme, told),
-                *(cell(metric, found[metric]) for metric in (_FLIP, _LOST)),
-                *(show(metric, found[metric]) for metric in (_before(classes), _QUALITY[classes])),
-                show_step(_CHANGE[classes], step),
-            ]
+            width += f" ({bits['all_parameters']:.4g} over all parameters)"
+        lines.append(
+            {
+                "data": row.data,
+                "quantized as": row.scheme,
+                "bits per weight": width,
+                f"another {row.answer}": cell(_FLIP, known[_FLIP]),
+                f"right {row.answer} lost": cell(_LOST, known[_LOST]),
+                f"{quality}, full precision": show(_before(classes), known[_before(classes)]),
+                f"{quality}, quantized": show(_QUALITY[classes], known[_QUALITY[classes]]),
+                "change": show_step(_CHANGE[classes], known[_CHANGE[classes]]),
+            }
         )
-    empty = {head[at] for at in range(len(head)) if all(line[at] == "-" for line in cells)}
-    kept = [at for at, title in enumerate(head) if title not in empty]
-    return markdown_table(
-        [head[at] for at in kept], [[line[at] for at in kept] for line in cells], names={"data", "quantized as"}
-    )
+    head = [title for title in lines[0] if any(line[title] != "-" for line in lines)]
+    return markdown_table(head, [[line[title] for title in head] for line in lines], names={"data", "quantized as"})
 
 
 def _meanings(rows: Sequence[Row], classes: bool) -> Iterator[str]:
@@ -232,7 +234,7 @@ def _meanings(rows: Sequence[Row], classes: bool) -> Iterator[str]:
                 "better results and others worse ones, it can stay as it was."
             )
     yield "In brackets: 95 % intervals. They hold for inputs like these; your own may be harder."
-    noise = [found.value for row in rows if (found := row.estimates[_NOISE]).value is not None]
+    noise = [floor.value for row in rows if (floor := row.estimates[_NOISE]).value is not None]
     if noise:
         yield (
             f"Full precision, run twice in batches of other sizes, changes {percent(max(noise))} of the answers"
@@ -259,16 +261,15 @@ def _results(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Entries of the model-index: one for a task and data, with the metrics of every scheme."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((_task(row), row.run.record["data"]["name"], _split(row)), []).append(row)
-    for (task, data, split), own in groups.items():
-        name = task.replace("-", " ").title()
-        metrics = [entry for row in own for entry in _metrics(row)]
-        dataset = {"name": clean(data), "type": re.sub(r"[^\w./-]+", "-", data).strip("-./") or "data", "split": split}
-        yield {"task": {"type": task, "name": name}, "dataset": dataset, "metrics": metrics}
-
-
-def _split(row: Row) -> str:
-    return clean(str(row.run.record["data"].get("split") or "test"))
+        data = row.run.record["data"]
+        groups.setdefault((_task(row), data["name"], clean(str(data.get("split") or "test"))), []).append(row)
+    for (task, name, split), group in groups.items():
+        kind = re.sub(r"[^\w./-]+", "-", name).strip("-./") or "data"
+        yield {
+            "task": {"type": task, "name": task.replace("-", " ").title()},
+            "dataset": {"name": clean(name), "type": kind, "split": split},
+            "metrics": [metric for row in group for metric in _metrics(row)],
+        }
 
 
 def _task(row: Row) -> str:
@@ -281,13 +282,15 @@ def _task(row: Row) -> str:
 
 def _metrics(row: Row) -> Iterator[dict[str, Any]]:
     quality = _QUALITY[row.classes]
-    named = {quality: (key_of(quality).removeprefix(_OURS), "Accuracy" if row.classes else "nDCG@10")}
-    what = "class" if row.classes else "first result"
-    named |= {_FLIP: (key_of(_FLIP), f"Another {what}"), _LOST: (key_of(_LOST), f"Right {what} lost")}
+    named = {
+        quality: (key_of(quality).removeprefix(_OURS), "Accuracy" if row.classes else "nDCG@10"),
+        _FLIP: (key_of(_FLIP), f"Another {row.answer}"),
+        _LOST: (key_of(_LOST), f"Right {row.answer} lost"),
+    }
     for metric, (kind, name) in named.items():
         if (value := row.estimates[metric].value) is not None:
-            told = {"type": kind, "value": round(value, 4), "name": f"{name} ({row.scheme})"}
-            yield {**told, "args": {"scheme": row.scheme}}
+            label = f"{name} ({row.scheme})"
+            yield {"type": kind, "value": round(value, 4), "name": label, "args": {"scheme": row.scheme}}
 
 
 # --- into a README.md -----------------------------------------------------------------------------
@@ -304,7 +307,13 @@ def put_into(text: str, card: Card, *, metadata: bool = True) -> str:
     """
     newline = "\r\n" if "\r\n" in text else "\n"
     whole = _with_section(text, card.section.replace("\n", newline), newline)
-    return _with_metadata(whole, card.metadata, newline) if metadata else whole
+    if not metadata:
+        return whole
+    front = _FRONT.match(whole)
+    merged = _merged("" if front is None else front["yaml"], card.metadata).replace("\n", newline)
+    if front is None:
+        return f"---{newline}{merged}---{newline}{newline}{whole}"
+    return whole[: front.start("yaml")] + merged + whole[front.end("yaml") :]
 
 
 def _with_section(text: str, section: str, newline: str) -> str:
@@ -320,83 +329,61 @@ def _with_section(text: str, section: str, newline: str) -> str:
     return text[: begin[0].start()] + section + text[end[0].end() :]
 
 
-def _with_metadata(text: str, ours: Mapping[str, Any], newline: str) -> str:
-    found = _FRONT.match(text)
-    if found is None:
-        return f"---{newline}{_lines(ours, newline)}---{newline}{newline}{text}"
-    old = _BLOCK.sub("", found["yaml"])
-    new = _merged(old, ours, newline)
-    if _loaded(new) != _expected(_loaded(old), ours):  # nothing is written that reads otherwise than it should
-        raise QuantDriftError(_BY_HAND.format("it does not read back as it should"))
-    return text[: found.start("yaml")] + new + text[found.end("yaml") :]
-
-
 _BY_HAND = (
     "the metadata cannot be put into the front matter: {}. Without --into they are printed, to be put in by hand; "
     "--no-metadata writes the section alone"
 )
 
 
-def _merged(old: str, ours: Mapping[str, Any], newline: str) -> str:
-    held = _loaded(old)
-    base, bases = ours.get("base_model"), held.get("base_model")
-    if base and bases and base not in (bases if isinstance(bases, list) else [bases]):
-        raise QuantDriftError(_BY_HAND.format(f"it has base_model {bases!r:.80}, and the runs are of {base}"))
-    missing = {key: value for key, value in ours.items() if key not in held}
-    new = old
-    if "model-index" not in missing:
-        place = _place_of_results(yaml.compose(old, yaml.SafeLoader), held)
-        at, column = place.index - place.column, place.column
-        results = ours["model-index"][0]["results"]
-        new = new[:at] + _lines(results, newline, " " * column) + new[at:]
-    return new + (_lines(missing, newline) if missing else "")
-
-
-def _place_of_results(node: Any, held: Mapping[str, Any]) -> yaml.Mark:
-    """Where the first result of a model-index of others begins."""
-    index = held["model-index"]
-    one = index[0] if isinstance(index, list) and len(index) == 1 and isinstance(index[0], dict) else {}
-    if any(_OURS in str(result.get("metrics")) for result in one.get("results") or () if isinstance(result, dict)):
-        raise QuantDriftError(_BY_HAND.format("its model-index has results of quantdrift without their marks"))
-    found = _value(_value(node, "model-index"), 0)
-    results = _value(found, "results") if found is not None else None
-    if not isinstance(results, yaml.SequenceNode) or results.flow_style or not results.value:
-        raise QuantDriftError(_BY_HAND.format("its model-index is not one model with a list of results, one a line"))
-    return results.start_mark
-
-
-def _value(node: Any, key: str | int) -> Any:
-    if isinstance(key, int):
-        return node.value[key] if isinstance(node, yaml.SequenceNode) and len(node.value) == 1 else None
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((value for name, value in pairs if name.value == key), None)
-
-
-def _expected(held: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {**ours, **held}
+def _merged(front: str, ours: Mapping[str, Any]) -> str:
+    """Front matter with our metadata; nodes of YAML are moved, and no values, so that a `no` stays a `no`."""
+    theirs, added = _mapping(front), _mapping(yaml.safe_dump(dict(ours), sort_keys=False, allow_unicode=True))
+    held = _entries(theirs)
+    if "base_model" in ours and "base_model" in held:
+        node = held["base_model"]
+        bases = [base.value for base in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
+        if ours["base_model"] not in bases:
+            other = f"it has base_model {', '.join(map(str, bases))!r:.80}, and the runs are of {ours['base_model']}"
+            raise QuantDriftError(_BY_HAND.format(other))
     if "model-index" in held:
-        (theirs,) = held["model-index"]
-        whole["model-index"] = [{**theirs, "results": [*ours["model-index"][0]["results"], *theirs["results"]]}]
-    return whole
+        results = _results_in(held["model-index"])
+        others = [result for result in results.value if not _is_ours(result)]
+        results.value = [*_results_in(_entries(added)["model-index"]).value, *others]
+        results.flow_style = False
+    theirs.value += [(key, value) for key, value in added.value if key.value not in held]
+    return str(yaml.serialize(theirs, Dumper=yaml.SafeDumper, allow_unicode=True, width=math.inf))
 
 
-def _loaded(text: str) -> dict[str, Any]:
-    if len(text) > _LARGEST_YAML:
+def _mapping(front: str) -> Any:
+    """The node of some front matter."""
+    if len(front) > _LARGEST_YAML:
         raise QuantDriftError(_BY_HAND.format(f"it is larger than {_LARGEST_YAML:,} characters"))
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise QuantDriftError(_BY_HAND.format("it has aliases (*name)"))
-        found = yaml.safe_load(text)
+        node = yaml.compose(front or "{}", yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         line = f" (line {mark.line + 2})" if (mark := getattr(error, "problem_mark", None)) else ""
         raise QuantDriftError(_BY_HAND.format(f"it is not YAML{line}")) from error
-    if found is not None and not isinstance(found, dict):
+    if not isinstance(node, yaml.MappingNode):
         raise QuantDriftError(_BY_HAND.format("it is not a list of keys with values"))
-    return found or {}
+    node.flow_style = False
+    return node
 
 
-def _lines(value: Any, newline: str, indent: str = "") -> str:
-    """As YAML, between our marks."""
-    dumped = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=math.inf)
-    lines = [_YAML_BEGIN, *dumped.rstrip("\n").split("\n"), _YAML_END]
-    return "".join(f"{indent}{line}{newline}" for line in lines)
+def _entries(node: Any) -> dict[str, Any]:
+    return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+
+
+def _results_in(index: Any) -> Any:
+    """The results in a model-index, which is one model."""
+    models = index.value if isinstance(index, yaml.SequenceNode) else []
+    results = _entries(models[0]).get("results") if len(models) == 1 else None
+    if not isinstance(results, yaml.SequenceNode):
+        raise QuantDriftError(_BY_HAND.format("its model-index is not one model with a list of results"))
+    return results
+
+
+def _is_ours(result: Any) -> bool:
+    """Whether a result has metrics that only we have."""
+    metrics = _entries(result).get("metrics")
+    types = [_entries(metric).get("type") for metric in metrics.value] if isinstance(metrics, yaml.SequenceNode) else []
+    return any(kind is not None and str(kind.value).startswith(_OURS) for kind in types)

@@ -18,7 +18,8 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     into: Path | None = option(
-        "FILE: Put it into this README.md, in place of what an earlier call put there; all else stays as it is."
+        "FILE: Put it into this README.md, in place of what an earlier call put there; all else stays, but comments "
+        "in its metadata."
     ),
     base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
     name: str | None = option("NAME: Name of the quantized model in the metadata."),
@@ -38,10 +39,11 @@ def command(
         return Output(data=data, text=card.text() if metadata else card.section)
     before = _read(into)
     text = put_into(before, card, metadata=metadata)
-    if text != before:
-        with whole_file(into) as partial:
-            partial.write_bytes(text.encode())
-    return Output(data=data, next=[f"{'written' if text != before else 'nothing to change'}: {into}"])
+    if text == before:
+        return Output(data=data, next=[f"nothing to change: {into}"])
+    with whole_file(into) as partial:
+        partial.write_bytes(text.encode())
+    return Output(data=data, next=[f"written: {into}"])
 
 
 def _read(path: Path) -> str:

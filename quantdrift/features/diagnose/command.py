@@ -62,34 +62,37 @@ def command(options: DiagnoseOptions) -> Output:
         for side in sides:
             if isinstance(side, EndpointEncoder):
                 side.learn({}, {})
-        found = diagnose(*sides, dataset, n=options.inputs, batch_size=options.batch_size, progress=options.progress)
+        diagnosis = diagnose(
+            *sides, dataset, n=options.inputs, batch_size=options.batch_size, progress=options.progress
+        )
     return Output(
-        data={"pair": str(pair), **asdict(found)},
-        title=f"{pair}: {counted(found.n, 'text')} of {dataset.name}",
-        grids=[_grid(found)],
-        lines=list(_words(found)),
+        data={"pair": str(pair), **asdict(diagnosis)},
+        title=f"{pair}: {counted(diagnosis.n, 'text')} of {dataset.name}",
+        grids=[_grid(diagnosis)],
+        lines=list(_words(diagnosis)),
     )
 
 
-def _words(found: Diagnosis) -> Iterator[str]:
+def _words(diagnosis: Diagnosis) -> Iterator[str]:
     from quantdrift.features.diagnose.diagnosis import ROUNDING
 
-    flips = f"{found.first[0]:,} of {found.n_queries:,} queries have another top-1 among these texts"
-    if found.before <= ROUNDING and not found.found:
-        yield f"Both give the same embeddings (1 - cosine {_distance(found.before)}): there is nothing to explain."
+    flips = f"{diagnosis.first[0]:,} of {diagnosis.n_queries:,} queries have another top-1 among these texts"
+    if diagnosis.before <= ROUNDING and not diagnosis.found:
+        yield f"Both give the same embeddings (1 - cosine {_distance(diagnosis.before)}): there is nothing to explain."
         return
-    distance = f"mean 1 - cosine {_distance(found.before)}, worst {_distance(found.worst)}"
-    yield f"{'They point the same way' if found.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
-    for one in found.found:
-        yield f"{one.name}: {one.told}. What to do: {one.advice}."
-    if not found.found:
+    distance = f"mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}"
+    yield f"{'They point the same way' if diagnosis.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
+    for cause in diagnosis.found:
+        yield f"{cause.name}: {cause.told}. What to do: {cause.advice}."
+    if not diagnosis.found:
         yield "No hypothesis explains it: it is quantization, the number type, kernels, or other weights."
         return
-    if found.left > ROUNDING:
-        share = 100 * (1 - found.left / found.before) if found.before else 0.0
+    if diagnosis.left > ROUNDING:
+        share = 100 * (1 - diagnosis.left / diagnosis.before) if diagnosis.before else 0.0
         yield (
-            f"That explains {share:.1f} % of the difference; what is left, {_distance(found.left)}, is quantization, "
-            f"number type or kernels, and changes {found.first[1]:,} of the {found.n_queries:,} first answers."
+            f"That explains {share:.1f} % of the difference; what is left, {_distance(diagnosis.left)}, is "
+            f"quantization, number type or kernels, and changes {diagnosis.first[1]:,} of the "
+            f"{diagnosis.n_queries:,} first answers."
         )
     else:
         yield "That explains all of it."

@@ -8,8 +8,9 @@ away. What no hypothesis explains is what quantization, a number type or kernels
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from quantdrift.engine.pair import Model
 from quantdrift.engine.weights import restoring
 
 Vectors = NDArray[np.float32]
+Floats = NDArray[np.float64]
 Verdict = Literal["explains it", "part of it", "does not"]
 
 ROUNDING = 1e-6
@@ -48,13 +50,13 @@ class Variant:
         told: what it is.
         advice: what to do if it is so.
         change: changes the model; undone afterwards.
-        text: changes every text.
+        text: changes every text; str leaves it as it is.
     """
 
     told: str
     advice: str
-    change: Callable[[Any], object] | None = None
-    text: Callable[[str], str] | None = None
+    change: Callable[[], object] | None = None
+    text: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +130,9 @@ def chosen_texts(dataset: RetrievalDataset, n: int) -> _Texts:
     """Queries and documents from the shortest to the longest, one longer than any limit, and some in capitals."""
 
     def spread(texts: Sequence[str], many: int) -> list[str]:
-        own = sorted({text for text in texts if text.strip()}, key=lambda text: (len(text), text))
-        places = np.unique(np.linspace(0, len(own) - 1, min(many, len(own))).astype(int)) if own else []
-        return [own[place] for place in places]
+        ordered = sorted({text for text in texts if text.strip()}, key=lambda text: (len(text), text))
+        places = np.unique(np.linspace(0, len(ordered) - 1, min(many, len(ordered))).astype(int)) if ordered else []
+        return [ordered[place] for place in places]
 
     queries = spread(dataset.queries, max(2, n // 3))
     documents = spread(dataset.documents, max(4, n - len(queries) - 4))
@@ -140,88 +142,60 @@ def chosen_texts(dataset: RetrievalDataset, n: int) -> _Texts:
     return _Texts(queries=queries, documents=[*documents, *capitals, " ".join(documents[-2:] * 4)])
 
 
-@dataclass(slots=True)
-class _Comparison:
-    """Both sides on the same texts."""
-
-    texts: _Texts
-    mine: SentenceEncoder | None
-    batch_size: int
-    theirs: Vectors = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
-
-    def encoded(self, model: Model, change: Callable[[str], str] | None = None) -> Vectors:
-        found = []
-        for role, texts in (("query", self.texts.queries), ("document", self.texts.documents)):
-            found.append(model.encode([change(t) if change else t for t in texts], role, self.batch_size))
-        return np.concatenate(found).astype(np.float32)
-
-    def under(self, variants: Sequence[Variant]) -> Vectors:
-        """What the changed side makes of the texts under some variants."""
-        assert self.mine is not None  # nothing is tried without
-        with ExitStack() as stack:
-            stack.enter_context(_undone(self.mine.model))
-            for variant in variants:
-                if variant.change is not None:
-                    variant.change(self.mine.model)
-
-            def change(text: str) -> str:
-                for variant in variants:
-                    text = variant.text(text) if variant.text is not None else text
-                return text
-
-            return self.encoded(self.mine, change)
+def _encoded(model: Model, texts: _Texts, batch_size: int, change: Callable[[str], str] = str) -> Vectors:
+    """The embeddings of queries and documents, float32 [n_texts, dim]."""
+    parts = [
+        model.encode([change(text) for text in part], role, batch_size)
+        for role, part in (("query", texts.queries), ("document", texts.documents))
+    ]
+    return np.concatenate(parts).astype(np.float32)
 
 
 @contextmanager
 def _undone(model: Any) -> Iterator[None]:
     """Inside, a sentence-transformers model may be changed; its tokenizer is put back as well."""
-    tokenizer, prompts = model.tokenizer, dict(model.prompts)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    processor = None if backend is None else backend.post_processor
-    limit = model.max_seq_length
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    processor, limit = getattr(backend, "post_processor", None), model.max_seq_length
     with restoring(model):
         try:
             yield
         finally:
-            model.prompts = prompts
-            model.max_seq_length = limit
+            model.max_seq_length = limit  # the tokenizer has it
             if backend is not None:
                 backend.post_processor = processor
 
 
-# --- the hypotheses -------------------------------------------------------------------------------
+# --- the hypotheses: what may differ, of a model and of what the other side is called -------------
 
 
-def _prompts(model: Any) -> Iterator[Variant]:
-    def asked(query: str, document: str) -> Callable[[Any], object]:
-        return lambda one: setattr(one, "prompts", {"query": query, "document": document})
+def _prompts(model: Any, other: str) -> Iterator[Variant]:
+    def asked(query: str, document: str) -> Callable[[], object]:
+        return partial(setattr, model, "prompts", {"query": query, "document": document})
 
-    own = (model.prompts.get("query") or "", model.prompts.get("document") or "")
-    if any(own):
-        advice = f"send the model's prompts: {own[0]!r} before queries and {own[1]!r} before documents"
-        yield Variant(told="the other side has no prompts", advice=advice, change=asked("", ""))
-        yield Variant(told="prompts of the other role", advice="swap the prompts", change=asked(own[1], own[0]))
+    prompts = (model.prompts.get("query") or "", model.prompts.get("document") or "")
+    if any(prompts):
+        advice = f"send the model's prompts: {prompts[0]!r} before queries and {prompts[1]!r} before documents"
+        yield Variant(told=f"{other} has no prompts", advice=advice, change=asked("", ""))
+        swapped = asked(prompts[1], prompts[0])
+        yield Variant(told="prompts of the other role", advice="swap the prompts", change=swapped)
     for query, document in _PROMPTS:
-        if (query, document) != own:
-            told = f"the other side puts {query!r} and {document!r} before texts"
+        if (query, document) != prompts:
+            told = f"{other} puts {query!r} and {document!r} before texts"
             yield Variant(told=told, advice="let both sides use the same prompts", change=asked(query, document))
 
 
-def _pooling(model: Any) -> Iterator[Variant]:
+def _pooling(model: Any, other: str) -> Iterator[Variant]:
     pooling = next((part for part in model if hasattr(part, "pooling_mode")), None)
     if pooling is None:
         raise UnsupportedError("the model has no pooling of sentence-transformers")
-
-    def to(mode: str) -> Callable[[Any], object]:
-        return lambda _: setattr(pooling, "pooling_mode", mode)
-
+    advice = f"set {other}'s pooling to {pooling.pooling_mode} (llama.cpp: --pooling)"
     for mode in ("mean", "cls", "lasttoken", "max"):
         if mode != pooling.pooling_mode:
-            advice = f"set the other side's pooling to {pooling.pooling_mode} (llama.cpp: --pooling)"
-            yield Variant(told=f"the other side pools by {mode}", advice=advice, change=to(mode))
+            change = partial(setattr, pooling, "pooling_mode", mode)
+            yield Variant(told=f"{other} pools by {mode}", advice=advice, change=change)
 
 
-def _special_tokens(model: Any) -> Iterator[Variant]:
+def _special_tokens(model: Any, other: str) -> Iterator[Variant]:
     from tokenizers.processors import TemplateProcessing  # noqa: PLC0415 -- a part of transformers
 
     tokenizer = model.tokenizer
@@ -230,71 +204,61 @@ def _special_tokens(model: Any) -> Iterator[Variant]:
         raise UnsupportedError("the tokenizer is not a fast one, whose special tokens can be changed")
     around, plain = tokenizer("a").input_ids, tokenizer("a", add_special_tokens=False).input_ids
     at = around.index(plain[0])
-    names = [tokenizer.convert_ids_to_tokens(one) for one in (around[:at], around[at + len(plain) :])]
-    first, last = (list(map(str, part)) for part in names)
-
-    def to(before: Sequence[str], after: Sequence[str]) -> Callable[[Any], object]:
-        special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys([*before, *after])]
-        template = " ".join([*before, "$A", *after])
-        return lambda _: setattr(
-            backend,
-            "post_processor",
-            TemplateProcessing(single=template, pair=f"{template} $B", special_tokens=special),
-        )
-
-    ends = [
-        name for name in (tokenizer.bos_token, tokenizer.eos_token, tokenizer.cls_token, tokenizer.sep_token) if name
-    ]
-    ways = {
-        f"the other side lacks {' and '.join([*first, *last])}": ((), ()),
-        f"the other side lacks {' '.join(first)} before": ((), last),
-        f"the other side lacks {' '.join(last)} behind": (first, ()),
-        **{f"the other side has another {name} behind": (first, [*last, name]) for name in ends},
-        **{f"the other side has another {name} before": ([name, *first], last) for name in ends},
+    first, last = (
+        list(map(str, tokenizer.convert_ids_to_tokens(ids))) for ids in (around[:at], around[at + len(plain) :])
+    )
+    of_model = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.cls_token, tokenizer.sep_token)
+    names = [name for name in of_model if name]
+    templates = {
+        f"{other} lacks {' and '.join([*first, *last])}": ([], []),
+        f"{other} lacks {' '.join(first)} before": ([], last),
+        f"{other} lacks {' '.join(last)} behind": (first, []),
+        **{f"{other} has another {name} behind": (first, [*last, name]) for name in names},
+        **{f"{other} has another {name} before": ([name, *first], last) for name in names},
     }
-    advice = f"let the other side add {' '.join([*first, 'TEXT', *last])}, as the model was trained with"
-    for told, (before, after) in ways.items():
-        if (list(before), list(after)) != (first, last):
-            yield Variant(told=told, advice=advice, change=to(before, after))
+    advice = f"let {other} add {' '.join([*first, 'TEXT', *last])}, as the model was trained with"
+    for told, (before, after) in templates.items():
+        if (before, after) != (first, last):
+            special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys([*before, *after])]
+            template = " ".join([*before, "$A", *after])
+            processor = TemplateProcessing(single=template, pair=f"{template} $B", special_tokens=special)
+            yield Variant(told=told, advice=advice, change=partial(setattr, backend, "post_processor", processor))
 
 
-def _truncation(model: Any) -> Iterator[Variant]:
-    own = model.max_seq_length
-    if not own:
+def _truncation(model: Any, other: str) -> Iterator[Variant]:
+    limit = model.max_seq_length
+    if not limit:
         raise UnsupportedError("the model has no length limit")
-
-    def to(limit: int) -> Callable[[Any], object]:
-        return lambda one: setattr(one, "max_seq_length", limit)
-
     # more than a model's positions cannot be encoded
-    body = getattr(model[0], "auto_model", None)
-    most = getattr(getattr(body, "config", None), "max_position_embeddings", own)
-    for limit in dict.fromkeys([own - 1, own - 2, own + 1, own + 2, *_LENGTHS]):
-        if 2 < limit <= most and limit != own:  # noqa: PLR2004 -- special tokens
-            told = f"the other side cuts texts at {limit} tokens, this one at {own}"
-            yield Variant(told=told, advice=f"set the other side's limit to {own} tokens", change=to(limit))
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    most = getattr(config, "max_position_embeddings", limit)
+    advice = f"set {other}'s limit to {limit} tokens"
+    for length in dict.fromkeys([limit - 1, limit - 2, limit + 1, limit + 2, *_LENGTHS]):
+        if 2 < length <= most and length != limit:  # noqa: PLR2004 -- special tokens
+            told = f"{other} cuts texts at {length} tokens, this one at {limit}"
+            yield Variant(told=told, advice=advice, change=partial(setattr, model, "max_seq_length", length))
 
 
-def _case(model: Any) -> Iterator[Variant]:
+def _case(model: Any, other: str) -> Iterator[Variant]:
     del model
     advice = "let both sides lower-case, as the model's tokenizer says"
-    yield Variant(told="the other side lower-cases texts", advice=advice, text=str.lower)
+    yield Variant(told=f"{other} lower-cases texts", advice=advice, text=str.lower)
 
 
-def _modules(model: Any) -> Iterator[Variant]:
+def _modules(model: Any, other: str) -> Iterator[Variant]:
     dense = [name for name, part in model.named_children() if type(part).__name__ == "Dense"]
     if not dense:
         raise UnsupportedError("the model has no Dense module that could be missing")
 
-    def without(one: Any) -> None:
+    def without() -> None:
         for name in dense:
-            del one._modules[name]
+            del model._modules[name]
 
-    advice = "the other side lacks the Dense module of the model; use a runtime that has it"
-    yield Variant(told="the other side has no Dense module", advice=advice, change=without)
+    advice = f"{other} lacks the Dense module of the model; use a runtime that has it"
+    yield Variant(told=f"{other} has no Dense module", advice=advice, change=without)
 
 
-HYPOTHESES: dict[str, Callable[[Any], Iterator[Variant]]] = {
+HYPOTHESES: dict[str, Callable[[Any, str], Iterator[Variant]]] = {
     "prompt": _prompts,
     "pooling": _pooling,
     "special tokens": _special_tokens,
@@ -302,25 +266,28 @@ HYPOTHESES: dict[str, Callable[[Any], Iterator[Variant]]] = {
     "case": _case,
     "modules": _modules,
 }
-"""What may differ, and how it is tried."""
 
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def _angles(one: Vectors, other: Vectors) -> NDArray[np.float64]:
+def _angles(mine: Vectors, theirs: Vectors) -> Floats:
     """1 - cosine of every text; of vectors of different lengths, of the dimensions that both have."""
-    width = min(one.shape[1], other.shape[1])
-    left, right = (part[:, :width].astype(np.float64) for part in (one, other))
-    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray(1 - (left * right).sum(axis=1) / np.maximum(norms, 1e-30)).clip(min=0)
+    width = min(mine.shape[1], theirs.shape[1])
+    cosines = (_unit(mine[:, :width]) * _unit(theirs[:, :width])).sum(axis=1)
+    return np.asarray(1 - cosines).clip(min=0)
+
+
+def _unit(vectors: Vectors) -> Floats:
+    wide = vectors.astype(np.float64)
+    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-30))
 
 
 def _first(vectors: Vectors, n_queries: int) -> NDArray[np.int64]:
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    unit = _unit(vectors)
     return np.asarray((unit[:n_queries] @ unit[n_queries:].T).argmax(axis=1))
 
 
-def _judged(name: str, told: str, advice: str, before: float, angles: NDArray[np.float64]) -> Tried:
+def _judged(name: str, told: str, advice: str, before: float, angles: Floats) -> Tried:
     after = float(angles.mean())
     share = 1 - after / before if before else 0.0
     whole = after <= ROUNDING
@@ -344,145 +311,147 @@ def diagnose(
         progress: where progress is shown.
     """
     texts = chosen_texts(dataset, n)
-    mine, theirs, changed = _sides(reference, candidate)
-    called, other = ("candidate", "reference") if changed == "candidate" else ("reference", "candidate")
-    at = _Comparison(texts, mine, batch_size)
+    n_queries = len(texts.queries)
+    changed, mine, unchanged = _sides(reference, candidate)
+    other = "the reference" if changed == "candidate" else "the candidate"
     with progress.stage("encoding with both", 2) as tell:
-        at.theirs = at.encoded(theirs)
+        theirs = _encoded(unchanged, texts, batch_size)
         tell(1)
-        plain = at.encoded(mine or reference)
+        plain = best = _encoded(mine or reference, texts, batch_size)
         tell(1)
-    angles, n_queries = _angles(plain, at.theirs), len(texts.queries)
+    angles = _angles(plain, theirs)
     before = float(angles.mean())
-    both = min(plain.shape[1], at.theirs.shape[1])
-    norms = [np.linalg.norm(part[:, :both], axis=1) for part in (plain, at.theirs)]
-    lengths = float(np.mean(np.abs(norms[0] - norms[1]) / np.maximum(norms[1], 1e-30)))
-    tried = [_on_lengths(before, lengths, norms, (called, other)), _on_dimensions(plain, at.theirs, before)]
-    found: list[Tried] = []
-    best = plain
-    if mine is not None and before > ROUNDING:
-        own, found, best = _searched(at, mine, before, progress, other)
-        tried += own
-    elif mine is None:
+    lengths, on_lengths = _on_lengths(plain, theirs, before, f"the {changed or 'reference'}", other)
+    tried, found = [on_lengths, _on_dimensions(plain, theirs, before)], list[Tried]()
+    if mine is None:
         why = "neither side is a model that can be changed here"
         tried += [Tried(name=name, why_not=why) for name in HYPOTHESES]
-    for one in tried[:2]:
-        if one.verdict == "explains it" or (one.verdict == "part of it" and not found):
-            found.append(one)
-    ours, there, again = (_first(part, n_queries) for part in (plain, at.theirs, best))
-    by_vectors = [one for one in found if one.name == "dimensions"]
-    left = by_vectors[0].after if by_vectors else float(_angles(best, at.theirs).mean())
+    elif before > ROUNDING:
+
+        def under(variants: Sequence[Variant]) -> tuple[Vectors, Floats]:
+            """What the changed side makes of the texts under some variants, and 1 - cosine of each."""
+            with _undone(mine.model):
+                for variant in variants:
+                    if variant.change is not None:
+                        variant.change()
+                vectors = _encoded(mine, texts, batch_size, lambda text: reduce(_changed, variants, text))
+            return vectors, _angles(vectors, theirs)
+
+        by_change, found, best = _searched(mine.model, other, under, before, progress)
+        tried += by_change
+    for by_vectors in tried[:2]:
+        if by_vectors.verdict == "explains it" or (by_vectors.verdict == "part of it" and not found):
+            found.append(by_vectors)
+    changes = [int((_first(part, n_queries) != _first(theirs, n_queries)).sum()) for part in (plain, best)]
+    cut = next((cause.after for cause in found if cause.name == "dimensions"), None)
     return Diagnosis(
         n=len(texts),
         changed=changed,
         before=before,
         worst=float(angles.max()),
         lengths=lengths,
-        first=(int((ours != there).sum()), int((again != there).sum())),
+        first=(changes[0], changes[1]),
         n_queries=n_queries,
         tried=tuple(tried),
         found=tuple(found),
-        left=left,
+        left=float(_angles(best, theirs).mean()) if cut is None else cut,
     )
 
 
-def _sides(reference: Model, candidate: Model) -> tuple[SentenceEncoder | None, Model, str]:
-    """The side that is changed, the other, and what the first is called."""
-    for one, other, called in ((reference, candidate, "reference"), (candidate, reference, "candidate")):
-        if isinstance(one, SentenceEncoder) and hasattr(one.model[0], "tokenizer"):
-            return one, other, called
-    return None, candidate, ""
+def _sides(reference: Model, candidate: Model) -> tuple[str, SentenceEncoder | None, Model]:
+    """What the side that is changed is called, that side, and the other."""
+    for name, side, other in (("reference", reference, candidate), ("candidate", candidate, reference)):
+        if isinstance(side, SentenceEncoder) and hasattr(side.model[0], "tokenizer"):
+            return name, side, other
+    return "", None, candidate
+
+
+def _changed(text: str, variant: Variant) -> str:
+    return variant.text(text)
 
 
 def _searched(
-    at: _Comparison, mine: SentenceEncoder, before: float, progress: Progress, other: str
+    model: Any,
+    other: str,
+    under: Callable[[Sequence[Variant]], tuple[Vectors, Floats]],
+    before: float,
+    progress: Progress,
 ) -> tuple[list[Tried], list[Tried], Vectors]:
     """Every hypothesis by itself; what explains most, and what explains most of the rest together with it."""
     variants: dict[str, list[Variant]] = {}
     tried: dict[str, Tried] = {}
     for name, make in HYPOTHESES.items():
         try:
-            variants[name] = [_named(way, f"the {other}") for way in make(mine.model)]
+            variants[name] = list(make(model, other))
         except UnsupportedError as error:
             tried[name] = Tried(name=name, why_not=str(error))
     together: list[Variant] = []
     found: list[Tried] = []
-    now, best = before, at.under([])
-    for step in range(_MOST):
-        candidates: list[tuple[Tried, Variant, Vectors]] = []
-        left = {name: own for name, own in variants.items() if name not in {one.name for one in found}}
-        with progress.stage("trying", sum(map(len, left.values()))) as tell:
-            for name, own in left.items():
-                results = []
-                for variant in own:
-                    vectors = at.under([*together, variant])
-                    judged = _judged(name, variant.told, variant.advice, now, _angles(vectors, at.theirs))
-                    results.append((judged, variant, vectors))
+    best, _ = under([])
+    while variants and len(found) < _MOST and (not found or found[-1].after > ROUNDING):
+        now = found[-1].after if found else before
+        nearest: dict[str, tuple[Tried, Variant, Vectors]] = {}
+        with progress.stage("trying", sum(map(len, variants.values()))) as tell:
+            for name, every in variants.items():
+                for variant in every:
+                    vectors, angles = under([*together, variant])
+                    judged = _judged(name, variant.told, variant.advice, now, angles)
+                    if name not in nearest or judged.after < nearest[name][0].after:
+                        nearest[name] = replace(judged, ways=0 if found else len(every)), variant, vectors
                     tell(1)
-                nearest = min(results, key=lambda one: one[0].after)
-                candidates.append(nearest)
-                if step == 0:
-                    tried[name] = replace(nearest[0], ways=len(own))
-        if not candidates:
+        if not found:
+            tried |= {name: judged for name, (judged, _, _) in nearest.items()}
+        cause, variant, vectors = min(nearest.values(), key=lambda result: result[0].after)
+        if cause.verdict == "does not":
             break
-        one, variant, vectors = min(candidates, key=lambda each: each[0].after)
-        if one.verdict == "does not":
-            break
-        found.append(one)
+        found.append(replace(cause, ways=0))
         together.append(variant)
-        now, best = one.after, vectors
-        if now <= ROUNDING:
-            break
+        best = vectors
+        del variants[cause.name]
     return [tried[name] for name in HYPOTHESES if name in tried], found, best
 
 
-def _named(variant: Variant, other: str) -> Variant:
-    """The variant, with the other side called by its name."""
-    told, advice = (text.replace("the other side", other) for text in (variant.told, variant.advice))
-    return replace(variant, told=told, advice=advice)
-
-
-def _on_lengths(before: float, lengths: float, norms: Sequence[NDArray[Any]], names: Sequence[str]) -> Tried:
-    """Whether vectors differ in length alone."""
+def _on_lengths(plain: Vectors, theirs: Vectors, before: float, name: str, other: str) -> tuple[float, Tried]:
+    """By how much vectors differ in length, and whether that is all."""
+    width = min(plain.shape[1], theirs.shape[1])
+    norms = [np.linalg.norm(part[:, :width], axis=1) for part in (plain, theirs)]
+    lengths = float(np.mean(np.abs(norms[0] - norms[1]) / np.maximum(norms[1], 1e-30)))
+    alike = Tried(name="length", told="vectors are equally long", before=before, after=before)
     if lengths <= _SAME_LENGTH:
-        return Tried(name="length", told="vectors are equally long", before=before, after=before)
+        return lengths, alike
     told = f"vectors differ in length by {100 * lengths:.1f} %"
     unit = [bool(np.allclose(part, 1, atol=1e-2)) for part in norms]
     if before > ROUNDING and unit[0] == unit[1]:  # other directions come with other lengths
-        return Tried(name="length", told=told, before=before, after=before)
-    which = "one side" if unit[0] == unit[1] else f"the {names[1 if unit[0] else 0]}"
-    return Tried(
-        name="length",
+        return lengths, replace(alike, told=told)
+    which = "one side" if unit[0] == unit[1] else other if unit[0] else name
+    return lengths, replace(
+        alike,
         told=f"{told}; {which} does not normalize",
         advice="normalize on both sides, or compare by cosine, for which lengths do not count",
-        before=before,
-        after=before,
         verdict="explains it" if before <= ROUNDING else "part of it",
     )
 
 
 def _on_dimensions(plain: Vectors, theirs: Vectors, before: float) -> Tried:
     """Whether dimensions are cut off, or in another order; the order is found on half of the texts."""
+    same = Tried(name="dimensions", told="in the same order", before=before, after=before)
     if plain.shape[1] != theirs.shape[1]:
         widths = sorted((plain.shape[1], theirs.shape[1]))
         told = f"{widths[0]} and {widths[1]} dimensions"
         advice = "cut both to the same number of dimensions, and normalize again"
         judged = _judged("dimensions", told, advice, 1.0, _angles(plain, theirs))
-        return (
-            judged if judged.verdict != "does not" else Tried(name="dimensions", told=told, before=before, after=before)
-        )
+        return judged if judged.verdict != "does not" else replace(same, told=told)
     if before <= ROUNDING:
-        return Tried(name="dimensions", told="in the same order", before=before, after=before)
+        return same
     half = np.arange(len(plain)) % 2 == 0
-    left, right = (part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-30) for part in (plain, theirs))
-    order = linear_sum_assignment(cdist(left[half].T, right[half].T))[1]
-    again = np.empty_like(plain)
-    again[:, order] = plain
+    order = linear_sum_assignment(cdist(_unit(plain)[half].T, _unit(theirs)[half].T))[1]
+    ordered = np.empty_like(plain)
+    ordered[:, order] = plain
     judged = _judged(
         "dimensions",
         "in another order",
         "put the dimensions of one side in the order of the other",
         float(_angles(plain[~half], theirs[~half]).mean()),
-        _angles(again[~half], theirs[~half]),
+        _angles(ordered[~half], theirs[~half]),
     )
     return judged if judged.verdict != "does not" else replace(judged, told="no other order comes nearer")

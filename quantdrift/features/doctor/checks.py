@@ -49,12 +49,12 @@ _LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 5
 
 def components() -> list[dict[str, Any]]:
     """Every package and quantizer that is known; `install` is the command that brings it where it is not."""
-    found = []
+    packages = []
     for name, (kind, extra, note) in _KNOWN.items():
         version = version_of(name) if extra else quantdrift.__version__
         install = None if version else f'pip install "quantdrift[{extra}]"'
-        found.append({"name": name, "kind": kind, "version": version, "install": install, "note": note})
-    return found
+        packages.append({"name": name, "kind": kind, "version": version, "install": install, "note": note})
+    return packages
 
 
 # --- diagnosis ------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def diagnose() -> dict[str, Any]:
 
     `problems` keep the main job from working, and `advice` is what else is worth knowing: a sentence each.
     """
-    found, hook, cache = components(), _hook_report(), _cache_report()
+    packages, hook, cache = components(), _hook_report(), _cache_report()
     fine = hook["active"] and not hook["errors"]
     return {
         "python": platform.python_version(),
@@ -74,12 +74,12 @@ def diagnose() -> dict[str, Any]:
         "quantdrift": quantdrift.__version__,
         "location": str(Path(quantdrift.__file__).parent),
         "hook": hook,
-        "components": found,
+        "components": packages,
         "cache": cache,
         "problems": [
-            f"{each['name']} is not installed ({each['note']}): {each['install']}"
-            for each in found
-            if each["name"] in NEEDED and each["install"]
+            f"{package['name']} is not installed ({package['note']}): {package['install']}"
+            for package in packages
+            if package["name"] in NEEDED and package["install"]
         ],
         "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache), *_broken()],
     }

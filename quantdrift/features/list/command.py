@@ -141,11 +141,11 @@ def _tasks() -> list[dict[str, Any]]:
 
 
 def _suites() -> list[dict[str, Any]]:
-    found = []
+    suites = []
     for name in suite_names():
         suite = load_suite(name)
         offline = None if suite.offline is None else len(cells_of(suite.study(offline=True)))
-        found.append(
+        suites.append(
             {
                 "suite": name,
                 "cells": len(cells_of(suite.study())),
@@ -154,4 +154,4 @@ def _suites() -> list[dict[str, Any]]:
                 "shows": ", ".join(suite.shows),
             }
         )
-    return found
+    return suites

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
+from quantdrift.statistics.estimates import as_json
 
 if TYPE_CHECKING:
     from quantdrift.data.retrieval import RetrievalDataset
@@ -52,7 +53,7 @@ class NoiseOptions:
 
 @prints("json", "markdown")
 def command(options: NoiseOptions) -> Output:
-    """Run a model at full precision in other ways, and see how many answers change without any quantization.
+    """Run a model at full precision in other configurations, and see how many answers change without quantization.
 
     Number type, batch size, padding side, attention and threads, one at a time: each is a run of MODEL@fp+dtype=bf16
     and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
@@ -69,13 +70,13 @@ def command(options: NoiseOptions) -> Output:
     from quantdrift.cli.measuring import RUNS, slug
     from quantdrift.cli.studying import measured
     from quantdrift.engine.refusals import check_pair
-    from quantdrift.features.noise.study import METRICS, of_results, ways
+    from quantdrift.features.noise.study import METRICS, of_results, schemes_of
     from quantdrift.metrics import parse_metric
     from quantdrift.study.folder import open_study
     from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
     from quantdrift.study.results import results_of
 
-    schemes = ways(every=options.every)
+    schemes = schemes_of(every=options.every)
     first = parse(f"{options.model}@{schemes[0]}")
     check_pair(first, dataset)
     out = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
@@ -95,7 +96,7 @@ def command(options: NoiseOptions) -> Output:
         found,
         options,
         against=against,
-        title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against other ways",
+        title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against others",
         path=out,
     )
 
@@ -115,24 +116,16 @@ def _held(path: Path, fingerprint: str) -> Run:
 def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | None) -> Output:
     from quantdrift.features.noise.rerun import server_noise
     from quantdrift.features.noise.study import METRICS
-    from quantdrift.metrics import MetricError, measure
-    from quantdrift.statistics.estimates import undefined
+    from quantdrift.metrics import parse_metric
+    from quantdrift.study.results import metrics_of
 
     progress: Progress = Silent() if options.quiet else Terminal()
-    found = []
-    for way, evidence in server_noise(options.model, dataset, k=options.k, progress=progress):
-        told: dict[str, Estimate] = {}
-        for name in METRICS:
-            try:
-                told |= measure(evidence, [name])
-            except MetricError as error:
-                told[name] = undefined(str(error))
-        found.append((way, told))
+    runs = server_noise(options.model, dataset, k=options.k, progress=progress)
     return _shown(
-        found,
+        [(label, metrics_of(evidence, list(map(parse_metric, METRICS)))) for label, evidence in runs],
         options,
         against=against,
-        title=f"{clean(options.model)} on {dataset.name}: one request at a time against other ways",
+        title=f"{clean(options.model)} on {dataset.name}: one request at a time, against others",
     )
 
 
@@ -141,14 +134,11 @@ def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: s
         data={
             "model": options.model,
             "path": None if path is None else str(path),
-            "ways": [
-                {"way": way, "metrics": {name: one.to_json() for name, one in metrics.items()}}
-                for way, metrics in found
-            ],
+            "ways": [{"way": label, "metrics": as_json(metrics)} for label, metrics in found],
         },
         title=title,
         grids=[_grid(found)],
-        lines=[*_words(found), *_held_against(against, found)],
+        lines=_words(found, against),
         next=[] if path is None else [f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"],
     )
 
@@ -160,52 +150,57 @@ def _grid(found: Found) -> Grid:
     with_ends = {"flip@1", "gold_lost@10", "change.ndcg@10"}
     names = list(found[0][1]) if found else []
 
-    def told(name: str, one: Estimate) -> str:
-        if name == "epsilon" and one.value is not None:
-            return f"{one.value:.1e}"  # of float32 it is far below what tables show
-        return (cell if name in with_ends else show)(parse_metric(name), one)
+    def told(name: str, estimate: Estimate) -> str:
+        if name == "epsilon" and estimate.value is not None:
+            return f"{estimate.value:.1e}"  # of float32 it is far below what tables show
+        return (cell if name in with_ends else show)(parse_metric(name), estimate)
 
-    rows = [[way, *(told(name, one) for name, one in metrics.items())] for way, metrics in found]
+    rows = [[label, *(told(name, estimate) for name, estimate in metrics.items())] for label, metrics in found]
     return Grid(head=["run with", *names], rows=rows, words={"run with"})
 
 
-def _words(found: Found) -> list[str]:
+def _words(found: Found, run: Run | None) -> list[str]:
+    """What the noise is, and a line on the flip rate of a run."""
     from quantdrift.features.noise.study import largest
 
-    flips = [(way, metrics["flip@1"]) for way, metrics in found if "padding" not in way]
-    most, told = largest(flips), []
+    flips = {label: metrics["flip@1"] for label, metrics in found}
+    noise = {label: flip for label, flip in flips.items() if "padding" not in label}
+    most = largest(noise)
     if most is None:
         return ["Nothing could be compared."]
-    shifted = largest([(way, metrics["flip@1"]) for way, metrics in found if "padding" in way])
-    if shifted is not None and (shifted[1].value or 0.0) > (most[1].value or 0.0):
-        told = [
-            f"Padding on the other side changes {percent(shifted[1].value)}: this model counts positions from the left "
-            "edge, padding included, so that is another model and no noise. Pad on the side that it was trained with."
-        ]
-    value = most[1].value or 0.0
+    lines = []
+    value = noise[most].value or 0.0
     if not value:
-        return ["No other way of running it changes an answer: a flip rate is not the runtime's.", *told]
-    quiet = [way for way, one in flips if one.value == 0]
-    return [
-        f"Up to {percent(value)} of the answers change by the runtime alone ({most[0]}): a flip rate that was measured "
-        "across such settings, and is no higher, says nothing about quantization.",
-        *([f"No answer changes with {', '.join(quiet)}."] if quiet else []),
-        *told,
-        "epsilon: the typical largest score error of an input; interchangeable: flips between answers that the "
-        "reference tells apart by no more than its own noise.",
-    ]
+        lines.append("No other configuration changes an answer: a flip rate is not the runtime's.")
+    else:
+        lines.append(
+            f"Up to {percent(value)} of the answers change by the runtime alone ({most}): a flip rate that was "
+            "measured across such settings, and is no higher, says nothing about quantization."
+        )
+        if quiet := [label for label, flip in noise.items() if flip.value == 0]:
+            lines.append(f"No answer changes with {', '.join(quiet)}.")
+    shifted = largest({label: flip for label, flip in flips.items() if label not in noise})
+    if shifted is not None and (flips[shifted].value or 0.0) > value:
+        lines.append(
+            f"Padding on the other side changes {percent(flips[shifted].value)}: this model counts positions from the "
+            "left edge, padding included, so that is another model and no noise. Pad on the side that it was trained "
+            "with."
+        )
+    if value:
+        lines.append(
+            "epsilon: the typical largest score error of an input; interchangeable: flips between answers that the "
+            "reference tells apart by no more than its own noise."
+        )
+    return [*lines, *([] if run is None else [_held_against(run, noise)])]
 
 
-def _held_against(run: Run | None, found: Found) -> list[str]:
+def _held_against(run: Run, noise: Mapping[str, Estimate]) -> str:
     """One line on a run's flip rate."""
-    if run is None:
-        return []
     from quantdrift.metrics import measure
 
     flip = measure(run.evidence(), ["flip@1"])["flip@1"].value
     if flip is None:
-        return [f"{run.record['spec']} has no flip rate to hold against it."]
-    noise = [each for each in found if "padding" not in each[0]]
-    above = [way for way, metrics in noise if (metrics["flip@1"].value or 0.0) >= flip]
-    told = f"{run.record['spec']} changes {percent(flip)}"
-    return [f"{told}: more than any of these." if not above else f"{told}: no more than {', '.join(above)} does."]
+        return f"{run.record['spec']} has no flip rate to hold against it."
+    above = [label for label, other in noise.items() if (other.value or 0.0) >= flip]
+    than = f"no more than {', '.join(above)} does" if above else "more than any of these"
+    return f"{run.record['spec']} changes {percent(flip)}: {than}."

@@ -1,11 +1,10 @@
-"""How much of a flip rate is the runtime's own: the model at full precision, run in other ways."""
+"""How much of a flip rate is the runtime's own: the model at full precision, in other configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
-from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate
@@ -16,21 +15,24 @@ _CONFIGURATIONS = {key: option.usual for key, option in STAGES["runtime"].option
 """Other than the usual: float32, batches of 32, texts filled up on the right, the attention that transformers takes."""
 
 
-def ways(*, every: bool = False) -> list[str]:
-    """Schemes that run a model at full precision in another way: one setting at a time, or every combination."""
+def schemes_of(*, every: bool = False) -> list[str]:
+    """Schemes of a model at full precision in other configurations: one setting at a time, or every combination."""
     if not every:
         return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _CONFIGURATIONS.items() for value in values]
     options = [["", *(f"+{name}={value}" for value in values)] for name, values in _CONFIGURATIONS.items()]
     return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
 
 
-def largest(found: Sequence[tuple[str, Estimate]]) -> tuple[str, Estimate] | None:
-    """The way that changes most answers."""
-    known = [each for each in found if each[1].value is not None]
-    return max(known, key=lambda each: each[1].value or 0.0, default=None)
+def largest(flips: Mapping[str, Estimate]) -> str | None:
+    """The configuration that changes most answers."""
+    known = {label: flip.value for label, flip in flips.items() if flip.value is not None}
+    return max(known, key=lambda label: known[label], default=None)
 
 
 def of_results(results: Sequence[Result]) -> list[tuple[str, dict[str, Estimate]]]:
-    """The way and the metrics of every cell that is done."""
-    found = [(one.scheme.removeprefix("fp+").replace("+", ", "), one.metrics) for one in results if one.run is not None]
-    return [(way, {str(parse_metric(name)): metrics[name] for name in METRICS}) for way, metrics in found]
+    """The configuration and the metrics of every cell that is done."""
+    return [
+        (result.scheme.removeprefix("fp+").replace("+", ", "), result.metrics)
+        for result in results
+        if result.run is not None
+    ]

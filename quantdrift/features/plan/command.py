@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
     from quantdrift.features.plan.power import Needed
     from quantdrift.gate.rules import Rule
-    from quantdrift.gate.target import Target
     from quantdrift.runs.folder import Run
 
 LEAST = 20
@@ -70,7 +69,8 @@ def command(options: PlanOptions) -> Output:
 
     For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
     """
-    from quantdrift.features.plan.power import needed_by
+    from quantdrift.features.plan.power import Question, needed_by
+    from quantdrift.gate.rules import default_rules
     from quantdrift.gate.target import target_of_run
     from quantdrift.runs.folder import read_run
 
@@ -86,25 +86,17 @@ def command(options: PlanOptions) -> Output:
         raise RunError(
             f"expected --against with a run on these data; that of {against.path} is on other data or a part of them"
         )
-    asked = _given(options)
+    rules = _given(options)  # what cannot be judged is refused before anything is measured
     run = _pilot(spec, dataset, options)
     target = target_of_run(run)
-    baseline = None
-    if against is not None:
-        found = target_of_run(against)
-        # a part of the same data, which is known by now
-        target = replace(target, identity=replace(target.identity, data_fingerprint=found.identity.data_fingerprint))
-        baseline = found
-    found_needs = needed_by(
-        asked or _default(target, options.margin),
-        target,
-        baseline,
-        there=_size(dataset),
-        margin=options.margin or MARGIN,
-        alpha=options.alpha,
-        power=options.power,
-    )
-    return _shown(run, found_needs, options, dataset, against)
+    baseline = None if against is None else target_of_run(against)
+    if baseline is not None:  # of which the pilot is a part
+        fingerprint = baseline.identity.data_fingerprint
+        target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
+    if not rules:
+        rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
+    question = Question(there=_size(dataset), margin=options.margin or MARGIN, alpha=options.alpha, power=options.power)
+    return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
 
 
 def _size(dataset: Dataset) -> int:
@@ -114,7 +106,7 @@ def _size(dataset: Dataset) -> int:
 
 
 def _given(options: PlanOptions) -> list[Rule]:
-    """The rules that were asked for by rule or metric; what cannot be judged is refused before anything is measured."""
+    """The rules that were asked for by rule or metric, each with a number."""
     from quantdrift.gate.rules import Rule, parse_rule
     from quantdrift.metrics import parse_metric
 
@@ -122,24 +114,10 @@ def _given(options: PlanOptions) -> list[Rule]:
     for rule in rules:
         if rule.on is not None:
             raise QuantDriftError(f"{rule}: a plan is for all inputs; leave out the slice [{rule.on}]")
-    rules = [_with_margin(rule, options.margin) for rule in rules]
-    number = MARGIN if options.margin is None else options.margin
-    rules += [
-        Rule(metric=parse_metric(name), test="no worse", number=number) for name in dict.fromkeys(options.metric or ())
-    ]
+    rules += [Rule(metric=parse_metric(name), test="no worse") for name in options.metric or ()]
+    margin = options.margin or MARGIN
+    rules = [replace(rule, number=margin if rule.number is None else rule.number) for rule in rules]
     return list(dict.fromkeys(rules))
-
-
-def _default(target: Target, margin: float | None) -> list[Rule]:
-    from quantdrift.gate.rules import default_rules
-
-    return [rule if margin is None else replace(rule, number=margin) for rule in default_rules(target)]
-
-
-def _with_margin(rule: Rule, margin: float | None) -> Rule:
-    if rule.compares and rule.number is None:
-        return replace(rule, number=MARGIN if margin is None else margin)
-    return rule
 
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
@@ -177,17 +155,17 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
 # --- what is said ---------------------------------------------------------------------------------
 
 
-def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
+def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
     there, pilot = _size(dataset), run.record["pilot"]
-    most = max((each.to_pass for each in found if each.to_pass is not None), default=None)
+    most = max((need.to_pass for need in needs if need.to_pass is not None), default=None)
     seconds = {n: _seconds(pilot, n, dataset) for n in (there, most) if n is not None}
-    lines = [*_sentences(found, options)]
-    if against is None and any(each.rule.compares for each in found):
+    lines = [*_sentences(needs, options)]
+    if against is None and any(need.rule.compares for need in needs):
         lines.append(
             "How much run and baseline differ is assumed: both change as many inputs as the pilot, each its own. "
             "Candidates that are alike need fewer inputs; --against RUN measures it."
         )
-    times = [f"{n:,} inputs about {duration(each)}" for n, each in seconds.items()]
+    times = [f"{n:,} inputs about {duration(time)}" for n, time in seconds.items()]
     lines.append(f"Time here, with the documents kept from the pilot: {', '.join(times)}.")
     return Output(
         data={
@@ -201,10 +179,10 @@ def _shown(run: Run, found: Sequence[Needed], options: PlanOptions, dataset: Dat
             "needed": most,
             "seconds": None if most is None else seconds[most],
             "seconds_of_data": seconds[there],
-            "rules": [each.to_json() for each in found],
+            "rules": [need.to_json() for need in needs],
         },
         title=f"{run.record['spec']} on {dataset.name}: a pilot of {pilot['n']:,} of {counted(there, 'input')}",
-        grids=[_grid(found)],
+        grids=[_grid(needs)],
         lines=lines,
     )
 
@@ -237,27 +215,27 @@ def _grid(found: Sequence[Needed]) -> Grid:
     return Grid(head=head, rows=rows, words={"inputs"}, stacked=True)
 
 
-def _sentences(found: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
-    for each in found:
-        if each.to_pass is None:
-            yield f"{each.rule}: nothing can be told from this pilot: {each.reason}."
+def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
+    for need in needs:
+        rule, to_pass = need.rule, need.to_pass
+        if to_pass is None:
+            yield f"{rule}: nothing can be told from this pilot: {need.reason}."
             continue
-        have = f"the data have {each.there:,}"
-        can = "" if each.smallest is None else f", which are enough for a margin of {_up(each.smallest)}"
-        if each.rule.compares:
-            some = "" if each.usable == 1 else f" (of which {100 * each.usable:.0f} % count)"
-            yield f"{each.rule}: takes about {each.to_pass:,} inputs{some}, and {have}{can}."
+        have = f"the data have {need.there:,}"
+        if need.smallest is not None:
+            have += f", which are enough for a margin of {_up(need.smallest)}"
+        if rule.compares:
+            counting = "" if need.usable == 1 else f" (of which {100 * need.usable:.0f} % count)"
+            yield f"{rule}: takes about {to_pass:,} inputs{counting}, and {have}."
         else:
+            side = f"a value {need.margin:g} from the limit falls on the right side of it"
+            yield f"{rule}: {side} with about {to_pass:,} inputs, and {have}."
+        step = 0.0 if need.difference is None else need.difference.value or 0.0
+        harm = step if rule.metric.direction == "lower" else -step
+        if harm >= need.margin:
             yield (
-                f"{each.rule}: a value {each.margin:g} from the limit falls on the right side of it with about "
-                f"{each.to_pass:,} inputs, and {have}{can}."
-            )
-        step = None if each.difference is None else each.difference.value
-        harm = 0.0 if step is None else step if each.rule.metric.direction == "lower" else -step
-        if harm >= each.margin:
-            yield (
-                f"{each.rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that is the truth, no "
-                f"number of inputs makes it pass, and about {each.to_fail:,} or fewer make it fail."
+                f"{rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that is the truth, no number "
+                f"of inputs makes it pass, and about {need.to_fail:,} or fewer make it fail."
             )
     yield (
         f"To pass: shown in {100 * options.power:.0f} % of cases where run and baseline are as good as each other; to "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from quantdrift.gate.judge import Matched, match, noisy_inputs
 from quantdrift.gate.rules import NOISE, Rule
 from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError
-from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
+from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, rate_estimate
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, shrunken_spread
 
 Values = NDArray[np.float64]
@@ -66,21 +66,28 @@ class Needed:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; the rule is its string."""
-        told = {**asdict(self), "rule": str(self.rule), "metric": str(self.rule.metric), "enough": self.enough}
-        told["pilot"] = self.pilot.to_json()
-        told["difference"] = None if self.difference is None else self.difference.to_json()
-        return told
+        return {**as_json(self), "rule": str(self.rule), "metric": str(self.rule.metric), "enough": self.enough}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of every rule.
+
+    Attributes:
+        there: how many inputs the data have.
+        margin: how far from a limit the true value is.
+        alpha: level of the tests.
+        power: probability to show what is true, of one rule.
+    """
+
+    there: int
+    margin: float
+    alpha: float
+    power: float
 
 
 def needed_by(
-    rules: Sequence[Rule],
-    pilot: Target,
-    baseline: Target | None = None,
-    *,
-    there: int,
-    margin: float,
-    alpha: float,
-    power: float,
+    rules: Sequence[Rule], pilot: Target, baseline: Target | None = None, *, question: Question
 ) -> list[Needed]:
     """What each rule needs, by the inputs of a pilot.
 
@@ -96,10 +103,7 @@ def needed_by(
         rules: what will be asked.
         pilot: a run on some inputs.
         baseline: a run that has these inputs too.
-        there: how many inputs the data have.
-        margin: how far from a limit the true value is.
-        alpha: level of the tests.
-        power: probability to show what is true.
+        question: inputs of the data, margin, level and power.
 
     Raises:
         RunError: pilot and baseline are not of the same, or share no inputs.
@@ -110,16 +114,14 @@ def needed_by(
     matched = match(now, before)
     if matched.differs:
         raise RunError(f"the pilot and the run to compare with are not of the same: {'; '.join(matched.differs)}")
-    n_tests = sum(rule.compares for rule in rules)
-    found = []
-    for rule in rules:
-        if rule.compares:
-            found.append(
-                _of_comparison(rule, pilot, matched, baseline, there=there, alpha=alpha, power=power, n_tests=n_tests)
-            )
-        else:
-            found.append(_of_limit(rule, pilot, margin=margin, there=there, power=power))
-    return found
+    # a level for the first of all tests, as Holm's adjustment asks for
+    first = question.alpha / max(1, sum(rule.compares for rule in rules))
+    return [
+        _of_comparison(rule, pilot, matched, question, first=first, independent=baseline is None)
+        if rule.compares
+        else _of_limit(rule, pilot, question)
+        for rule in rules
+    ]
 
 
 def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
@@ -136,67 +138,48 @@ def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
 
 
 def _of_comparison(
-    rule: Rule,
-    pilot: Target,
-    matched: Matched,
-    baseline: Target | None,
-    *,
-    there: int,
-    alpha: float,
-    power: float,
-    n_tests: int,
+    rule: Rule, pilot: Target, matched: Matched, question: Question, *, first: float, independent: bool
 ) -> Needed:
     assert rule.number is not None  # whoever asks gives a margin
-    after = matched.now.values[str(rule.metric)]
-    kept = ~np.isnan(after) & ~noisy_inputs(rule, matched)
-    if baseline is not None:
-        kept &= ~np.isnan(matched.before.values[str(rule.metric)])
+    after, before = (side.values[str(rule.metric)] for side in (matched.now, matched.before))
+    defined = ~np.isnan(after)
+    kept = defined & ~np.isnan(before) & ~noisy_inputs(rule, matched)
     n, usable = int(kept.sum()), float(kept.mean())
     known = Needed(
         rule=rule,
         margin=rule.number,
-        pilot=rule.metric.estimate(after[~np.isnan(after)]) if (~np.isnan(after)).any() else Estimate(value=None),
+        pilot=rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None),
         n_pilot=n,
         usable=usable,
-        there=there,
+        there=question.there,
     )
     if not n:
         return replace(known, reason=rule.metric.family.undefined_when)
-    difference = None
-    if baseline is not None:
-        step = (after - matched.before.values[str(rule.metric)])[kept]
-        difference, independent = mean_estimate(step), False
-    else:
-        step, independent = _changes(rule, pilot, after)[kept], True
-    spreads = _spreads(step, span=rule.span, independent=independent, rate=rule.kind == "rate")
+    step = (_changes(rule, pilot, after) if independent else after - before)[kept]
+    known = replace(known, difference=None if independent else mean_estimate(step))
+    rate, span = rule.kind == "rate", rule.span
+    spreads = _spreads(step, span=span, independent=independent, rate=rate)
     if spreads is None:
-        return replace(
-            known, difference=difference, reason="no input of the pilot differs, and nothing bounds by how much"
-        )
+        return replace(known, reason="no input of the pilot differs, and nothing bounds by how much")
 
     def whole(n: int) -> int:
         return math.ceil(n / usable)
 
     def to_pass(spread: Spread, margin: float) -> int:
-        if rule.kind == "rate":
-            return whole(inputs_for_rate(spread.share, margin=margin, alpha=alpha, power=power))
-        return whole(inputs_for_mean(spread, margin=margin, span=rule.span, alpha=alpha, power=power))
+        at = {"margin": margin, "alpha": question.alpha, "power": question.power}
+        return whole(inputs_for_rate(spread.share, **at) if rate else inputs_for_mean(spread, span=span, **at))
 
     typical = spreads[0]
-    ends = [to_pass(each, rule.number) for each in spreads]
+    ends = [to_pass(spread, rule.number) for spread in spreads]
+    to_fail = inputs_to_show_worse(typical, difference=rule.number, alpha=first, power=question.power, rate=rate)
     return replace(
         known,
         differs=typical.share,
-        difference=difference,
         to_pass=ends[0],
         to_pass_low=min(ends),
         to_pass_high=max(ends),
-        to_fail=whole(
-            inputs_to_show_worse(
-                typical, difference=rule.number, alpha=alpha / n_tests, power=power, rate=rule.kind == "rate"
-            )
-        ),
-        smallest=smallest_margin(lambda margin: to_pass(typical, margin), there, span=rule.span),
+        to_fail=whole(to_fail),
+        smallest=smallest_margin(lambda margin: to_pass(typical, margin), question.there, span=span),
     )
 
 
@@ -230,19 +213,22 @@ def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tup
             share = 2 * spread.share * (1 - spread.share)
         return Spread(share=share, mean_square=share if rate else 2 * spread.mean_square)
 
-    found = [doubled(each) if independent else each for each in (typical, *ends)]
+    spreads = [doubled(spread) if independent else spread for spread in (typical, *ends)]
     # of the ends the typical one may lie outside, where few inputs differ
-    least = Spread(share=min(e.share for e in found), mean_square=min(e.mean_square for e in found))
-    most = Spread(share=max(e.share for e in found), mean_square=max(e.mean_square for e in found))
-    return found[0], least, most
+    every, squared = [spread.share for spread in spreads], [spread.mean_square for spread in spreads]
+    least = Spread(share=min(every), mean_square=min(squared))
+    most = Spread(share=max(every), mean_square=max(squared))
+    return spreads[0], least, most
 
 
 # --- a limit --------------------------------------------------------------------------------------
 
 
-def _of_limit(rule: Rule, pilot: Target, *, margin: float, there: int, power: float) -> Needed:
+def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
     assert rule.number is not None  # a limit has a number
-    known = Needed(rule=rule, margin=margin, pilot=Estimate(value=None), n_pilot=0, usable=0.0, there=there)
+    known = Needed(
+        rule=rule, margin=question.margin, pilot=Estimate(value=None), n_pilot=0, usable=0.0, there=question.there
+    )
     try:
         values = pilot.values(rule.metric)
     except MetricError as error:
@@ -255,7 +241,7 @@ def _of_limit(rule: Rule, pilot: Target, *, margin: float, there: int, power: fl
     sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.span
 
     def inputs(margin: float) -> int:
-        return math.ceil(inputs_for_limit(limit, sd, margin=margin, power=power, rate=rate) / usable)
+        return math.ceil(inputs_for_limit(limit, sd, margin=margin, power=question.power, rate=rate) / usable)
 
     estimates: Callable[[Values], Estimate] = rule.metric.estimate
     return replace(
@@ -263,6 +249,6 @@ def _of_limit(rule: Rule, pilot: Target, *, margin: float, there: int, power: fl
         pilot=estimates(kept),
         n_pilot=len(kept),
         usable=usable,
-        to_pass=inputs(margin),
-        smallest=smallest_margin(inputs, there, span=rule.span),
+        to_pass=inputs(question.margin),
+        smallest=smallest_margin(inputs, question.there, span=rule.span),
     )

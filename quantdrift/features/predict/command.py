@@ -61,19 +61,19 @@ def command(options: PredictOptions) -> Output:
     from quantdrift.engine.sensitivity.jobs import predict_model
 
     with options.stoppable("nothing was printed yet"):
-        found = predict_model(Spec(model=options.model, scheme=scheme), dataset, **options.how)
-    on_front = [point.budget for point in found.points if point.on_front]
+        predicted = predict_model(Spec(model=options.model, scheme=scheme), dataset, **options.how)
+    on_front = [point.budget for point in predicted.points if point.on_front]
     spec = f"{options.model}@{replace(scheme, weight_bits=min(on_front, key=lambda bits: abs(bits - 3.5)))}"
-    n, by = len(found.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
+    n, by = len(predicted.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
     return Output(
         data={
             "model": options.model,
             "data": dataset.name,
             "group_size": group_size,
-            "input_ids": list(found.input_ids),
-            "contenders": found.n_contenders,
-            "median_gap": found.median_gap,
+            "input_ids": list(predicted.input_ids),
+            "contenders": predicted.n_contenders,
+            "median_gap": predicted.median_gap,
             "curve": [
                 {
                     "budget": point.budget,
@@ -84,15 +84,15 @@ def command(options: PredictOptions) -> Output:
                     "random_signs": point.chance.to_json(),
                     "median_shift": point.shift.to_json(),
                 }
-                for point in found.points
+                for point in predicted.points
             ],
         },
         title=f"{options.model} rounded to nearest {by}: predicted on {n} queries of {dataset.name}, "
-        f"{found.n_contenders} documents behind each first one; nothing was quantized",
-        grids=[_curve(found)],
+        f"{predicted.n_contenders} documents behind each first one; nothing was quantized",
+        grids=[_curve(predicted)],
         lines=[
-            f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits of codes "
-            f"alone{scales}",
+            f"median gap to the runner-up {predicted.median_gap:.4f}; {predicted.n_layers} linear layers, bits of "
+            f"codes alone{scales}",
             *_NOTES,
         ],
         next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {data_words(options.data, options.task)}"],

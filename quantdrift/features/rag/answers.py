@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.records import Record
 from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
-from quantdrift.statistics.paired import mcnemar_exact, paired_mean_difference, paired_rate_difference
+from quantdrift.statistics.paired import McNemar, mcnemar_exact, paired_mean_difference, paired_rate_difference
 from quantdrift.statistics.verdicts import holm
 
 RECORD = "rag.json"
@@ -64,7 +64,7 @@ def _f1(said: Sequence[str], gold: Sequence[str]) -> float:
 
 def holds_answer(passages: Sequence[str], golds: Sequence[str]) -> bool:
     """Whether a passage has one of the gold answers in it, as whole words, both normalized."""
-    wanted = [f" {found} " for gold in golds if (found := normalized(gold))]
+    wanted = [f" {words} " for gold in golds if (words := normalized(gold))]
     return any(gold in f" {normalized(passage)} " for passage in passages for gold in wanted)
 
 
@@ -77,14 +77,14 @@ class Condition(BaseModel, frozen=True, strict=True, extra="forbid"):
     Attributes:
         name: "no passages", "full precision", or the scheme.
         spec: of the run whose candidate found the passages; None of the others.
-        answers: one a question.
+        answers: one a question; none while nobody is asked yet.
         passages: ids of what was read, best first; None without passages, or where ids are not known.
         gold_in_context: whether a gold passage was among them; None without passages.
     """
 
     name: str
     spec: str | None = None
-    answers: list[str]
+    answers: list[str] = Field(default_factory=list)
     passages: list[list[str]] | None = None
     gold_in_context: list[bool] | None = None
 
@@ -125,16 +125,21 @@ class RagRecord(Record):
     candidates: list[Condition]
     notes: list[str] = Field(default_factory=list)
 
+    @property
+    def conditions(self) -> list[Condition]:
+        """All conditions, in the order of the table."""
+        return [*([] if self.control is None else [self.control]), self.reference, *self.candidates]
+
     @model_validator(mode="after")
     def _whole(self) -> RagRecord:
         n = len(self.ids)
-        parts: list[Sequence[object]] = [self.ids, self.questions, self.golds]
-        for each in (self.control, self.reference, *self.candidates):
-            if each is not None:
-                parts += [part for part in (each.answers, each.passages, each.gold_in_context) if part is not None]
-        if not n or any(len(part) != n for part in parts):
-            raise ValueError(f"expected {n:,} of everything, one a question; got {sorted({*map(len, parts)})}")
-        names = [each.name for each in (self.control, self.reference, *self.candidates) if each is not None]
+        parts: list[Sequence[object] | None] = [self.ids, self.questions, self.golds]
+        for condition in self.conditions:
+            parts += [condition.answers, condition.passages, condition.gold_in_context]
+        lengths = {len(part) for part in parts if part is not None}
+        if lengths != {n} or not n:
+            raise ValueError(f"expected {n:,} of everything, one a question; got {sorted(lengths)}")
+        names = [condition.name for condition in self.conditions]
         if len(set(names)) < len(names):
             raise ValueError(f"expected conditions of different names; got {names}")
         if not self.candidates or not all(self.golds):
@@ -144,27 +149,25 @@ class RagRecord(Record):
 
 # --- what changed ---------------------------------------------------------------------------------
 
+_TURNS = {(1, 0): "right to wrong", (0, 1): "wrong to right", (0, 0): "still wrong", (1, 1): "still right"}
+"""Whether an answer was right before and after, to what that is called; in the order in which changes are shown."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A question that is answered otherwise with the candidate's passages."""
+    """A question that is answered otherwise with the candidate's passages; `kind` says what it turned from and to."""
 
     id: str
     question: str
     golds: Sequence[str]
     before: str
     after: str
-    kind: Literal["right to wrong", "wrong to right", "still wrong", "still right"]
+    kind: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
-    """One condition, scored question by question.
-
-    Attributes:
-        condition: what was said.
-        golds: gold answers of each question.
-    """
+    """One condition, scored question by question, with the gold answers of each question."""
 
     condition: Condition
     golds: Sequence[Sequence[str]]
@@ -172,24 +175,28 @@ class Scored:
     @cached_property
     def right(self) -> Outcomes:
         """Exact match, float64 of 0 and 1 [n_questions]."""
-        return np.array([exact_match(*one) for one in zip(self.condition.answers, self.golds, strict=True)], float)
+        return self._scored(exact_match)
 
     @cached_property
     def f1(self) -> Outcomes:
         """Token F1, float64 [n_questions]."""
-        return np.array([token_f1(*one) for one in zip(self.condition.answers, self.golds, strict=True)], float)
+        return self._scored(token_f1)
 
     @cached_property
     def gold(self) -> Outcomes | None:
         """Whether gold was in the context, float64 [n_questions]; None without passages."""
-        found = self.condition.gold_in_context
-        return None if found is None else np.array(found, float)
+        held = self.condition.gold_in_context
+        return None if held is None else np.array(held, float)
 
     @property
     def estimates(self) -> dict[str, Estimate]:
         """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
-        found = {"exact_match": rate_estimate(self.right), "token_f1": mean_estimate(self.f1)}
-        return found if self.gold is None else found | {"gold_in_context": rate_estimate(self.gold)}
+        estimates = {"exact_match": rate_estimate(self.right), "token_f1": mean_estimate(self.f1)}
+        return estimates if self.gold is None else estimates | {"gold_in_context": rate_estimate(self.gold)}
+
+    def _scored(self, score: Callable[[str, Sequence[str]], float]) -> Outcomes:
+        pairs = zip(self.condition.answers, self.golds, strict=True)
+        return np.array([score(answer, golds) for answer, golds in pairs], float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -236,57 +243,53 @@ class Rag:
     @cached_property
     def scored(self) -> dict[str, Scored]:
         """Every condition by its name, in the order of the table."""
-        every = (self.record.control, self.record.reference, *self.record.candidates)
-        return {one.name: Scored(condition=one, golds=self.record.golds) for one in every if one is not None}
+        return {part.name: Scored(condition=part, golds=self.record.golds) for part in self.record.conditions}
 
     @cached_property
     def effects(self) -> dict[str, Effect]:
         """What each candidate changes, by its name."""
-        before = self.scored[self.record.reference.name]
-        tests = {
-            each.name: mcnemar_exact(before.right, self.scored[each.name].right) for each in self.record.candidates
-        }
-        adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-        found = {}
-        for name, test in tests.items():
-            after = self.scored[name]
-            said = list(zip(before.condition.answers, after.condition.answers, strict=True))
-            differs = np.array([normalized(one) != normalized(other) for one, other in said])
-            differences = {
-                "exact_match": paired_rate_difference(before.right, after.right),
-                "token_f1": paired_mean_difference(before.f1, after.f1),
-            }
-            if before.gold is not None and after.gold is not None:
-                differences["gold_in_context"] = paired_rate_difference(before.gold, after.gold)
-            read = before.condition.passages, after.condition.passages
-            found[name] = Effect(
-                name=name,
-                other_passages=None
-                if read[0] is None or read[1] is None
-                else sum(one != other for one, other in zip(read[0], read[1], strict=True)),
-                changed=rate_estimate(differs.astype(float)),
-                changed_to_the_letter=sum(one != other for one, other in said),
-                right_to_wrong=test.only_a,
-                wrong_to_right=test.only_b,
-                p_value=test.p_value,
-                p_holm=adjusted[name] or 0.0,
-                differences=differences,
-                changes=self._changes(before, after, np.flatnonzero(differs)),
-            )
-        return found
+        before = self.scored[self.record.reference.name].right
+        names = [candidate.name for candidate in self.record.candidates]
+        tests = [mcnemar_exact(before, self.scored[name].right) for name in names]
+        adjusted = holm([test.p_value for test in tests])
+        parts = zip(names, tests, adjusted, strict=True)
+        return {name: self._effect(name, test, p_holm or 0.0) for name, test, p_holm in parts}
 
-    def _changes(self, before: Scored, after: Scored, rows: NDArray[np.int64]) -> list[Changed]:
-        record, kinds = self.record, ("still wrong", "wrong to right", "right to wrong", "still right")
-        found = [
+    def _effect(self, name: str, test: McNemar, p_holm: float) -> Effect:
+        before, after = self.scored[self.record.reference.name], self.scored[name]
+        said = list(zip(before.condition.answers, after.condition.answers, strict=True))
+        differs = np.array([normalized(first) != normalized(second) for first, second in said])
+        differences = {
+            "exact_match": paired_rate_difference(before.right, after.right),
+            "token_f1": paired_mean_difference(before.f1, after.f1),
+        }
+        if before.gold is not None and after.gold is not None:
+            differences["gold_in_context"] = paired_rate_difference(before.gold, after.gold)
+        other_passages = None
+        if before.condition.passages is not None and after.condition.passages is not None:
+            read = zip(before.condition.passages, after.condition.passages, strict=True)
+            other_passages = sum(first != second for first, second in read)
+        changes = [
             Changed(
-                id=record.ids[row],
-                question=record.questions[row],
-                golds=record.golds[row],
-                before=before.condition.answers[row],
-                after=after.condition.answers[row],
-                kind=kinds[int(2 * before.right[row] + after.right[row])],  # type: ignore[arg-type]
+                id=self.record.ids[row],
+                question=self.record.questions[row],
+                golds=self.record.golds[row],
+                before=said[row][0],
+                after=said[row][1],
+                kind=_TURNS[before.right[row], after.right[row]],
             )
-            for row in rows.tolist()
+            for row in np.flatnonzero(differs).tolist()
         ]
-        order = ("right to wrong", "wrong to right", "still wrong", "still right")
-        return sorted(found, key=lambda one: order.index(one.kind))
+        order = list(_TURNS.values())
+        return Effect(
+            name=name,
+            other_passages=other_passages,
+            changed=rate_estimate(differs.astype(float)),
+            changed_to_the_letter=sum(first != second for first, second in said),
+            right_to_wrong=test.only_a,
+            wrong_to_right=test.only_b,
+            p_value=test.p_value,
+            p_holm=p_holm,
+            differences=differences,
+            changes=sorted(changes, key=lambda change: order.index(change.kind)),
+        )

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from quantdrift.base.errors import DataError, QuantDriftError, RunError
 from quantdrift.base.progress import Progress
-from quantdrift.base.records import MAX_JSON, bytes_digest, parse_json, problem_of, read_json, refusals
+from quantdrift.base.records import LONGEST, bytes_digest, parse_json, problem_of, read_json, refusals
 from quantdrift.base.text import some
-from quantdrift.data.retrieval import excerpt, plain_or_zipped, read_lines
+from quantdrift.data.retrieval import plain_or_zipped, read_lines
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.rag.answers import Condition, RagRecord, holds_answer
 from quantdrift.finished.texts import read_texts
@@ -33,32 +32,25 @@ _LONGEST = 2_000
 """Characters of an answer that are kept."""
 
 
-def _writable(text: str) -> str:
-    if text != text.encode("utf-8", "replace").decode():
-        raise ValueError("half of a surrogate pair, which UTF-8 cannot write")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_writable)]
-"""Of a file from anywhere; we can write it again."""
+Text = Annotated[str, Field(max_length=LONGEST)]
+"""Of a file from anywhere; by the limit pydantic refuses halves of surrogate pairs, which UTF-8 cannot write."""
 
 
 # --- gold answers ---------------------------------------------------------------------------------
 
 
-class _Gold(BaseModel, extra="ignore", strict=True, populate_by_name=True):
-    """A question's gold answers, by the names that files have for them."""
+class _Gold(BaseModel, extra="ignore", strict=True):
+    """A question's gold answers: a line of a file; NQ-open calls them `answer`."""
 
-    id: str | int | None = None
+    id: str | int | None = Field(None, alias="_id")
     question: Text | None = None
-    answers: list[Text] = Field(min_length=1)
+    answers: list[Text] = Field(min_length=1, validation_alias=AliasChoices("answers", "answer"))
 
 
 _EXPECTED = (
-    '{"_id": "q1", "answers": ["..."]} a line (id, question, answer and golden_answers are understood too), or a file '
-    "in SQuAD's layout"
+    '{"_id": "q1", "answers": ["..."]} or {"question": "...", "answers": ["..."]} a line, or a .json file in SQuAD\'s '
+    "layout"
 )
-_NAMES = {"_id": "id", "query_id": "id", "query": "question", "answer": "answers", "golden_answers": "answers"}
 
 
 def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -74,66 +66,43 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
     Raises:
         DataError: the file cannot be read, or has answers for none of the questions.
     """
+    if not file.is_file():
+        raise DataError(f"{file} is no file; expected {_EXPECTED}")
     asked = {_asked(text): name for name, text in questions.items()}
-    found: dict[str, tuple[str, ...]] = {}
+    answers: dict[str, tuple[str, ...]] = {}
     n_lines = 0
-    for where, line in _gold_lines(file):
-        said = {_NAMES.get(key, key): value for key, value in line.items()}
-        if isinstance(said.get("answers"), str):
-            said["answers"] = [said["answers"]]
+    part, lines = ("question", _squad_lines(file)) if file.suffix == ".json" else ("line", read_lines(file))
+    for number, line in lines:
         try:
-            gold = _Gold.model_validate(said)
-        except ValidationError as error:
-            raise DataError(f"{where}: {problem_of(error)}; expected {_EXPECTED}") from error
+            gold = _Gold.model_validate(parse_json(line) if isinstance(line, str) else line)
+        except ValueError as error:  # pydantic's is one
+            why = problem_of(error) if isinstance(error, ValidationError) else error
+            raise DataError(f"{file}, {part} {number}: {why}; expected {_EXPECTED}") from error
         n_lines += 1
         name = str(gold.id)
         if gold.question is not None and _asked(gold.question) != _asked(questions.get(name, "")):
             name = asked.get(_asked(gold.question), "")
         if name in questions:
-            found[name] = tuple(dict.fromkeys((*found.get(name, ()), *gold.answers)))
-    if not found:
+            answers[name] = tuple(dict.fromkeys((*answers.get(name, ()), *gold.answers)))
+    if not answers:
         raise DataError(
             f"{file} has answers to {n_lines:,} questions, and none of the run's is among them; the run asks "
             f"{some(questions)}. Expected {_EXPECTED}"
         )
-    return found
+    return answers
 
 
-def _gold_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if file.suffix == ".json":
-        try:
-            whole = read_json(file)
-            if isinstance(whole, dict):  # SQuAD: data, paragraphs, qas, answers
-                paragraphs = [part for article in whole["data"] for part in article["paragraphs"]]
-                asked = [one for part in paragraphs for one in part["qas"]]
-                whole = [{**one, "answers": [each["text"] for each in one["answers"]]} for one in asked]
-            lines = [(f"{file}, question {number}", one) for number, one in enumerate(whole, start=1)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise DataError(f"{file} cannot be read: {why}; expected {_EXPECTED}") from error
-    else:
-        lines = [(where, _json(line, where)) for where, line in _lines(file)]
-    for where, one in lines:
-        if not isinstance(one, dict):
-            raise DataError(f"{where}: expected {_EXPECTED}; got {excerpt(one)}")
-        yield where, one
-
-
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
+def _squad_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The questions of a file in SQuAD's layout, numbered, as lines have them."""
     try:
-        if not file.is_file() or file.stat().st_size > MAX_JSON:
-            raise DataError(f"{file} is no file, or larger than {MAX_JSON:,} bytes")
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
-    for number, line in read_lines(file):
-        yield f"{file}, line {number}", line
-
-
-def _json(line: str, where: str) -> Any:
-    try:
-        return parse_json(line)
-    except ValueError as error:
-        raise DataError(f"{where}: expected JSON; {error}") from error
+        paragraphs = [paragraph for article in read_json(file)["data"] for paragraph in article["paragraphs"]]
+        questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
+        for number, question in enumerate(questions, start=1):
+            texts = [answer["text"] for answer in question["answers"]]
+            yield number, {"_id": question["id"], "question": question["question"], "answers": texts}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise DataError(f"{file} is not in SQuAD's layout: {why}; expected {_EXPECTED}") from error
 
 
 def _asked(question: str) -> str:
@@ -167,15 +136,11 @@ class Generator(Protocol):
         name: as results show it.
         kind: a generator, or an extractive reader.
         identity: all that decides its answers.
-        alone: whether it can answer without passages.
-        trained_on: ids of questions that it may not be asked.
     """
 
     name: str
     kind: Any
     identity: str
-    alone: bool
-    trained_on: frozenset[str]
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
         """Every prompt with its answer, a batch at a time, in any order."""
@@ -191,78 +156,52 @@ class Questions:
     """Questions with gold answers, and what either arm of every run found for them.
 
     Attributes:
-        data: the name of the data.
-        n_passages: read for each question, at most.
-        asked: question id to text.
-        golds: question id to its gold answers.
-        relevant: question id to the ids of its relevant passages; empty without labels.
+        about: the fields of their record that say neither who answers nor what.
         texts: passage id to text.
-        found: name of a condition to question id to passages, best first; the reference comes first.
-        specs: name of a condition to the spec of its run.
-        notes: what to know; one sentence each, without a full stop.
+        conditions: those of their record, without answers yet; the reference's first.
     """
 
-    data: str
-    n_passages: int
-    asked: Mapping[str, str]
-    golds: Mapping[str, Sequence[str]]
-    relevant: Mapping[str, frozenset[str]]
+    about: Mapping[str, Any]
     texts: Mapping[str, str]
-    found: Mapping[str, Mapping[str, Sequence[str]]]
-    specs: Mapping[str, str]
-    notes: Sequence[str] = ()
+    conditions: Sequence[Condition]
 
-    def part(self, *, limit: int | None = None, left_out: Collection[str] = ()) -> Questions:
-        """The first questions, without those that may not be asked; raises DataError where none is left."""
-        asked = {one: text for one, text in self.asked.items() if one not in left_out}
-        if not asked:
-            raise DataError(
-                f"the reader was trained on all {len(self.asked):,} questions; train one with a smaller --share"
-            )
-        hidden = len(self.asked) - len(asked)
-        told = f"{hidden:,} of {len(self.asked):,} questions are not asked, as the reader was trained on them"
-        return replace(self, asked=dict(islice(asked.items(), limit)), notes=[*self.notes, *([told] if hidden else [])])
+    def answered_by(
+        self, generator: Generator, kept: Path | None, progress: Progress, *, control: bool = True
+    ) -> RagRecord:
+        """The record of what a generator says, each prompt asked once; raises as `answer`.
 
-    def prompt(self, name: str, question: str) -> Prompt:
-        """What is asked in a condition."""
-        found = self.found[name][question] if name in self.found else ()
-        return Prompt(self.asked[question], tuple(self.texts[each] for each in found))
-
-    def answered_by(self, generator: Generator, kept: Path | None, progress: Progress) -> RagRecord:
-        """The record of what a generator says, each prompt asked once; raises as `answer`."""
-        names = [*([CONTROL] if generator.alone else []), *self.found]
-        prompts = {name: [self.prompt(name, one) for one in self.asked] for name in names}
-        every = list(dict.fromkeys(prompt for part in prompts.values() for prompt in part))
+        Without `control` nothing is asked without passages.
+        """
+        conditions = [*([Condition(name=CONTROL)] if control else []), *self.conditions]
+        prompts = [self._prompts(condition) for condition in conditions]
+        every = list(dict.fromkeys(prompt for part in prompts for prompt in part))
         said = answer(every, generator, kept, progress)
-        conditions = {name: self._condition(name, [said[each] for each in prompts[name]]) for name in names}
+        answered = [
+            condition.model_copy(update={"answers": [said[prompt] for prompt in part]})
+            for condition, part in zip(conditions, prompts, strict=True)
+        ]
+        notes = [*self.about["notes"], *generator.notes(every)]
         return RagRecord(
+            **{**self.about, "notes": notes},
             generator=generator.name,
             kind=generator.kind,
-            data=self.data,
-            n_passages=self.n_passages,
-            gold_by="labels" if self.relevant else "answer text",
-            ids=list(self.asked),
-            questions=list(self.asked.values()),
-            golds=[list(self.golds[one]) for one in self.asked],
-            control=conditions.get(CONTROL),
-            reference=conditions[REFERENCE],
-            candidates=[conditions[name] for name in names if name not in {CONTROL, REFERENCE}],
-            notes=[*self.notes, *generator.notes(every)],
+            control=answered.pop(0) if control else None,
+            reference=answered[0],
+            candidates=answered[1:],
         )
 
-    def _condition(self, name: str, answers: list[str]) -> Condition:
-        if name == CONTROL:
-            return Condition(name=name, answers=answers)
-        found = [list(self.found[name][one]) for one in self.asked]
-        rows = list(zip(self.asked, found, strict=True))
-        if self.relevant:
-            gold = [not self.relevant[one].isdisjoint(ids) for one, ids in rows]
-        else:
-            gold = [holds_answer([self.texts[each] for each in ids], self.golds[one]) for one, ids in rows]
-        return Condition(name=name, spec=self.specs.get(name), answers=answers, passages=found, gold_in_context=gold)
+    def _prompts(self, condition: Condition) -> list[Prompt]:
+        questions: Sequence[str] = self.about["questions"]
+        passages = condition.passages or [[]] * len(questions)
+        return [
+            Prompt(question, tuple(self.texts[name] for name in names))
+            for question, names in zip(questions, passages, strict=True)
+        ]
 
 
-def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int) -> Questions:
+def read_questions(
+    runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int, limit: int | None = None
+) -> Questions:
     """The questions that all runs searched for and that have gold answers.
 
     Args:
@@ -270,47 +209,63 @@ def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | No
         answers: file of gold answers; by default answers.jsonl beside the data.
         data: the folder of the data, where it is not where the runs found it.
         n_passages: to read for each question.
+        limit: of how many questions, the first ones.
 
     Raises:
         QuantDriftError: runs are no searches, or of different data or references; or the data were changed.
     """
-    every = [(run, _evidence_of(run, n_passages)) for run in runs]
+    searches = [(run, _evidence_of(run, n_passages)) for run in runs]
     first = runs[0]
-    for run in runs[1:]:
-        said = [one.record["data"].get("fingerprint") for one in (first, run)]
-        if said[0] != said[1]:
-            raise RunError(f"expected runs on the same data; {first.path} has {said[0]} and {run.path} {said[1]}")
-    texts, path = read_texts(first, data=data), data or first.record["data"].get("path")
+    said = first.record["data"]
+    for run in runs:
+        if (other := run.record["data"].get("fingerprint")) != said.get("fingerprint"):
+            raise RunError(
+                f"expected runs on the same data; {first.path} has {said.get('fingerprint')} and {run.path} {other}"
+            )
+    texts, path = read_texts(first, data=data), data or said.get("path")
     if not texts.items:
         raise DataError(
-            f"the data of {first.path} are gone or changed ({path or first.record['data']['name']}); name a folder "
-            "that has them with --data"
+            f"the data of {first.path} are gone or changed ({path or said['name']}); name a folder that has them with "
+            "--data"
         )
     file = answers or (plain_or_zipped(Path(path), ANSWERS) if path else None)
     if file is None:
         raise DataError(f"{path or 'the task'} has no {ANSWERS}; name a file with --answers: {_EXPECTED}")
     golds = read_answers(file, texts.inputs)
-    shared = set.intersection(*(set(map(str, evidence.input_ids)) for _, evidence in every))
-    ids = [one for one in texts.inputs if one in shared]
-    wanted = [one for one in ids if one in golds]
-    if not wanted:
-        raise DataError(f"none of the {len(ids):,} questions that all runs searched for has an answer in {file}")
-    found, specs = _found(every, wanted, n_passages)
-    passages = dict.fromkeys(each for part in found.values() for names in part.values() for each in names)
-    if unknown := passages.keys() - texts.items.keys():
+    searched = set.intersection(*(set(map(str, evidence.input_ids)) for _, evidence in searches))
+    shared = [question for question in texts.inputs if question in searched]
+    ids = [question for question in shared if question in golds]
+    if not ids:
+        raise DataError(f"none of the {len(shared):,} questions that all runs searched for has an answer in {file}")
+    lacking = {"are not in all runs": len(texts.inputs) - len(shared), "have no gold answer": len(shared) - len(ids)}
+    ids = ids[:limit]
+    conditions = _found(searches, ids, n_passages)
+    found = {name for condition in conditions for names in condition.passages or () for name in names}
+    if unknown := found - texts.items.keys():
         raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
-    lacking = {"are not in all runs": len(texts.inputs) - len(ids), "have no gold answer": len(ids) - len(wanted)}
-    return Questions(
-        data=str(first.record["data"]["name"]),
-        n_passages=n_passages,
-        asked={one: texts.inputs[one] for one in wanted},
-        golds={one: golds[one] for one in wanted},
-        relevant=_relevant(every[0][1], wanted),
-        texts={each: texts.items[each] for each in passages},
-        found=found,
-        specs=specs,
-        notes=[f"{n:,} of {len(texts.inputs):,} questions {why} and are not asked" for why, n in lacking.items() if n],
-    )
+    relevant = _relevant(searches[0][1], ids)
+
+    def has_gold(question: str, names: Sequence[str]) -> bool:
+        if relevant:
+            return not relevant[question].isdisjoint(names)
+        return holds_answer([texts.items[name] for name in names], golds[question])
+
+    about = {
+        "data": str(said["name"]),
+        "n_passages": n_passages,
+        "gold_by": "labels" if relevant else "answer text",
+        "ids": ids,
+        "questions": [texts.inputs[question] for question in ids],
+        "golds": [list(golds[question]) for question in ids],
+        "notes": [
+            f"{n:,} of {len(texts.inputs):,} questions {why} and are not asked" for why, n in lacking.items() if n
+        ],
+    }
+    conditions = [
+        condition.model_copy(update={"gold_in_context": [*map(has_gold, ids, condition.passages or ())]})
+        for condition in conditions
+    ]
+    return Questions(about=about, texts=texts.items, conditions=conditions)
 
 
 def _evidence_of(run: Run, n_passages: int) -> Evidence:
@@ -322,40 +277,42 @@ def _evidence_of(run: Run, n_passages: int) -> Evidence:
     return evidence
 
 
-def _found(
-    every: Sequence[tuple[Run, Evidence]], wanted: Sequence[str], n_passages: int
-) -> tuple[dict[str, Mapping[str, Sequence[str]]], dict[str, str]]:
-    """What each condition found, and the spec of its run; the reference's is that of all runs."""
-    found: dict[str, Mapping[str, Sequence[str]]] = {}
-    specs: dict[str, str] = {}
-    for run, evidence in every:
-        row = {str(name): number for number, name in enumerate(evidence.input_ids)}
-        names = [str(name) for name in evidence.item_ids]
-        arms: list[Mapping[str, Sequence[str]]] = [
-            {one: [names[item] for item in top.items[row[one], :n_passages].tolist() if item >= 0] for one in wanted}
+def _found(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_passages: int) -> list[Condition]:
+    """What the reference of all runs found for questions, and what each candidate did."""
+    conditions: dict[str, Condition] = {}
+    specs = [str(run.record["spec"]) for run, _ in searches]
+    for (run, evidence), spec in zip(searches, specs, strict=True):
+        rows = _rows(evidence, ids)
+        reference, candidate = (
+            [[str(evidence.item_ids[item]) for item in ranked if item >= 0] for ranked in top.items[rows, :n_passages]]
             for top in (evidence.reference_top, evidence.candidate_top)
-        ]
-        if found.setdefault(REFERENCE, arms[0]) != arms[0]:
+        )
+        if conditions.setdefault(REFERENCE, Condition(name=REFERENCE, passages=reference)).passages != reference:
             raise RunError(
-                f"expected runs of one reference; those of {every[0][0].path} and {run.path} find other passages. "
+                f"expected runs of one reference; those of {searches[0][0].path} and {run.path} find other passages. "
                 "Give runs of one model"
             )
-        spec = str(run.record["spec"])
-        once = sum(spec == str(one.record["spec"]) for one, _ in every) == 1
-        name = spec.rpartition("@")[2] if once else run.path.name
-        if name in found:
+        name = spec.rpartition("@")[2] if specs.count(spec) == 1 else run.path.name
+        if name in conditions:
             raise RunError(f"two runs are called {name}; give each scheme once")
-        found[name], specs[name] = arms[1], spec
-    return found, specs
+        conditions[name] = Condition(name=name, spec=spec, passages=candidate)
+    return list(conditions.values())
 
 
-def _relevant(evidence: Evidence, wanted: Sequence[str]) -> dict[str, frozenset[str]]:
+def _rows(evidence: Evidence, ids: Sequence[str]) -> list[int]:
+    row_of = {name: row for row, name in enumerate(map(str, evidence.input_ids))}
+    return [row_of[name] for name in ids]
+
+
+def _relevant(evidence: Evidence, ids: Sequence[str]) -> dict[str, frozenset[str]]:
+    """The relevant passages of each question; none at all without labels."""
     if evidence.judgements is None:
         return {}
-    row, names = {str(name): n for n, name in enumerate(evidence.input_ids)}, evidence.item_ids
-    labels = {one: evidence.judgements.of(row[one]) for one in wanted}
-    found = {one: frozenset(str(names[i]) for i, grade in own.items() if grade > 0) for one, own in labels.items()}
-    return found if any(found.values()) else {}
+    relevant = {}
+    for question, row in zip(ids, _rows(evidence, ids), strict=True):
+        grades = evidence.judgements.of(row)
+        relevant[question] = frozenset(str(evidence.item_ids[item]) for item, grade in grades.items() if grade > 0)
+    return relevant if any(relevant.values()) else {}
 
 
 # --- asking, each prompt once, and what a kill leaves ---------------------------------------------
@@ -367,19 +324,19 @@ def answer(prompts: Sequence[Prompt], generator: Generator, kept: Path | None, p
     Raises:
         RunError: the file holds something else, or cannot be written.
     """
-    keys = {each: bytes_digest(json.dumps([generator.identity, each.text]).encode()) for each in prompts}
-    known = {} if kept is None else _read_kept(kept)
-    said = {each: known[key] for each, key in keys.items() if key in known}
-    left = [each for each in prompts if each not in said]
+    keys = {prompt: bytes_digest(json.dumps([generator.identity, prompt.text]).encode()) for prompt in prompts}
+    known = {} if kept is None or not kept.exists() else _read_kept(kept)
+    said = {prompt: known[key] for prompt, key in keys.items() if key in known}
+    left = [prompt for prompt in prompts if prompt not in said]
     with progress.stage("answering", len(prompts)) as tell:
         tell(len(said))
         for batch in generator.answers(left) if left else ():
-            own = {each: cleaned(text) for each, text in batch}
-            said |= own
+            answers = {prompt: cleaned(text) for prompt, text in batch}
+            said |= answers
             if kept is not None:
-                lines = [json.dumps({"key": keys[each], "answer": text}) + "\n" for each, text in own.items()]
+                lines = [json.dumps({"key": keys[prompt], "answer": text}) + "\n" for prompt, text in answers.items()]
                 _append(kept, "".join(lines))
-            tell(len(own))
+            tell(len(answers))
     if missing := len(prompts) - len(said):
         raise QuantDriftError(f"{generator.name} gave no answer to {missing:,} of {len(prompts):,} prompts")
     return said
@@ -400,34 +357,28 @@ def _append(path: Path, lines: str) -> None:
             os.fsync(file.fileno())
 
 
+_START = b'{"key": "'
+"""What every line of a file of kept answers starts with."""
+
+
 class _Kept(BaseModel, strict=True, extra="forbid"):
     key: str = Field(pattern="^[0-9a-f]{40}$")
     answer: str = Field(max_length=_LONGEST)
 
 
 def _read_kept(path: Path) -> dict[str, str]:
-    """The answers in a file; a last line that a kill cut short is cut off."""
-    if not path.exists():
-        return {}
-    found = {}
+    """The answers in a file; a last line that a kill cut short is cut off, and nothing else is."""
     try:
-        _drop_half_line(path)
-        for where, line in _lines(path):
-            kept = _Kept.model_validate(_json(line, where))
-            found[kept.key] = kept.answer
-    except (DataError, ValidationError, OSError) as error:
+        content = path.read_bytes()
+        *lines, half = content.split(b"\n")
+        if not _START.startswith(half[: len(_START)]):
+            lines.append(half)  # no answer of ours, so the file is refused
+        kept = [_Kept.model_validate(parse_json(line)) for line in lines]
+        if half:
+            os.truncate(path, len(content) - len(half))
+    except (ValueError, OSError) as error:  # pydantic's is a ValueError
         raise RunError(
             f"{path} is not what quantdrift rag keeps of a generator's answers ({str(error).splitlines()[0]}); move it "
             "away, or choose another folder with --out"
         ) from error
-    return found
-
-
-def _drop_half_line(path: Path) -> None:
-    with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        start = max(0, size - 8 * _LONGEST)
-        file.seek(start)
-        tail = file.read()
-        if tail and not tail.endswith(b"\n"):
-            file.truncate(start + tail.rfind(b"\n") + 1)
+    return {line.key: line.answer for line in kept}

@@ -1,7 +1,7 @@
-"""What can be done about the answers that a quantized model changes: ways to deploy it, and which of them pay.
+"""What can be done about the answers that a quantized model changes: configurations of it, and which of them pay.
 
-A way is a scheme that spends the same bits otherwise. A deployment is a way as it was measured, alone or with a second
-look at full precision for the inputs that it is least sure of.
+A configuration is a scheme that spends the same bits otherwise. A deployment is a configuration as it was measured,
+alone or with the inputs that it is least sure of rescored or deferred at full precision.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MORE = 0.125
 WIDTHS = (2, 3, 4, 5, 6, 8)
 """To choose from by gap."""
 SHARES = (0.1, 0.25, 0.5)
-"""Of the inputs that a second look is given to where no latency is given; more costs about what full precision does."""
+"""Of the inputs that are rescored or deferred where no latency is given; more costs about what full precision does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def check_plain(scheme: Scheme) -> None:
     elif scheme.criterion is not None or scheme.option("allocation") is not None:
         problem = "its bits are chosen by layer already"
     elif scheme.query_only:
-        problem = "+query is one of the ways that repair tries"
+        problem = "+query is one of the configurations that repair tries"
     else:
         return
     raise UnsupportedError(
@@ -107,12 +107,19 @@ def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:
     return replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options)
 
 
+def named_by(file: str, scheme: Scheme) -> str:
+    """What a spec says behind the @ where a file holds the widths."""
+    of_widths = {"allocation", "widths", "queries", "solver", "units"}
+    options = [f"+{key}={value}" for key, value in scheme.options if key not in of_widths]
+    return f"{file}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
+
+
 # --- what was measured ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A way in a trial on a part of the queries.
+    """A configuration in a trial on a part of the queries.
 
     Attributes:
         scheme: how the candidate was made.
@@ -130,14 +137,10 @@ class Tried:
     n: int = 0
     reason: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {**as_json(self), "scheme": str(self.scheme)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A way on the held-out inputs, with or without a second look.
+    """A configuration on the held-out inputs, alone or with unsure inputs rescored or deferred.
 
     Attributes:
         scheme: how the candidate is made.
@@ -145,11 +148,10 @@ class Deployment:
         bits: a linear weight, scales counted.
         all_bits: a parameter of the whole model, likewise.
         vector_bits: a dimension of the stored embeddings; 0 where none are stored.
-        looked: share of the inputs that full precision is asked about again; 0 without.
+        looked: share of the inputs that are rescored or deferred to full precision.
         cost: time that an input takes, relative to the plain scheme.
-        flips: share of the inputs with another top-1.
-        difference: the same less that of the plain scheme, paired; None for the plain scheme itself.
-        changed: bool [n_inputs], which.
+        changed: bool [n_inputs], which have another top-1.
+        difference: share of them less that of the plain scheme, paired; None for the plain scheme itself.
     """
 
     scheme: Scheme
@@ -159,9 +161,13 @@ class Deployment:
     vector_bits: int = 0
     looked: float = 0.0
     cost: float = 1.0
-    flips: Estimate
-    difference: Estimate | None = None
     changed: NDArray[np.bool_] = field(repr=False, compare=False)
+    difference: Estimate | None = None
+
+    @property
+    def flips(self) -> Estimate:
+        """Share of the inputs with another top-1."""
+        return rate_estimate(self.changed.astype(np.float64))
 
     @property
     def rate(self) -> float:
@@ -170,86 +176,81 @@ class Deployment:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        told = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits", "looked", "cost")}
+        fields = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits", "looked", "cost")}
         difference = self.difference and self.difference.to_json()
-        return {"scheme": str(self.scheme), **told, "flip@1": self.flips.to_json(), "difference": difference}
+        return {"scheme": str(self.scheme), **fields, "flip@1": self.flips.to_json(), "difference": difference}
 
 
 def deployments(
     scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str, goals: Goals
 ) -> Iterator[Deployment]:
-    """What a run was of, alone and with a second look at the inputs whose gap is smallest.
+    """What a run was of, alone and with the inputs whose gap is smallest rescored or deferred.
 
-    Full precision answers such an input again; of a search it only scores the first 10 documents again. With the query
-    side alone quantized nothing is left to rescore: to ask full precision is to search with it.
+    Full precision answers such an input; of a search it only scores the first 10 documents again. With the query side
+    alone quantized nothing is left to rescore: to ask full precision is to search with it.
     """
     changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
     sizes = [size for stage in STAGES.values() if (size := stage.vector_bits(scheme)) is not None]
-    stored = 0 if evidence.confidence is not None else min([32, *sizes])
-    known: Any = {
-        "scheme": scheme,
-        "run": run,
-        "bits": bits["linear_with_scales"],
-        "all_bits": bits["all_parameters"],
-        "vector_bits": stored,
-    }
-    yield Deployment(**known, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
+    alone = Deployment(
+        scheme=scheme,
+        run=run,
+        bits=bits["linear_with_scales"],
+        all_bits=bits["all_parameters"],
+        vector_bits=0 if evidence.confidence is not None else min([32, *sizes]),
+        changed=changed,
+    )
+    yield alone
     if scheme.query_only:
         return
-    back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
+    given_back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
     confidence = confidence_in(evidence, "gap")
     shares = SHARES if goals.latency is None else [min(1.0, (goals.latency - 1) / goals.speed_up)]
     for share in shares:
         if share > 0:
             threshold = percentile_threshold(confidence, 100 * share) if share < 1 else np.inf
-            rows = np.nan_to_num(confidence, nan=np.inf) < threshold
-            left, looked = changed & ~(rows & back), float(rows.mean())
-            yield Deployment(
-                **known,
-                looked=looked,
-                cost=1 + looked * goals.speed_up,
-                changed=left,
-                flips=rate_estimate(left.astype(np.float64)),
-            )
+            unsure = np.nan_to_num(confidence, nan=np.inf) < threshold
+            looked = float(unsure.mean())
+            cost = 1 + looked * goals.speed_up
+            yield replace(alone, looked=looked, cost=cost, changed=changed & ~(unsure & given_back))
 
 
-def against_plain(found: Sequence[Deployment]) -> list[Deployment]:
+def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
     """With the paired difference to the first of them, which is the plain scheme."""
-    plain = found[0]
-    return [
-        plain,
-        *(replace(each, difference=paired_rate_difference(plain.changed, each.changed)) for each in found[1:]),
-    ]
+    plain, *others = candidates
+    differences = [paired_rate_difference(plain.changed, other.changed) for other in others]
+    return [plain, *(replace(other, difference=step) for other, step in zip(others, differences, strict=True))]
 
 
-def chosen_apart(found: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
+def chosen_apart(candidates: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
     """Choose on one half of the held-out inputs, and measure what was chosen on the other.
 
     The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
 
     Args:
-        found: deployments on the same inputs, the plain scheme first.
+        candidates: deployments on the same inputs, the plain scheme first.
         goals: what a deployment may cost.
         bits: the budget, a linear weight with scales.
         seed: of the halves.
     """
-    n = len(found[0].changed)
+    n = len(candidates[0].changed)
     apart = np.zeros(n, dtype=np.bool_)
     apart[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
-    seen = against_plain([_on(each, ~apart) for each in found])
+
+    def on(rows: NDArray[np.bool_], *some: Deployment) -> list[Deployment]:
+        return against_plain([replace(deployment, changed=deployment.changed[rows]) for deployment in some])
+
+    seen = on(~apart, *candidates)
     chosen = best(seen, goals, bits)
-    plain, confirmed = against_plain([_on(found[0], apart), _on(found[seen.index(chosen)], apart)])
+    plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
     return Choice(found=seen, chosen=chosen, plain=plain, confirmed=confirmed)
 
 
-def _on(each: Deployment, rows: NDArray[np.bool_]) -> Deployment:
-    changed = each.changed[rows]
-    return replace(each, changed=changed, flips=rate_estimate(changed.astype(np.float64)))
-
-
-def front(found: Sequence[Deployment]) -> list[bool]:
+def front(candidates: Sequence[Deployment]) -> list[bool]:
     """Of each deployment whether no other is as good in bits, cost and top-1 changes, and better in one."""
-    points = [(each.all_bits, float(each.vector_bits), each.cost, each.rate) for each in found]
+    points = [
+        (deployment.all_bits, float(deployment.vector_bits), deployment.cost, deployment.rate)
+        for deployment in candidates
+    ]
 
     def beaten(point: tuple[float, ...]) -> bool:
         return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
@@ -257,20 +258,23 @@ def front(found: Sequence[Deployment]) -> list[bool]:
     return [not beaten(point) for point in points]
 
 
-def best(found: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
+def best(candidates: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
     """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
 
     A target is reached where the upper end of the interval does. Where none reaches it, that which comes nearest.
     Without a latency nothing may cost a query more, but to reach a target.
     """
     latency = goals.latency or (1.0 if goals.target is None else np.inf)
-    fits = [each for each in found if each.bits <= bits + 1e-9 and each.cost <= latency + 1e-9]
-    fits = fits or [found[0]]
+
+    def fits(deployment: Deployment) -> bool:
+        return deployment.bits <= bits + 1e-9 and deployment.cost <= latency + 1e-9
+
+    fitting = list(filter(fits, candidates)) or [candidates[0]]
     if goals.target is not None:
-        target = goals.target
-        if reaching := [each for each in fits if (each.flips.high or each.rate) <= target]:
-            return min(reaching, key=lambda each: (each.cost, each.all_bits, each.rate))
-    return min(fits, key=lambda each: (each.rate, each.cost, each.all_bits))
+        reaching = [deployment for deployment in fitting if (deployment.flips.high or deployment.rate) <= goals.target]
+        if reaching:
+            return min(reaching, key=lambda deployment: (deployment.cost, deployment.all_bits, deployment.rate))
+    return min(fitting, key=lambda deployment: (deployment.rate, deployment.cost, deployment.all_bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,44 +306,34 @@ class Repair:
     Attributes:
         bits: the budget, a linear weight with scales.
         target: share of first answers that was to be reached; None for none.
-        tried: ways in trials, in the order in which they were made.
+        tried: configurations in trials, in the order in which they were made.
         choice: deployments on held-out inputs, and that which is recommended on others.
-        n_tuned: inputs that ways were compared on.
     """
 
     bits: float
     target: float | None = None
     tried: Sequence[Tried]
     choice: Choice
-    n_tuned: int
-
-    @property
-    def found(self) -> Sequence[Deployment]:
-        """Deployments on the inputs of the choice."""
-        return self.choice.found
-
-    @property
-    def chosen(self) -> Deployment:
-        """That which is recommended."""
-        return self.choice.chosen
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        on_front = front(self.found)
+        choice = self.choice
+        on_front = front(choice.found)
         return {
             "bits": self.bits,
-            "n_tuned": self.n_tuned,
-            "tried": [each.to_json() for each in self.tried],
+            "n_tuned": max((trial.n for trial in self.tried), default=0),
+            "tried": [{**as_json(trial), "scheme": str(trial.scheme)} for trial in self.tried],
             "deployments": [
-                {**each.to_json(), "front": there} for each, there in zip(self.found, on_front, strict=True)
+                {**deployment.to_json(), "front": is_best}
+                for deployment, is_best in zip(choice.found, on_front, strict=True)
             ],
-            "chosen": self.found.index(self.chosen),
+            "chosen": choice.found.index(choice.chosen),
             "confirmed": {
-                "n": self.choice.confirmed.flips.n,
+                "n": choice.confirmed.flips.n,
                 "inputs": "a third part, of which neither trials nor the choice saw any",
-                "plain": self.choice.plain.to_json(),
-                "chosen": self.choice.confirmed.to_json(),
+                "plain": choice.plain.to_json(),
+                "chosen": choice.confirmed.to_json(),
                 "target": self.target,
-                "target_shown": None if self.target is None else self.choice.shows(self.target),
+                "target_shown": None if self.target is None else choice.shows(self.target),
             },
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from quantdrift.spec.grammar import Scheme, Spec, parse
 if TYPE_CHECKING:
     from quantdrift.features.repair.choice import Deployment, Goals, Repair
 
-_FLIPS = "flip@1="
-
 
 @dataclass(frozen=True, kw_only=True)
 class RepairOptions(OnModel):
@@ -33,7 +32,7 @@ class RepairOptions(OnModel):
         "B: Bits a linear weight may take, scales counted; by default an eighth of a bit more than SPEC takes.", min=2
     )
     latency: float | None = option(
-        "X: How many times the plain scheme's time a query may take: 1.3 lets some be asked again at full precision. "
+        "X: How many times the plain scheme's time a query may take: 1.3 lets some be rescored at full precision. "
         "By default none is, unless --target needs it.",
         min=1,
     )
@@ -57,9 +56,9 @@ def command(options: RepairOptions) -> Output:
     """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
 
     Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the
-    embedding table, the query side alone, coded embeddings, and a second look at full precision for unsure inputs.
-    Ways are compared on half of the queries (of labelled data: on the training part), by how far they move the gap;
-    what comes through is run on the whole corpus, and all rates are over the other queries. Labels are not used.
+    embedding matrix, the query side alone, coded embeddings, and unsure inputs rescored or deferred at full precision.
+    Configurations are compared on a third of the queries (of labelled data: on the training part), by how far they
+    move the gap; what comes through is run on the whole corpus, and all rates are over the others. Labels are not used.
 
     quantdrift repair minilm@W4 --data FOLDER --latency 1.3
 
@@ -80,14 +79,12 @@ def command(options: RepairOptions) -> Output:
     dataset = any_data(options.data, options.task, options.split)
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
-    from dataclasses import replace
-
-    from quantdrift.features.repair.search import repair_model
+    from quantdrift.features.repair.search import Tuner
 
     how = options.how
     how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
     with options.stoppable(f"{options.out} is not finished"):
-        repair = repair_model(spec, dataset, goals=goals, out=options.out, **how)
+        repair = Tuner(spec=spec, dataset=dataset, goals=goals, out=options.out, **how).repaired()
     return Output(
         data=repair.to_json(),
         title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
@@ -102,13 +99,10 @@ def _goals(options: RepairOptions) -> Goals:
 
     target = None
     if options.target is not None:
-        number = options.target.removeprefix(_FLIPS)
-        try:
-            target = float(number)
-        except ValueError:
-            target = -1.0
-        if not options.target.startswith(_FLIPS) or not 0 <= target < 1:
-            raise QuantDriftError(f"--target {options.target}: expected {_FLIPS}RATE with a rate below 1: {_FLIPS}0.05")
+        match = re.fullmatch(r"flip@1=(0?\.[0-9]+|0)", options.target)
+        if match is None:
+            raise QuantDriftError(f"--target {options.target}: expected flip@1=RATE with a rate below 1: flip@1=0.05")
+        target = float(match[1])
     names = tuple(TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
     if unknown := [name for name in names if name not in QUANTIZERS]:
         raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(QUANTIZERS)}")
@@ -118,17 +112,17 @@ def _goals(options: RepairOptions) -> Goals:
 def _planned(spec: Spec, goals: Goals) -> Output:
     from quantdrift.features.repair.choice import uniform_configurations
 
-    ways = uniform_configurations(spec.scheme, goals.quantizers)
+    names = [str(scheme) for scheme in uniform_configurations(spec.scheme, goals.quantizers)]
     return Output(
-        data={"ways": [str(way) for way in ways]},
+        data={"ways": names},
         title=f"{spec}: what repair tries",
         lines=[
-            f"1. {len(ways)} quantizers, in trials on 32 inputs: {', '.join(str(way) for way in ways)}",
+            f"1. {len(names)} quantizers, in trials on 32 inputs: {', '.join(names)}",
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best guided by the gap, and with widths chosen by gap",
             "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
-            "4. whole runs of these and of the plain scheme; unsure inputs asked again at full precision",
+            "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
     )
 
@@ -153,12 +147,12 @@ def _found(repair: Repair) -> Grid:
     """A line for every scheme; what asking again makes of it stands beside it."""
     from quantdrift.features.repair.choice import front
 
-    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
+    stars = dict(zip(map(id, repair.choice.found), front(repair.choice.found), strict=True))
     lines: dict[str, list[Deployment]] = {}
-    for each in repair.found:
+    for each in repair.choice.found:
         lines.setdefault(_short(each.scheme), []).append(each)
     most = max(lines.values(), key=len)[1:]
-    stored = repair.found[0].vector_bits
+    stored = repair.choice.found[0].vector_bits
     rows = []
     for number, (alone, *again) in enumerate(lines.values(), 1):
         looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
@@ -183,32 +177,29 @@ def _found(repair: Repair) -> Grid:
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and top-1 changes.",
     ]
-    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
+    title = (
+        f"On the {repair.choice.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
+    )
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
 
 
 def _short(scheme: Scheme) -> str:
-    """The scheme, or the file with its widths and what stands beside that."""
+    """The scheme, or the name of the file with its widths and what stands beside that."""
+    from quantdrift.features.repair.choice import named_by
+
     file = scheme.option("allocation")
-    return str(scheme) if file is None else _of_file(Path(file).name, scheme)
+    return str(scheme) if file is None else named_by(Path(file).name, scheme)
 
 
-def _of_file(file: str, scheme: Scheme) -> str:
-    """What a spec says behind the @ where a file holds the widths."""
-    options = [f"+{key}={value}" for key, value in scheme.options if key not in {"allocation", "widths"}]
-    query = ["+query"] if scheme.query_only else []
-    return f"{file}-{scheme.quantizer}{''.join([*query, *options])}"
-
-
-def _name(each: Deployment) -> str:
-    again = f", {100 * each.looked:.0f} % asked again" if each.looked else ""
-    return f"{_short(each.scheme)}{again}"
+def _name(deployment: Deployment) -> str:
+    rescored = f", {100 * deployment.looked:.0f} % rescored or deferred" if deployment.looked else ""
+    return f"{_short(deployment.scheme)}{rescored}"
 
 
 def _verdict(repair: Repair, goals: Goals) -> list[str]:
     choice = repair.choice
     chosen, apart, n = choice.chosen, choice.confirmed, choice.confirmed.flips.n
-    if chosen is repair.found[0]:
+    if chosen is repair.choice.found[0]:
         lines = ["Nothing that fits changes fewer answers than the plain scheme."]
     else:
         lines = [
@@ -216,33 +207,28 @@ def _verdict(repair: Repair, goals: Goals) -> list[str]:
             f"{with_interval(apart.flips)} of the answers, the plain scheme {with_interval(choice.plain.flips)}."
         ]
     if goals.target is not None:
-        told = f"that at most {percent(goals.target)} change there"
-        high = f"the interval ends at {percent(apart.flips.high)}"
-        lines.append(f"Output: {told}: {high}." if choice.shows(goals.target) else f"Not shown: {told}: {high}.")
-    if chosen is not repair.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
+        shown = "Shown" if choice.shows(goals.target) else "Not shown"
+        limit, high = percent(goals.target), percent(apart.flips.high)
+        lines.append(f"{shown}: that at most {limit} change there: the interval ends at {high}.")
+    if chosen is not choice.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines
 
 
 def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
-    chosen, data = repair.chosen, data_words(options.data, options.task)
-    named = _spec_of(spec, chosen)
+    from quantdrift.features.repair.choice import named_by
+
+    chosen, data = repair.choice.chosen, data_words(options.data, options.task)
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
-        from dataclasses import replace
-
         lines.append("embed the documents at full precision, and queries with the quantized model:")
-        named = _spec_of(spec, replace(chosen, scheme=replace(chosen.scheme, query_only=False)))
+    scheme = replace(chosen.scheme, query_only=False)
+    file = scheme.option("allocation")
+    named = f"{spec.model}@{scheme if file is None else named_by(file, scheme)}"
     lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
     if chosen.looked:
         lines.append(
-            f"ask again at full precision: quantdrift route {shlex.quote(chosen.run)} "
+            f"rescore or defer them: quantdrift route {shlex.quote(chosen.run)} "
             f"--percentile {100 * chosen.looked:.0f} --save router.json"
         )
     return lines
-
-
-def _spec_of(spec: Spec, chosen: Deployment) -> str:
-    """What other commands call it; widths that a file holds are named by the file."""
-    file = chosen.scheme.option("allocation")
-    return f"{spec.model}@{chosen.scheme if file is None else _of_file(file, chosen.scheme)}"

@@ -73,12 +73,12 @@ def command(options: WaterfallOptions) -> Output:
     ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="waterfall")
     if options.plan or ended.code:
         return ended
-    found = waterfalls_of(open_study(out))
+    waterfalls = waterfalls_of(open_study(out))
     return Output(
-        data={"spec": str(spec), "path": str(out), "waterfalls": [each.to_json() for each in found]},
+        data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
-        grids=[grid_of(each) for each in found],
-        lines=[*in_words(found, named=str(spec.scheme)), "In brackets 95 % intervals, by resampling inputs."],
+        grids=list(map(grid_of, waterfalls)),
+        lines=[*in_words(waterfalls, named=str(spec.scheme)), "In brackets 95 % intervals, by resampling inputs."],
         next=[
             f"\nruns of all combinations: {out}",
             f"as a page for a browser: quantdrift report {shlex.quote(str(out))}",

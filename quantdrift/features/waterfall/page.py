@@ -20,24 +20,25 @@ def on_study(page: Page, folder: StudyFolder) -> Page:
     """The page of a waterfall's study, with what its combinations say first, if none is missing."""
     if any(folder.run(cell) is None for cell in folder.cells):
         return page
-    found = waterfalls_of(folder)
+    waterfalls = waterfalls_of(folder)
+    first = waterfalls[0]
     scheme = folder.cells[-1].spec.scheme
-    verdict, *words = in_words(found, named=short(scheme))
-    largest = max(found[0].stages, key=lambda stage: stage.share.value or 0.0).name
-    section = Section(
+    verdict, *words = in_words(waterfalls, named=short(scheme))
+    largest = max(first.stages, key=lambda stage: stage.share.value or 0.0).name
+    shares = Section(
         name="waterfall",
         title="Which part changes the answers",
-        figures=[chart(each) for each in found],
-        grids=[grid_of(each) for each in found],
+        figures=list(map(chart, waterfalls)),
+        grids=list(map(grid_of, waterfalls)),
     )
     left_out = {"rates", "bits"}  # its schemes are parts of one, so there is nothing to choose from
-    kept = [each for each in page.sections if each.name not in left_out]
+    kept = [section for section in page.sections if section.name not in left_out]
     return replace(
         page,
-        word=f"mostly the {largest}" if found[0].total.value else "nothing changes",
+        word=f"mostly the {largest}" if first.total.value else "nothing changes",
         verdict=verdict,
         words=words,
-        sections=[section, *kept],
+        sections=[shares, *kept],
     )
 
 
@@ -70,10 +71,10 @@ def chart(found: Waterfall) -> Figure:
     rate = found.metric.unit == "rate"
     values: list[dict[str, Any]] = []
     for stage in found.stages:
-        for part, told in _PARTS.items():
-            estimate = getattr(stage, part)
+        for part, label in _PARTS.items():
+            estimate: Estimate = getattr(stage, part)
             ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-            values.append({"stage": stage.name, "part": told, **ends})
+            values.append({"stage": stage.name, "part": label, **ends})
     stages, parts = [stage.name for stage in found.stages], list(_PARTS.values())
     axis = {"format": "+%"} if rate else {"format": "+.3f"}
     form = "+.1%" if rate else "+.4f"

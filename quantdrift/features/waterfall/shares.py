@@ -23,7 +23,7 @@ from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.spec.grammar import Scheme
-from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, undefined
 from quantdrift.study.folder import StudyFolder
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10")
@@ -43,8 +43,8 @@ def combinations_of(scheme: Scheme) -> list[Scheme]:
             f"{scheme} changes {stages[0]} alone; a waterfall tells stages apart, so expected two or more, such as "
             "W4+emb=int8+index=HNSW32"
         )
-    found = [scheme.only(each) for each in _subsets(stages)]
-    return [each for each in found if each is not None]
+    schemes = [scheme.only(subset) for subset in _subsets(stages)]
+    return [part for part in schemes if part is not None]
 
 
 def _subsets(stages: Sequence[str]) -> Iterable[tuple[str, ...]]:
@@ -90,19 +90,7 @@ class Waterfall:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
-            "metric": str(self.metric),
-            "n": self.n,
-            "stages": [
-                {
-                    "name": stage.name,
-                    **{part: getattr(stage, part).to_json() for part in ("alone", "added", "so_far", "share")},
-                }
-                for stage in self.stages
-            ],
-            "total": self.total.to_json(),
-            "interaction": self.interaction.to_json(),
-        }
+        return {**as_json(self), "metric": str(self.metric)}
 
 
 def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Metric) -> Waterfall:
@@ -114,34 +102,36 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
         order: the stages, as a deployment has them.
         metric: what changes.
     """
-    defined = reduce(np.logical_and, [~np.isnan(each) for each in values.values()])
+    defined = reduce(np.logical_and, [~np.isnan(changes) for changes in values.values()])
     n, size = int(defined.sum()), len(order)
-    if not n:
-        nothing = undefined(metric.family.undefined_when)
-        stages = tuple(Stage(name=name, alone=nothing, added=nothing, so_far=nothing, share=nothing) for name in order)
-        return Waterfall(metric=metric, stages=stages, total=nothing, interaction=nothing, n=0)
     known: dict[Stages, Values] = {frozenset(): np.zeros(n)}
-    known |= {stages: each[defined] for stages, each in values.items()}
-    found = []
+    known |= {stages: changes[defined] for stages, changes in values.items()}
+
+    def estimate(changes: Values) -> Estimate:
+        return mean_estimate(changes) if n else undefined(metric.family.undefined_when)
+
+    stages = []
     for number, name in enumerate(order):
         before = frozenset(order[:number])
         share = np.zeros(n)
         for others in map(frozenset, _subsets([other for other in order if other != name])):
             weight = factorial(len(others)) * factorial(size - len(others) - 1) / factorial(size)
             share += weight * (known[others | {name}] - known[others])
-        parts = {
-            "alone": known[frozenset({name})],
-            "added": known[before | {name}] - known[before],
-            "so_far": known[before | {name}],
-            "share": share,
-        }
-        found.append(Stage(name=name, **{part: mean_estimate(each) for part, each in parts.items()}))
+        stages.append(
+            Stage(
+                name=name,
+                alone=estimate(known[frozenset({name})]),
+                added=estimate(known[before | {name}] - known[before]),
+                so_far=estimate(known[before | {name}]),
+                share=estimate(share),
+            )
+        )
     whole = known[frozenset(order)]
     return Waterfall(
         metric=metric,
-        stages=tuple(found),
-        total=mean_estimate(whole),
-        interaction=mean_estimate(whole - sum(known[frozenset({name})] for name in order)),
+        stages=tuple(stages),
+        total=estimate(whole),
+        interaction=estimate(whole - sum(known[frozenset({name})] for name in order)),
         n=n,
     )
 
@@ -165,20 +155,21 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
     order = folder.cells[-1].spec.scheme.stages
     if len(evidence) != 2 ** len(order) - 1:
         raise StudyError(f"{folder.path} lacks combinations of {', '.join(order)}; make it again")
-    shared = set.intersection(*({*each.input_ids.tolist()} for each in evidence.values()))
-    parts = {stages: _part(each, shared) for stages, each in evidence.items()}
-    found = []
-    for metric in map(parse_metric, METRICS):
-        if metric.family.needs_labels and next(iter(parts.values())).judgements is None:
-            continue
-        found.append(waterfall({stages: metric.per_input(each) for stages, each in parts.items()}, order, metric))
-    return found
+    shared = sorted(set.intersection(*({*part.input_ids.tolist()} for part in evidence.values())))
+    metrics = [parse_metric(name) for name in METRICS]
+    if next(iter(evidence.values())).judgements is None:
+        metrics = [metric for metric in metrics if not metric.family.needs_labels]
+    parts = {stages: _part(part, shared) for stages, part in evidence.items()}
+    return [
+        waterfall({stages: metric.per_input(part) for stages, part in parts.items()}, order, metric)
+        for metric in metrics
+    ]
 
 
-def _part(evidence: Evidence, shared: set[str]) -> Evidence:
+def _part(evidence: Evidence, shared: Sequence[str]) -> Evidence:
     """The inputs that all cells have, in one order."""
     row_of = {name: row for row, name in enumerate(evidence.input_ids.tolist())}
-    return evidence.part(np.array([row_of[name] for name in sorted(shared)], dtype=np.int64))
+    return evidence.part(np.array([row_of[name] for name in shared], dtype=np.int64))
 
 
 def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
@@ -186,25 +177,21 @@ def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
     first = found[0]
     if first.total.value is None:
         return [f"Nothing can be told: {first.total.reason}."]
-    ranked = sorted(first.stages, key=lambda stage: -(stage.share.value or 0.0))
     total = first.total.value
     if not total:
         return [f"No answer of {first.n:,} differs between full precision and {named}."]
-    shares = [f"{stage.name} {100 * (stage.share.value or 0):+.1f}" for stage in ranked]
-    given_back = "; a stage below 0 gives answers back" if any((stage.share.value or 0) < 0 for stage in ranked) else ""
-    told = [
-        f"{100 * total:.1f} % of the first answers change from full precision to {named}. By stage, in points that add "
-        f"up to it: {', '.join(shares)}{given_back}."
-    ]
-    value, low, high = (
-        100 * (end or 0) for end in (first.interaction.value, first.interaction.low, first.interaction.high)
-    )
+    share = {stage.name: 100 * (stage.share.value or 0) for stage in first.stages}
+    ranked = ", ".join(f"{name} {share[name]:+.1f}" for name in sorted(share, key=lambda name: -share[name]))
+    given_back = "; a stage below 0 gives answers back" if min(share.values()) < 0 else ""
+    interaction = first.interaction
+    value, low, high = (100 * (end or 0) for end in (interaction.value, interaction.low, interaction.high))
     meant = "none is shown"
     if low > 0 or high < 0:
         meant = "they change the same inputs" if high < 0 else "together they change more"
     alone = " + ".join(f"{100 * (stage.alone.value or 0):.1f}" for stage in first.stages)
-    told.append(
+    return [
+        f"{100 * total:.1f} % of the first answers change from full precision to {named}. By stage, in points that add "
+        f"up to it: {ranked}{given_back}.",
         f"Each by itself: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} to "
-        f"{high:+.1f}): {meant}."
-    )
-    return told
+        f"{high:+.1f}): {meant}.",
+    ]

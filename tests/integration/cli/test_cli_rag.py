@@ -26,7 +26,7 @@ def result(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_the_table_has_the_columns_of_the_paper(result: Path) -> None:
+def test_the_table_and_the_json_have_the_columns_of_the_paper(result: Path) -> None:
     code, out, err = cli("rag", result, "--markdown")
     assert code == 0, err
     rows = [[cell.strip("` ") for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]
@@ -40,35 +40,20 @@ def test_the_table_has_the_columns_of_the_paper(result: Path) -> None:
     assert "1 turn from right to wrong, 0 from wrong to right" in out
     assert "\x1b" not in out
     assert "\n::error::" not in out
-
-
-def test_json_has_the_same_figures_and_the_changed_answers(result: Path) -> None:
-    told = json.loads(cli("rag", result, "--json", "--changed", "1")[1])
-    assert [each["name"] for each in told["conditions"]] == [
-        "no passages",
-        "full precision",
-        "W4+query",
-        "W3+query+gap",
-    ]
-    candidate = told["conditions"][2]
-    assert candidate["exact_match"]["value"] == pytest.approx(1 / 3)
+    candidate = json.loads(cli("rag", result, "--json", "--changed", "1")[1])["conditions"][2]
+    assert (candidate["name"], candidate["exact_match"]["value"]) == ("W4+query", pytest.approx(1 / 3))
     assert (candidate["right_to_wrong"], candidate["wrong_to_right"], candidate["other_passages"]) == (1, 0, 1)
     assert candidate["differences"]["exact_match"]["value"] == pytest.approx(-1 / 3)
-    assert [(one["before"], one["after"], one["kind"]) for one in candidate["changes"]] == [
-        ("bob", "ann", "right to wrong")
-    ]
+    (change,) = candidate["changes"]
+    assert (change["before"], change["after"], change["kind"]) == ("bob", "ann", "right to wrong")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("RUN",), "expected what answers"),
-        (("RUN", "--model", "hf", "--reader", "x"), "expected what answers"),
-        (("RUN", "--model", "hf", "--control", "x.json"), "--control is for"),
         (("RUN", "--model", "hf", "--answers", "gone.jsonl"), "gone.jsonl is no file"),
         (("nowhere", "--model", "hf"), "expected a run folder"),
-        (("a.json", "b.json", "--model", "hf"), "leave --model and --reader out"),
-        (("a.json", "b.json"), "No such file"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -77,17 +62,3 @@ def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], message
     assert (code, out) == (2, "")
     assert message in err
     assert err.strip().count("\n") == 0
-
-
-def test_flashrag_runs_are_read_and_written(tmp_path: Path) -> None:
-    for name, said in (("fp", "Ann"), ("w4", "Bob")):
-        item = {"id": "t0", "question": "who?", "golden_answers": ["ann"]}
-        found = [{"id": "1", "contents": f"{said} did"}]
-        (tmp_path / name).mkdir()
-        items = [{**item, "output": {"pred": said, "retrieval_result": found}}]
-        (tmp_path / name / "intermediate_data.json").write_text(json.dumps(items))
-    files = [tmp_path / name / "intermediate_data.json" for name in ("fp", "w4")]
-    code, out, err = cli("rag", *files, "-o", tmp_path / "out", "--json")
-    assert code == 0, err
-    assert json.loads(out)["conditions"][1]["right_to_wrong"] == 1
-    assert json.loads(cli("rag", tmp_path / "out", "--json")[1]) == json.loads(out)

@@ -13,8 +13,8 @@ from transformers import BertForQuestionAnswering
 
 from quantdrift.features.rag.answers import RagRecord
 from quantdrift.features.rag.questions import Prompt
-from quantdrift.features.rag.reader import LONGEST, Reader, spans
 from quantdrift_paper import train_reader
+from quantdrift_paper.reader import LONGEST, Reader, spans
 from support.beir_folder import write_beir_folder
 from support.candidate_samples import WORDS, bert, save_backbone
 from support.command_line import cli
@@ -99,8 +99,10 @@ def test_it_learns_and_is_not_asked_what_it_has_seen(
     assert torch.equal(torch.get_rng_state(), state)
     assert "extractive reader, trained on 30 of 60 questions" in capsys.readouterr().out
     run = write_search(tmp_path / "W4", data, -np.eye(60), reference=np.eye(60), k=60)
-    given = ("--reader", tmp_path / "reader", "--passages", 1, "-q", "-o", tmp_path / "out", "--markdown")
-    code, out, err = cli("rag", run, *given)
+    given = ("--reader", tmp_path / "reader", "--passages", 1, "-q", "-o", tmp_path / "out")
+    code, _, err = cli("reader", run, *given)
+    assert code == 0, err
+    code, out, err = cli("rag", tmp_path / "out", "--markdown")
     assert code == 0, err
     record = RagRecord.read(tmp_path / "out" / "rag.json")
     seen = json.loads((tmp_path / "reader" / "trained_on.json").read_text())["ids"]

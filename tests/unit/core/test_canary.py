@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,13 +105,10 @@ def _text(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ("damage", "told"),
     [
         (lambda content: content | {"noise": 1.0}, "changed since"),
-        (_with(format="other"), "holds something else"),
-        (_with(format_version=9), "version 9"),
         (_with(dimension=3), "expected 12 bytes of embedding; got 8"),
         (_with(dimension=10**9), "dimension"),
         (_with(noise="much"), "noise"),
         (_with(texts=[]), "texts"),
-        (_with(extra=1), "extra"),
         (_with(prefixes={"system": "x"}), "prefixes"),
         (_text(embedding="?" * 12), "damaged"),
         (_text(embedding="é"), "damaged"),
@@ -130,15 +126,8 @@ def test_a_hostile_file_is_told_in_a_line(tmp_path: Path, damage: Callable[[Any]
     assert len(str(error.value)) < 600
 
 
-def test_what_is_no_file_or_far_too_large(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
+def test_what_is_far_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
-    for name, told in (
-        ("pipe", "a pipe"),
-        ("large", "larger than a canary"),
-        ("gone", "cannot be read"),
-        (".", "cannot be read"),
-    ):
-        with pytest.raises(QuantDriftError, match=told):
-            Canary.read(tmp_path / name)
+    with pytest.raises(QuantDriftError, match="larger than a canary"):
+        Canary.read(tmp_path / "large")

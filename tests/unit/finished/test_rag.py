@@ -9,11 +9,12 @@ import pytest
 
 from quantdrift.base.errors import DataError, QuantDriftError, RunError
 from quantdrift.base.progress import Silent
-from quantdrift.features.rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, normalized, token_f1
-from quantdrift.features.rag.flashrag import read_flashrag
+from quantdrift.features.rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, token_f1
 from quantdrift.features.rag.questions import Prompt, Questions, answer, read_answers, read_questions
 from quantdrift.runs.folder import read_run, write_run
-from support.rag_samples import GOLDS, PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
+from quantdrift_paper.flashrag import read_flashrag
+from support.command_line import cli
+from support.rag_samples import PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
 
 ASKED = {"q1": "Who swam?", "q2": "Who flew?"}
 
@@ -97,8 +98,8 @@ def test_a_record_comes_back_as_it_was_and_is_refused_where_it_was_changed(tmp_p
     ("name", "text"),
     [
         ("a.jsonl", '{"_id": "q1", "answers": ["Bob", "Bobby"]}\n\n{"_id": "other", "answers": ["x"]}'),
-        ("a.jsonl", '{"id": "test_7", "question": "who  swam", "golden_answers": ["Bob", "Bobby"]}'),
-        ("a.jsonl", '{"query": "WHO SWAM ?", "answer": "Bob"}\n{"_id": "q1", "answer": "Bobby"}'),
+        ("a.jsonl", '{"question": "who  swam", "answer": ["Bob", "Bobby"]}'),  # as NQ-open has it
+        ("a.jsonl", '{"question": "WHO SWAM ?", "answers": ["Bob"]}\n{"_id": "q1", "answers": ["Bobby"]}'),
         # the id is that of another question, and what it asks decides
         ("a.jsonl", '{"_id": "q2", "question": "who swam?", "answers": ["Bob", "Bobby"]}'),
         (
@@ -120,13 +121,14 @@ def test_gold_answers_are_found_by_id_or_by_what_is_asked(name: str, text: str, 
         ("a.jsonl", '{"_id": "q1", "answers": []}', "line 1: answers"),
         ("a.jsonl", '{"_id": "q1", "answers": [["x"]]}', "line 1: answers.0"),
         ("a.jsonl", '{"_id": "q1", "answers": ["\\ud800"]}', "line 1: answers.0"),
-        ("a.jsonl", "[1]", "line 1: expected"),
-        ("a.jsonl", "[" * 500, "line 1: expected JSON"),
+        ("a.jsonl", '{"id": "q1", "golden_answers": ["x"]}', 'line 1: answers is missing; expected {"_id": "q1", "ans'),
+        ("a.jsonl", "[1]", "line 1: .*dictionary"),
+        ("a.jsonl", "[" * 500, "line 1: Expecting value"),
         ("a.jsonl", '{"_id": "q9", "answers": ["x"]}', "none of the run's"),
-        ("a.json", '{"data": 3}', "cannot be read"),
+        ("a.json", '{"data": 3}', "not in SQuAD's layout"),
+        ("a.json", '[{"_id": "q1", "answers": ["x"]}]', "not in SQuAD's layout"),
         ("a.json", '{"no": 3}', "'data' is missing"),
         ("gone.jsonl", None, "no file"),
-        ("gone.json", None, "No such file"),
     ],
 )
 def test_an_answers_file_that_is_none_is_told_in_one_line(
@@ -166,6 +168,7 @@ def test_each_condition_reads_what_its_arm_found_and_each_prompt_is_asked_once(d
     assert (w4.name, w4.spec, w4.answers) == ("W4", "minilm@W4", ["ann", "ann", "ann"])
     assert w8.answers == record.reference.answers
     assert len(generator.asked) == 3 + 3 + 1  # no passages, the reference's, and one that W4 finds otherwise
+    assert found.answered_by(Echo(), None, Silent(), control=False).control is None
     effects = Rag(record=record).effects
     assert (effects["W4"].other_passages, effects["W4"].right_to_wrong, effects["W8"].n_changed) == (1, 1, 0)
 
@@ -179,17 +182,13 @@ def test_gold_in_context_is_by_labels_or_else_by_the_text_of_an_answer(data: Pat
     assert (told.gold_by, told.reference.gold_in_context) == ("answer text", [True, True, False])
 
 
-def test_what_may_not_or_cannot_be_asked_is_left_out_and_said(data: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_asked_is_left_out_and_said(data: Path, tmp_path: Path) -> None:
     (data / "answers.jsonl").write_text('{"_id": "q0", "answers": ["Ann"]}\n{"_id": "q1", "answers": ["Bob"]}')
-    found = questions_of(write_search(tmp_path / "W4", data, REFERENCE))
-    assert list(found.part(limit=1).asked) == ["q0"]
-    part = found.part(left_out=["q0"])
-    assert list(part.asked) == ["q1"]
-    assert "1 of 3 questions have no gold answer" in part.notes[0]
-    assert "1 of 2 questions are not asked" in part.notes[1]
-    assert part.answered_by(Echo(), None, Silent()).ids == ["q1"]
-    with pytest.raises(DataError, match="trained on all 2 questions"):
-        found.part(left_out=["q0", "q1"])
+    run = write_search(tmp_path / "W4", data, REFERENCE)
+    assert questions_of(run, limit=1).about["ids"] == ["q0"]
+    record = questions_of(run).answered_by(Echo(), None, Silent())
+    assert record.ids == ["q0", "q1"]
+    assert record.notes == ["1 of 3 questions have no gold answer and are not asked"]
 
 
 def test_questions_are_those_of_all_runs(data: Path, tmp_path: Path) -> None:
@@ -197,9 +196,10 @@ def test_questions_are_those_of_all_runs(data: Path, tmp_path: Path) -> None:
     whole = read_run(runs[1])
     write_run(runs[1], evidence=whole.evidence().part(np.array([2, 1])), record=whole.record)
     found = questions_of(*runs)
-    assert list(found.asked) == ["q1", "q2"]
-    assert found.found["W8"]["q1"] == found.found["W4"]["q1"] == ["d1", "d0"]
-    assert "1 of 3 questions are not in all runs" in found.notes[0]
+    assert found.about["ids"] == ["q1", "q2"]
+    reference, *candidates = [condition.passages for condition in found.conditions]
+    assert candidates == [reference, reference] == [[["d1", "d0"], ["d0", "d2"]]] * 2
+    assert "1 of 3 questions are not in all runs" in found.about["notes"][0]
 
 
 def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path) -> None:
@@ -240,46 +240,41 @@ def test_after_a_kill_only_what_was_not_answered_is_asked_again(tmp_path: Path) 
     assert said == answer(PROMPTS, Echo(), None, Silent())
     assert answer(PROMPTS, third := Echo(), kept, Silent()) == said
     assert not third.asked
-
-
-def test_another_generator_is_not_given_the_answers_of_one(tmp_path: Path) -> None:
-    first, other = Echo(), Echo()
+    other = Echo()
     other.identity = "echo 2"
-    for generator in (first, other):
-        answer(PROMPTS, generator, tmp_path / "answers.jsonl", Silent())
-        assert len(generator.asked) == len(PROMPTS)
+    answer(PROMPTS, other, kept, Silent())
+    assert len(other.asked) == len(PROMPTS)  # another generator is not given the answers of one
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense", b"[]", b'{"key": "x", "answer": "y"}', b'{"answer": 3}', b"\xff", b'{"key": "' + b"[" * 200]
+    "content",
+    [b"nonsense\n", b'{"_id": "q1"}', b'{"key": "x", "answer": "y"}\n', b"\xff\n", b'{"key": "' + b"[" * 200 + b"\n"],
 )
-def test_kept_answers_that_are_none_are_refused_in_one_line(line: bytes, tmp_path: Path) -> None:
+def test_kept_answers_that_are_none_are_refused_in_one_line_and_left_alone(content: bytes, tmp_path: Path) -> None:
     kept = tmp_path / "answers.jsonl"
-    kept.write_bytes(line + b"\n")
+    kept.write_bytes(content)
     with pytest.raises(RunError, match="move it away") as told:
         answer(PROMPTS, Echo(), kept, Silent())
     assert "\n" not in str(told.value)
-    assert kept.read_bytes() == line + b"\n"
+    assert kept.read_bytes() == content
 
 
-def test_an_answer_is_one_line_of_bounded_length() -> None:
-    class Talker(Echo):
-        def answers(self, prompts: Any) -> Any:
-            yield [(each, " Ann\ud800 \x1b[31m" + "x" * 10_000 + "\nQuestion: more") for each in prompts]
+class Says(Echo):
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self.said = answers
 
-    said = answer(PROMPTS[:1], Talker(), None, Silent())[PROMPTS[0]]
-    assert said.startswith("Ann? ")
-    assert len(said) == 2_000
-    assert "\n" not in said
+    def answers(self, prompts: Any) -> Any:
+        yield list(zip(prompts, self.said, strict=False))
 
 
-def test_a_generator_that_keeps_silent_is_an_error() -> None:
-    class Silence(Echo):
-        def answers(self, prompts: Any) -> Any:
-            yield []
-
+def test_an_answer_is_one_line_of_bounded_length_and_silence_is_an_error() -> None:
+    said = answer(PROMPTS[:1], Says(" Ann\ud800 \x1b[31m" + "x" * 10_000 + "\nQuestion: more"), None, Silent())
+    assert said[PROMPTS[0]].startswith("Ann? ")
+    assert len(said[PROMPTS[0]]) == 2_000
+    assert "\n" not in said[PROMPTS[0]]
     with pytest.raises(QuantDriftError, match="no answer to 18 of 18 prompts"):
-        answer(PROMPTS, Silence(), None, Silent())
+        answer(PROMPTS, Says(), None, Silent())
 
 
 # --- FlashRAG -------------------------------------------------------------------------------------
@@ -293,35 +288,35 @@ def item(question: str, pred: Any, *passages: str, golds: Any = ("Ann",), **more
 
 
 def flashrag(path: Path, items: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(items))
     return path
 
 
-def test_finished_runs_of_flashrag_are_read_into_the_same_table(tmp_path: Path) -> None:
+def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) -> None:
     a = flashrag(tmp_path / "fp" / "d.json", [item("1", "Ann", "Ann sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     b = flashrag(tmp_path / "w4" / "d.json", [item("1", "Eve", "Eve sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     control = [item("1", "who?"), item("2", "who?", golds=["Bob"])]
     for each in control:
         del each["output"]["retrieval_result"]
-    record = read_flashrag([a, b], flashrag(tmp_path / "naive" / "d.json", control))
-    rag = Rag(record=record)
-    assert list(rag.scored) == ["no passages", "full precision", "w4"]
-    assert rag.scored["full precision"].estimates["exact_match"].value == 1.0
-    assert rag.scored["w4"].estimates["gold_in_context"].value == 0.5
-    effect = rag.effects["w4"]
-    assert (effect.n_changed, effect.right_to_wrong, effect.other_passages) == (1, 1, 1)
+    naive = flashrag(tmp_path / "naive" / "d.json", control)
+    code, _, err = cli("flashrag", a, b, "--control", naive, "-o", tmp_path / "out")
+    assert code == 0, err
+    conditions = json.loads(cli("rag", tmp_path / "out", "--json")[1])["conditions"]
+    assert [each["name"] for each in conditions] == ["no passages", "full precision", "w4"]
+    assert conditions[1]["exact_match"]["value"] == 1.0
+    assert conditions[2]["gold_in_context"]["value"] == 0.5
+    assert [len(conditions[2]["changes"]), conditions[2]["right_to_wrong"], conditions[2]["other_passages"]] == [1] * 3
 
 
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([], "no questions"),
+        ([], "at least 1 item"),
         ({"a": 1}, "no intermediate_data.json"),
         ([{"id": 1}], r"0.question is missing"),
         ([item("1", ["Ann"])], r"0.output.pred"),
-        ([item("1", "Ann", golds=[])], "0.golden_answers"),
-        ([item("1", "Ann", choices=["a", "b"])], "questions with choices"),
+        ([item("1", "Ann", choices=["a", "b"])], "0.choices"),
         ([item("2", "Ann")], "same questions"),
         ([item("1", "Ann\ud800")], "0.output.pred"),
     ],
@@ -331,14 +326,5 @@ def test_a_file_that_flashrag_did_not_write_is_refused_in_one_line(items: Any, m
     with pytest.raises(DataError, match=message) as told:
         read_flashrag([good, flashrag(tmp_path / "b.json", items)])
     assert "\n" not in str(told.value)
-
-
-def test_one_flashrag_run_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
     with pytest.raises(QuantDriftError, match="two files"):
-        read_flashrag([flashrag(tmp_path / "a.json", [item("1", "Ann")])])
-
-
-def test_the_golds_of_the_samples_are_what_the_passages_say() -> None:
-    said = {name: PASSAGES[f"d{n}"].split()[0] for n, name in enumerate(GOLDS)}
-    assert all(exact_match(said[name], golds) for name, golds in GOLDS.items())
-    assert normalized("The  Bob") == "bob"
+        read_flashrag([good])

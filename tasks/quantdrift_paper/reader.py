@@ -50,12 +50,10 @@ class Reader:
         name: of its folder or on the hub.
         kind: what answers.
         identity: digest of its weights.
-        alone: it has nothing to read without passages.
         trained_on: ids of questions that it may not be asked.
     """
 
     kind: Literal["extractive reader"] = "extractive reader"
-    alone = False
 
     def __init__(self, name: str, *, batch_size: int = 8, device: str | None = None) -> None:
         """Load the model; raises UnsupportedError where it cannot be."""

@@ -1,0 +1,85 @@
+"""`flashrag` and `reader`: answers behind a search from elsewhere, which `quantdrift rag` then shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from quantdrift.base.errors import DataError
+from quantdrift.base.progress import Silent, Terminal
+from quantdrift.cli.options import argument, option, prints
+from quantdrift.features.rag.answers import RECORD, RagRecord
+from quantdrift.features.rag.questions import ANSWERS, Questions, read_questions
+from quantdrift.runs.folder import find_runs
+from quantdrift.show.output import Output
+from quantdrift_paper.flashrag import read_flashrag
+
+_OUT = "-o --out FOLDER: Where answers and result lie."
+
+
+@prints("json")
+def flashrag(
+    *,
+    files: list[Path] = argument("FILE...: intermediate_data.json of finished runs, the reference's first."),
+    control: Path | None = option("FILE: intermediate_data.json of a run without passages."),
+    out: Path = option(_OUT, default=...),
+) -> Output:
+    """Read the answers of finished runs of FlashRAG; quantdrift rag OUT shows what changed."""
+    return _written(read_flashrag(files, control), out)
+
+
+@prints("json")
+def reader(
+    *,
+    runs: list[Path] = argument("RUN...: Run folders of searches, one a scheme, all of one reference."),
+    model: str = option("--reader FOLDER: A model of transformers for question answering.", default=...),
+    answers: Path | None = option("FILE: Gold answers, as quantdrift rag takes them."),
+    data: Path | None = option("FOLDER: The data that the runs were made of, if they have moved."),
+    passages: int = option("How many passages to read for each question.", default=5, min=1, max=100),
+    batch_size: int = option("Passages per forward pass.", default=8, min=1),
+    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps."),
+    out: Path = option(_OUT, default=...),
+    quiet: bool = option("-q --quiet: No progress bars.", default=False),
+) -> Output:
+    """Let an extractive reader, in place of a generator, mark an answer in the passages that finished runs found.
+
+    It has no answer without passages, so there is no control; it is not asked what it was trained on.
+    """
+    from quantdrift_paper.reader import Reader  # noqa: PLC0415 -- torch takes seconds
+
+    RagRecord.check_place(out / RECORD)
+    questions = read_questions(find_runs(runs), answers=answers, data=data, n_passages=passages)
+    loaded = Reader(model, batch_size=batch_size, device=device)
+    progress = Silent() if quiet else Terminal()
+    unseen = without(questions, loaded.trained_on)
+    return _written(unseen.answered_by(loaded, out / ANSWERS, progress, control=False), out)
+
+
+def without(questions: Questions, seen: Collection[str]) -> Questions:
+    """Leave out the questions that a reader was trained on; raises DataError where none is left."""
+    ids = questions.about["ids"]
+    rows = [row for row, name in enumerate(ids) if name not in seen]
+    if not rows:
+        raise DataError(f"the reader was trained on all {len(ids):,} questions; train one with a smaller --share")
+    if len(rows) == len(ids):
+        return questions
+    note = f"{len(ids) - len(rows):,} of {len(ids):,} questions are not asked, as the reader was trained on them"
+    about = {name: [questions.about[name][row] for row in rows] for name in ("ids", "questions", "golds")}
+    conditions = [
+        condition.model_copy(
+            update={
+                "passages": [(condition.passages or [])[row] for row in rows],
+                "gold_in_context": [(condition.gold_in_context or [])[row] for row in rows],
+            }
+        )
+        for condition in questions.conditions
+    ]
+    notes = [*questions.about["notes"], note]
+    return replace(questions, about={**questions.about, **about, "notes": notes}, conditions=conditions)
+
+
+def _written(record: RagRecord, out: Path) -> Output:
+    record.write(out / RECORD)
+    return Output(data={"path": str(out)}, next=[f"written: {out}", f"see it: quantdrift rag {shlex.quote(str(out))}"])
