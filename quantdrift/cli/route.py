@@ -61,8 +61,8 @@ def command(
 
     For a search, the first results of unsure queries are rescored instead.
 
-    quantdrift route runs/ --score gap --save router.json; then, in a server: quantdrift.RoutedModel(quantized,
-    original, quantdrift.GapRouter.load("router.json")).
+    quantdrift route RUN --score gap --save router.json; then, in a server:
+    quantdrift.GapRouter.load("router.json").routes(scores) says which inputs go to full precision.
     """
     if save is not None:
         GapRouter.check_place(save)
@@ -200,7 +200,7 @@ def _lines(run: RoutedRun) -> Iterator[str]:
         yield (
             "Thresholds are percentiles of the gap on these very queries; ceiling: the reference's first item is among "
             f"the candidate's first k. Embeddings were compared by {similarity}. Scores of a search have no "
-            "msp and no entropy. In a server: quantdrift.RescoredSearch."
+            "msp and no entropy."
         )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +29,6 @@ K = 10
 QUALITY = "ndcg@10"
 
 
-def reorder(
-    items: NDArray[np.int64], scores: NDArray[Any], k: int, *, places: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The first k items of each row by these scores, best first; the others stay where they are.
-
-    Ties break by place, lowest first. What has no item (-1) stays last.
-    """
-    found = items[:, :k] >= 0
-    head = np.where(found, scores[:, :k], -np.inf)
-    by = np.where(found, (items if places is None else places)[:, :k], np.iinfo(np.int64).max)
-    order = np.lexsort((by, -head), axis=1)
-    moved, told = items.copy(), scores.copy()
-    moved[:, :k] = np.take_along_axis(items[:, :k], order, axis=1)
-    told[:, :k] = np.take_along_axis(scores[:, :k], order, axis=1)
-    return moved, told
-
-
 def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
     """The candidate's ranking after the first k items of all inputs were rescored, int64 [n_inputs, depth].
 
@@ -55,11 +37,16 @@ def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
     if k < 1 or (k > evidence.depth and evidence.cut_short):
         raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
     top, ranked = evidence.candidate_top, evidence.reference_top.items
-    places = np.empty_like(top.items[:, :k])
-    for column in range(places.shape[1]):
-        here = ranked == top.items[:, column, None]
+    first, ranking = top.items[:, :k], top.items.copy()
+    places = np.empty_like(first)
+    for column in range(first.shape[1]):
+        here = ranked == first[:, column, None]
         places[:, column] = np.where(here.any(axis=1), here.argmax(axis=1), ranked.shape[1] + column)
-    return reorder(top.items, top.reference_scores, k, places=places)[0]
+    # what has no item (-1) stays last
+    scores = np.where(first >= 0, top.reference_scores[:, :k], -np.inf)
+    order = np.lexsort((np.where(first >= 0, places, np.iinfo(np.int64).max), -scores), axis=1)
+    ranking[:, :k] = np.take_along_axis(first, order, axis=1)
+    return ranking
 
 
 def within(evidence: Evidence, k: int) -> NDArray[np.bool_]:
