@@ -25,7 +25,7 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.certify import certify
-from quantdrift.trust.rescoring import K, stored_depths, within
+from quantdrift.trust.rescoring import given_back
 from quantdrift.trust.router import percentile_threshold
 from quantdrift.trust.sweep import sweep
 
@@ -354,15 +354,14 @@ def routing_of(evidence: Evidence) -> list[tuple[float, float | None]]:
     Of a search, the candidate's first 10 items (5, if fewer are stored) are compared again.
     """
     if evidence.confidence is not None:
-        points = sweep(evidence, scores=("gap",), percentiles=PERCENTILES)
-        return [(float(one.routed.value or 0.0), one.changes.value) for one in points]
-    depth = max(k for k in stored_depths(evidence) if k <= K)
-    confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
-    back, found = within(evidence, depth), []
+        swept = sweep(evidence, scores=("gap",), percentiles=PERCENTILES)
+        return [(float(point.routed.value or 0.0), point.changes.value) for point in swept]
+    confidence, changed, (back, _) = confidence_in(evidence, "gap"), flips(evidence), given_back(evidence)
+    points: list[tuple[float, float | None]] = []
     for percentile in PERCENTILES:
         rows = confidence < percentile_threshold(confidence, percentile)
-        found.append((float(rows.mean()), float((rows & back)[changed].mean()) if changed.any() else None))
-    return found
+        points.append((float(rows.mean()), float((rows & back)[changed].mean()) if changed.any() else None))
+    return points
 
 
 def coverage_chart(curves: Sequence[Curve]) -> Figure:

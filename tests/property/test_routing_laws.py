@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from quantdrift.evidence.perturbation import flips
+from quantdrift.features.route.advice import operating_point, relative_cost
+from quantdrift.features.route.rescoring import rescore
 from quantdrift.metrics import parse_metric
 from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
-from quantdrift.trust.rescoring import rescore
 from quantdrift.trust.router import GapRouter
-from quantdrift.trust.sweep import operating_point, relative_cost
 from support.routing_samples import classified, searched
 
 # few values, so that there are ties of all kinds; quarters, so that differences are exact

@@ -8,8 +8,8 @@ import pytest
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.perturbation import flips
-from quantdrift.trust.rescoring import rescore, rescored_ranking
-from quantdrift.trust.sweep import operating_point
+from quantdrift.features.route.advice import operating_point
+from quantdrift.features.route.rescoring import rescore, rescored_ranking
 from support.routing_samples import searched, similarities
 
 # the reference's first item is ranked 1st, 2nd and 4th by the candidate

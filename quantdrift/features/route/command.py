@@ -10,6 +10,7 @@ import typer
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
+from quantdrift.features.route.advice import RoutedRun, break_even_share, relative_cost, study_run
 from quantdrift.runs.folder import find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
@@ -17,7 +18,6 @@ from quantdrift.show.tables import Grid
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.trust.certify import Share
 from quantdrift.trust.router import GapRouter, percentile_threshold
-from quantdrift.trust.sweep import RoutedRun, break_even_share, relative_cost, study_run
 
 
 @prints("json", "markdown")
@@ -97,7 +97,7 @@ def command(
         after.append(f"router: {save} sends {percent(routed)} of these inputs to full precision ({router.rule})")
     grids = [grid for one in studied for grid in _tables(one, share=share, speed_up=speed_up, even=even)]
     if len(studied) > 1:
-        goal = f"asked again for {100 * recover:g} %"
+        goal = f"deferred for {100 * recover:g} %"
         head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
         rows = [_one_row(one) for one in studied]
         grids.append(Grid(title="Each run", head=head, rows=rows, words={*head[-2:]}))

@@ -10,13 +10,14 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
 from quantdrift.evidence.record import Evidence
+from quantdrift.features.certify.applied import apply_check
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
 from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Share, certify
-from quantdrift.trust.check import StabilityCheck, apply_check
+from quantdrift.trust.check import StabilityCheck
 
 _LIKENESS = (
     "The guarantee covers answers that are accepted and changed, for inputs like these: from the same source, in the "
