@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,6 @@ def changes_of(
     right: str,
     texts: Texts | None = None,
     evidence: Evidence | None = None,
-    also: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Changed inputs as JSON, in their order.
 
@@ -55,15 +54,12 @@ def changes_of(
         right: what a right answer is called: "relevant", "the right class".
         texts: what inputs and items say, if that is known.
         evidence: of the run that they are of, for both rankings; the first answers alone without it.
-        also: more to be said of each, if there is more.
     """
     items = _Items(texts=texts or Texts(told=""))
     kinds = Counter(one.kind for one in changed)
     listed = [_entry(one, items) for one in changed[:MOST]]
     if evidence is not None:
         _add_rankings(listed, changed, evidence, items)
-    for entry, more in zip(listed, also, strict=False):
-        entry.update(more)
     notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     found = {
         "arms": list(arms),

@@ -19,7 +19,8 @@ import quantdrift.gate.judge
 import quantdrift.metrics.base
 import quantdrift.statistics.paired
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import ALPHA, Matched, Verdict, verdict_of
+from quantdrift.gate.judge import Matched, verdict_of
+from quantdrift.gate.result import ALPHA, Verdict
 from quantdrift.gate.rules import SEARCH, parse_rule
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics.estimates import Estimate

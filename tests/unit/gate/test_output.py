@@ -13,7 +13,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.gate.judge import GateResult
 from quantdrift.gate.output import (
     beyond_reach,
     check_report,
@@ -28,6 +27,7 @@ from quantdrift.gate.output import (
     worst_title,
     write_report,
 )
+from quantdrift.gate.result import GateResult
 from quantdrift.statistics.estimates import Estimate
 from support.gate_result_samples import BROKEN, FEW, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, nasty, result, worst
 from support.gate_samples import ones, rules, snapshot
@@ -128,7 +128,7 @@ def test_no_name_marks_anything_up(name: str, n: int) -> None:
 def test_markdown_stays_below_the_limit_of_the_summary() -> None:
     name = "|`" * 200
     many = tuple(replace(WORSE, rule=replace(WORSE.rule, on=f"{n} {name}")) for n in range(101))
-    text = markdown_text(replace(nasty(name, 101), judgements=many, notes=(name,) * 300))
+    text = markdown_text(replace(nasty(name, 101), rules=many, notes=(name,) * 300))
     assert len(text.encode()) < 1024 * 1024
     assert sum(line.startswith("| ") for line in text.splitlines()) == 202
 

@@ -48,7 +48,7 @@ def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_
     for here, there in ((part, whole), (whole, part)):
         result = gate(here, asked, snapshot_for(there, asked))
         assert (result.verdict, result.differs) == ("pass", ())
-        assert result.judgements[0].n == 57
+        assert result.rules[0].n == 57
 
 
 def diff(tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False) -> Diff:

@@ -2,27 +2,20 @@
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.gate import output
-from quantdrift.gate.judge import GateResult
-from quantdrift.report.gate import page_of, read_result
+from quantdrift.gate.result import Earlier, GateResult, read_result
+from quantdrift.report.gate import page_of
 from support.command_line import cli
-from support.gate_result_samples import BROKEN, FEW, IDENTITY, LIMIT, OTHER, UNDEFINED, WORSE, nasty, result, worst
+from support.gate_result_samples import BROKEN, FEW, LIMIT, OTHER, UNDEFINED, WORSE, nasty, result, worst
 from support.hostile_samples import mutate_json, text_of
 
 FAILED = result(
-    WORSE,
-    FEW,
-    LIMIT,
-    baseline=replace(IDENTITY, spec="minilm@W8-rtn"),
-    n_new=12,
-    n_answers_changed=40,
-    worst=(worst(),),
+    WORSE, FEW, LIMIT, baseline=Earlier(spec="minilm@W8-rtn"), n_new=12, n_answers_changed=40, worst=(worst(),)
 )
 RESULTS = {
     "fail": FAILED,
