@@ -92,9 +92,8 @@ def _changed(content: Mapping[str, Any]) -> str:
     entries = content["changed"][:_WORST]
     before, after = (shorten(clean(name), _TEXT) for name in content["arms"])
     # escaped cell by cell: names and texts stand beside each other
-    head = [
-        prose(title, cell=True) for title in ("input", f"{before}: first answer", f"{after}: first answer", "change")
-    ]
+    titles = ("input", f"{before}: first answer", f"{after}: first answer", "change")
+    head = [prose(title, cell=True) for title in titles]
     rows = [
         [
             _named(entry["id"], entry.get("text")),

@@ -62,7 +62,7 @@ class _Seen:
 
     @property
     def line(self) -> tuple[str, str]:
-        """Of which line of a chart it is a part."""
+        """Which line of a chart it is a part of: model and scheme."""
         return self.result.cell.model, short(self.result.parsed)
 
 
@@ -182,10 +182,10 @@ def _answer(name: str | None, right: bool | None, text: str | None) -> str:
 
 def _tones(seen: Sequence[_Seen]) -> dict[str, Tone]:
     """Every scheme by its worst run, those of most bits first."""
-    tones: dict[str, Tone] = {short(result.parsed): "good" for result in by_width([run.result for run in seen])}
-    for run in seen:
-        scheme = short(run.result.parsed)
-        tones[scheme] = min(tones[scheme], run.tone, key=_TONES.index)
+    tones: dict[str, Tone] = {}
+    for run in sorted(seen, key=lambda run: by_width(run.result)):
+        _, scheme = run.line
+        tones[scheme] = min(tones.get(scheme, "good"), run.tone, key=_TONES.index)
     return tones
 
 
@@ -211,7 +211,7 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
     for tone, head in heads.items():
         names = []
         for scheme in (name for name, its in schemes.items() if its == tone):
-            flips = [run.result.metrics["flip@1"].value for run in seen if short(run.result.parsed) == scheme]
+            flips = [run.result.metrics["flip@1"].value for run in seen if run.line[1] == scheme]
             rates = [rate for rate in flips if rate is not None] or [0.0]
             low, high = (f"{100 * end:.1f}" for end in (min(rates), max(rates)))
             names.append(f"{scheme} ({low if low == high else f'{low} to {high}'} %)")
@@ -280,11 +280,9 @@ def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Sectio
 
 
 def _trust(seen: Sequence[_Seen]) -> list[Figure]:
-    widest = by_width([run.result for run in seen])
-    groups = {
-        line: [run for run in seen if run.line == line]
-        for line in dict.fromkeys((result.cell.model, short(result.parsed)) for result in widest)
-    }
+    groups: dict[tuple[str, str], list[_Seen]] = {}
+    for run in sorted(seen, key=lambda run: by_width(run.result)):
+        groups.setdefault(run.line, []).append(run)
     return [
         coverage_chart({line: mean_points([run.coverage for run in group]) for line, group in groups.items()}),
         routing_chart({line: mean_points([run.routing for run in group]) for line, group in groups.items()}),

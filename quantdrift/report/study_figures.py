@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log10, sqrt
 from statistics import fmean
@@ -34,9 +34,9 @@ _MAP = 860
 """Pixels that the squares of a row of the map may take."""
 
 
-def by_width(results: Iterable[Result]) -> list[Result]:
-    """Most bits first, and otherwise as in the study."""
-    return sorted(results, key=lambda result: (-result.parsed.weight_bits, result.parsed.activation_bits or FULL_BITS))
+def by_width(result: Result) -> tuple[float, float]:
+    """The key that sorts results with most bits first."""
+    return -result.parsed.weight_bits, result.parsed.activation_bits or FULL_BITS
 
 
 def _value(result: Result, metric: str) -> float | None:
@@ -78,7 +78,7 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
     known = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
     values: list[dict[str, Any]] = []
-    for result in by_width(results):
+    for result in sorted(results, key=by_width):
         model, data = result.cell.model, result.cell.data.called
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
         place = {"row": " · ".join(parts), "scheme": short(result.parsed), "model": model, "data": data}
