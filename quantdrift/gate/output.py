@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,15 +55,18 @@ def subject(result: GateResult) -> str:
     return f"{whole}, against a baseline of {'the same' if same else shown(result.baseline.spec)}"
 
 
+def finding(result: GateResult) -> str:
+    """Why the verdict is what it is, on one line."""
+    if result.verdict == "incomparable" and result.differs:
+        return f"the run and the baseline differ in {shorten(clean(result.differs[0]), _SENTENCE)}"
+    decisive = [judgement for judgement in result.rules if judgement.outcome == result.verdict]
+    why = f" ({clean(decisive[0].reason)})" if len(decisive) == 1 else ""
+    return f"{len(decisive):,} of {len(result.rules):,} rules, {some(map(rule_name, decisive), _LISTED)}{why}"
+
+
 def headline(result: GateResult) -> str:
     """The verdict and why, on one line."""
-    decisive = [judgement for judgement in result.rules if judgement.outcome == result.verdict]
-    word = f"{result.verdict}, which is accepted" if result.accepted else result.verdict
-    if result.verdict == "incomparable" and result.differs:
-        return f"{word}: the run and the baseline differ in {shorten(clean(result.differs[0]), _SENTENCE)}"
-    why = f" ({clean(decisive[0].reason)})" if len(decisive) == 1 else ""
-    names = some(map(rule_name, decisive), _LISTED)
-    return f"{word}: {len(decisive):,} of {len(result.rules):,} rules, {names}{why}"
+    return f"{result.verdict}{', which is accepted' if result.accepted else ''}: {finding(result)}"
 
 
 def sentences(result: GateResult) -> list[str]:
@@ -262,9 +264,7 @@ def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary:
     for variable, text in (("GITHUB_STEP_SUMMARY", summary), ("GITHUB_OUTPUT", outputs)):
         if place := environ.get(variable):
             try:
-                # without O_NONBLOCK a pipe would wait for a reader, here, for ever
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
-                with open(os.open(place, flags, 0o666), "a", encoding="utf-8") as file:
+                with open(place, "a", encoding="utf-8") as file:
                     file.write(text)
             except OSError as error:
                 note(f"nothing was written to {place} ({variable}): {error.strerror}")

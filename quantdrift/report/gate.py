@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantdrift.base.text import some
 from quantdrift.gate import output
 from quantdrift.gate.result import GateResult, Verdict
 from quantdrift.report.changes import changes_of
@@ -19,14 +18,6 @@ _TONES: dict[Verdict, Tone] = {
     "incomparable": "warn",
     "underpowered": "warn",
 }
-_COME_TO: dict[Verdict, str] = {
-    "pass": "pass",
-    "fail": "fail",
-    "error": "cannot be judged",
-    "incomparable": "cannot be compared with the baseline",
-    "underpowered": "have too few inputs to tell",
-}
-_LISTED = 3
 
 
 def page_of(result: GateResult) -> Page:
@@ -54,19 +45,12 @@ def page_of(result: GateResult) -> Page:
         title=output.subject(result),
         word=f"{result.verdict} (accepted)" if result.accepted else result.verdict,
         tone="warn" if result.accepted else _TONES[result.verdict],
-        verdict=_sentence(result),
+        verdict=f"{output.finding(result)}.",
         words=[line for line in sentences if line not in {*to_do, *named}],
         numbers=list(_numbers(result)),
         steps=[Step(text=line) for line in sentences if line in to_do],
         sections=sections,
     )
-
-
-def _sentence(result: GateResult) -> str:
-    """How many rules come to the verdict, and the first of them."""
-    decisive = [output.rule_name(judgement) for judgement in result.rules if judgement.outcome == result.verdict]
-    names = "" if result.verdict == "pass" else f": {some(decisive, _LISTED)}"
-    return f"{len(decisive):,} of {len(result.rules):,} rules {_COME_TO[result.verdict]}{names}."
 
 
 def _numbers(result: GateResult) -> Iterator[Number]:
