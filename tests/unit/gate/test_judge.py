@@ -63,8 +63,6 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
-        (BOTH, (98, 0, 0), "underpowered", "too few inputs to tell: 98, and it takes about 99"),
-        (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
         # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
         (BOTH, (72, 0, 9), "pass", "shown to be no worse"),
         (BOTH, (72, 0, 4), "underpowered", "too few inputs"),
