@@ -11,7 +11,7 @@ import numpy as np
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics.conformal import MAKE, StabilityError, observe
-from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, rate_estimate, undefined
 from quantdrift.trust.check import Resemblance, StabilityCheck
 
 
@@ -36,10 +36,6 @@ class Applied:
     violation: Estimate
     resemblance: Resemblance
     notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return dict(as_json(self))
 
 
 def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, Any]) -> Applied:

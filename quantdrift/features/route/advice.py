@@ -160,6 +160,10 @@ class Advice:
     limit: float
     straddles: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, with the advice in words."""
+        return {**as_json(self), "sentences": self.sentences}
+
     @property
     def sentences(self) -> list[str]:
         """The advice in words."""
@@ -261,41 +265,26 @@ class RoutedRun:
     """What routing says of one run.
 
     Attributes:
-        run: the run.
+        path: of its folder.
+        spec: what was measured.
+        data: name of the data.
         n_inputs: of its evidence.
-        logits: whether it ranks by logits; else by similarities.
+        scores_are: what it ranks by.
         advice: which fix it asks for.
-        operating: the operating point of the first confidence asked for; None where there is none.
-        points: of the sweep; empty for similarities.
+        operating_point: that of the first confidence asked for; None where there is none.
+        sweep: by confidence and percentile; empty for similarities.
         rescoring: of the first items; empty for logits.
     """
 
-    run: Run
+    path: str
+    spec: str
+    data: str
     n_inputs: int
-    logits: bool
+    scores_are: Literal["logits", "similarities"]
     advice: Advice
-    operating: OperatingPoint | None
-    points: Sequence[SweepPoint]
+    operating_point: OperatingPoint | None
+    sweep: Sequence[SweepPoint]
     rescoring: Sequence[Rescoring]
-
-    @property
-    def name(self) -> str:
-        """Spec and data of the run."""
-        return f"{self.run.record['spec']} on {self.run.record['data']['name']}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
-            "path": str(self.run.path),
-            "spec": self.run.record["spec"],
-            "data": self.run.record["data"]["name"],
-            "n_inputs": self.n_inputs,
-            "scores_are": "logits" if self.logits else "similarities",
-            "advice": {**as_json(self.advice), "sentences": self.advice.sentences},
-            "operating_point": self.operating and as_json(self.operating),
-            "sweep": as_json(self.points),
-            "rescoring": as_json(self.rescoring),
-        }
 
 
 def _bits(record: Mapping[str, Any]) -> float | None:
@@ -334,12 +323,15 @@ def study_run(
             "msp or entropy"
         )
     point = operating_point(evidence, scores[0], recover, speed_up=speed_up)
+    record = run.record
     return RoutedRun(
-        run=run,
+        path=str(run.path),
+        spec=record["spec"],
+        data=record["data"]["name"],
         n_inputs=evidence.n_inputs,
-        logits=logits,
-        advice=advise(evidence, point, wanted=recover, bits=_bits(run.record), speed_up=speed_up),
-        operating=point,
-        points=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
+        scores_are="logits" if logits else "similarities",
+        advice=advise(evidence, point, wanted=recover, bits=_bits(record), speed_up=speed_up),
+        operating_point=point,
+        sweep=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
         rescoring=() if logits else rescore(evidence, percentiles=sorted({*percentiles, 100.0})),
     )

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import QuantDriftError
 from quantdrift.evidence.perturbation import flips
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
@@ -31,8 +30,6 @@ def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
 
     Ties in the reference's scores break by its stored ranking, then by the candidate's.
     """
-    if k < 1 or (k > evidence.depth and evidence.cut_short):
-        raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
     top, ranked = evidence.candidate_top, evidence.reference_top.items
     first, ranking = top.items[:, :k], top.items.copy()
     places = np.empty_like(first)

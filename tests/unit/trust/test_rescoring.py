@@ -81,5 +81,3 @@ def test_depths_beyond_what_is_stored_are_left_out() -> None:
     assert {entry.k for entry in rescore(evidence, percentiles=[50])} == {5, 10}
     with pytest.raises(QuantDriftError, match="at most the 10 ranks"):
         rescore(evidence, percentiles=[50], depths=[50])
-    with pytest.raises(QuantDriftError, match="from 1 to the 10 ranks"):
-        rescored_ranking(evidence, 11)
