@@ -16,8 +16,9 @@ import pytest
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
-from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
+from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
+from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric

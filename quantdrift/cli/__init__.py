@@ -40,8 +40,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "compare": "Is run B worse than run A, or no worse?",
     },
     "Trust and repair": {
-        "certify": "Which answers can be trusted, without labels?",
-        "route": "Send unsure inputs to full precision: does it pay?",
         "allocate": "Choose which layers get more bits.",
         "quantize": "Write the quantized model to a folder.",
     },

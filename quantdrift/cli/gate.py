@@ -32,7 +32,8 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
-from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
+from quantdrift.gate.judge import gate, snapshot_for
+from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output

@@ -72,7 +72,7 @@ def command(
 
 def _text(what: Path, *, data: Path | None, task: str | None, k: int) -> str:
     from quantdrift.gate.output import markdown_text
-    from quantdrift.report.gate import read_result
+    from quantdrift.gate.result import read_result
     from quantdrift.report.markdown import markdown_of
 
     page = _page(what, data=data, task=task, k=k)
@@ -104,6 +104,7 @@ def _is_gate(what: Path) -> bool:
 
 
 def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
+    from quantdrift.gate.result import read_result
     from quantdrift.report import gate, run, study
     from quantdrift.runs.folder import read_run
 
@@ -117,5 +118,5 @@ def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
             return cast(Page, import_module(f"{FEATURES.module(folder.kind)}.page").on_study(page, folder))
         return page
     if is_gate:
-        return gate.page_of(gate.read_result(what))
+        return gate.page_of(read_result(what))
     return run.page_of(read_run(what), data=data, task=task, k=k)

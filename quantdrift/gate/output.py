@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +12,10 @@ import numpy as np
 from quantdrift.base.display import clean, json_text, markdown_table, note, prose, shorten, shown
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
+from quantdrift.base.text import counted, some
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, least_inputs
+from quantdrift.gate.judge import least_inputs
+from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import Rule
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.statistics.estimates import Estimate
@@ -45,68 +46,65 @@ def rule_name(judgement: Judgement) -> str:
 
 def subject(result: GateResult) -> str:
     """Who was judged, on what."""
-    identity = result.identity
-    n, data = _inputs(result.n_inputs), shown(identity.data_name)
+    n, data = counted(result.n_inputs, "input"), shown(result.data)
     # of two finished runs the data may have no other name than its size
-    whole = f"{shown(identity.spec)} on {data}" + ("" if data == n else f", {n}")
+    whole = f"{shown(result.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
         return whole
-    same = result.baseline.spec == identity.spec
+    same = result.baseline.spec == result.spec
     return f"{whole}, against a baseline of {'the same' if same else shown(result.baseline.spec)}"
+
+
+def finding(result: GateResult) -> str:
+    """Why the verdict is what it is, on one line."""
+    if result.verdict == "incomparable" and result.differs:
+        return f"the run and the baseline differ in {shorten(clean(result.differs[0]), _SENTENCE)}"
+    decisive = [judgement for judgement in result.rules if judgement.outcome == result.verdict]
+    why = f" ({clean(decisive[0].reason)})" if len(decisive) == 1 else ""
+    return f"{len(decisive):,} of {len(result.rules):,} rules, {some(map(rule_name, decisive), _LISTED)}{why}"
 
 
 def headline(result: GateResult) -> str:
     """The verdict and why, on one line."""
-    told = [each for each in result.judgements if each.outcome == result.verdict]
-    word = f"{result.verdict}, which is accepted" if result.accepted else result.verdict
-    if result.verdict == "incomparable" and result.differs:
-        return f"{word}: the run and the baseline differ in {shorten(clean(result.differs[0]), _SENTENCE)}"
-    names = [rule_name(each) for each in told]
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    why = f" ({clean(told[0].reason)})" if len(told) == 1 else ""
-    return f"{word}: {len(told):,} of {len(result.judgements):,} rules, {', '.join(names[:_LISTED])}{more}{why}"
+    return f"{result.verdict}{', which is accepted' if result.accepted else ''}: {finding(result)}"
 
 
 def sentences(result: GateResult) -> list[str]:
     """What changed, what each rule that does not pass means, what to do, what to know."""
-    n, changed, moved = _inputs(result.n_inputs), result.n_changed, result.n_answers_changed
+    n, changed, moved = counted(result.n_inputs, "input"), result.n_changed, result.n_answers_changed
     new = f"; {result.n_new:,} of them had not in the baseline" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
     if moved is not None:
-        lines.append(f"On {_inputs(moved)} the candidate answers otherwise than in the baseline.")
-    for each in result.judgements:
-        lines += _of_rule(each, result.alpha)
+        lines.append(f"On {counted(moved, 'input')} the candidate answers otherwise than in the baseline.")
+    for judgement in result.rules:
+        lines += _of_rule(judgement, result.alpha)
     lines += [f"Differs: {difference}." for difference in result.differs]
-    kinds = ["limit" if _is_broken_limit(each) else each.outcome for each in result.judgements]
+    kinds = [
+        "limit" if judgement.outcome == "fail" and not judgement.rule.compares else judgement.outcome
+        for judgement in result.rules
+    ]
     lines += [TO_DO[kind] for kind in dict.fromkeys(kinds) if kind in TO_DO and not result.accepted]
-    lines += [f"Note: {each}." for each in result.notes]
+    lines += [f"Note: {note}." for note in result.notes]
     return [shorten(clean(line), _SENTENCE) for line in lines]
 
 
-def _is_broken_limit(each: Judgement) -> bool:
-    return each.outcome == "fail" and not each.rule.compares
-
-
-def _of_rule(each: Judgement, alpha: float) -> list[str]:
-    name, how_much, lines = rule_name(each), "", []
-    if each.outcome == "fail" and each.worse is not None:
-        how_much = f" ({_inputs(each.worse)} worse than in the baseline, {each.better:,} better)"
-    elif each.outcome == "fail" and each.now is not None:
-        how_much = f" (it is {show(each.rule.metric, each.now)})"
-    harmed = each.p_worse_holm is not None and each.p_worse_holm < alpha
-    if each.outcome != "pass" or harmed:
-        lines.append(f"{name}: {each.outcome}, {each.reason}{how_much}.")
-    if each.outcome == "fail" and each.inputs:
-        more = (each.worse or 0) - len(each.inputs)
-        names = ", ".join(shown(input_id) for input_id in each.inputs)
+def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
+    name, outcome, how_much, lines = rule_name(judgement), judgement.outcome, "", []
+    if outcome == "fail" and judgement.worse is not None:
+        how_much = f" ({counted(judgement.worse, 'input')} worse than in the baseline, {judgement.better:,} better)"
+    elif outcome == "fail" and judgement.now is not None:
+        how_much = f" (it is {show(judgement.rule.metric, judgement.now)})"
+    harmed = judgement.p_worse_holm is not None and judgement.p_worse_holm < alpha
+    if outcome != "pass" or harmed:
+        lines.append(f"{name}: {outcome}, {judgement.reason}{how_much}.")
+    if outcome == "fail" and judgement.inputs:
+        more = (judgement.worse or 0) - len(judgement.inputs)
+        names = ", ".join(map(shown, judgement.inputs))
         lines.append(f"{name}, worse on: {names}" + (f" and {more:,} more." if more > 0 else "."))
-    if each.set_aside:
-        lines.append(f"{name}: {_inputs(each.set_aside)} left out of the tests: noise changes the first answer there.")
+    if judgement.set_aside:
+        aside = counted(judgement.set_aside, "input")
+        lines.append(f"{name}: {aside} left out of the tests: noise changes the first answer there.")
     return lines
-
-
-def _inputs(n: int) -> str:
-    return "1 input" if n == 1 else f"{n:,} inputs"
 
 
 # --- as cells: one row per rule, and one per input to look at ---------------------------------
@@ -122,12 +120,12 @@ _ALWAYS = NAMES - {"part"} | {"outcome"}
 
 def rows(result: GateResult) -> Table:
     """One row per rule; a column that would be empty for all of them is left out."""
-    return _filled([_cells_of_rule(each) for each in result.judgements])
+    return _filled(map(_cells_of_rule, result.rules))
 
 
 def worst_rows(result: GateResult) -> Table:
     """One row per input to look at, what replaced what; columns that are unknown for all are left out."""
-    return _filled([_cells_of_input(each) for each in result.worst])
+    return _filled(map(_cells_of_input, result.worst))
 
 
 def worst_title(result: GateResult) -> str:
@@ -135,41 +133,43 @@ def worst_title(result: GateResult) -> str:
     return f"{len(result.worst):,} of {result.n_changed:,} changed inputs, the worst first"
 
 
-def _cells_of_rule(each: Judgement) -> dict[str, str]:
-    metric = each.rule.metric
-    needed = f" ({each.needed:,})" if each.needed is not None and each.outcome == "underpowered" else ""
+def _cells_of_rule(judgement: Judgement) -> dict[str, str]:
+    metric, now, difference = judgement.rule.metric, judgement.now, judgement.difference
+    needed = ""
+    if judgement.needed is not None and judgement.outcome == "underpowered":
+        needed = f" ({judgement.needed:,})"
     return {
-        "rule": rule_name(each),
-        "now (95 %)": _EMPTY if each.now is None else cell(metric, each.now),
-        "baseline": show(metric, Estimate(value=each.before)),
-        "difference (95 %)": _EMPTY if each.difference is None else show_step(metric, each.difference),
-        "worse / better": _EMPTY if each.worse is None else f"{each.worse:,} / {each.better:,}",
-        "n (needed)": f"{each.n:,}{needed}" if each.n else _EMPTY,
-        "p worse (Holm)": show_p(each.p_worse_holm),
-        "p no worse": show_p(each.p_no_worse),
-        "outcome": each.outcome,
+        "rule": rule_name(judgement),
+        "now (95 %)": _EMPTY if now is None else cell(metric, now),
+        "baseline": show(metric, Estimate(value=judgement.before)),
+        "difference (95 %)": _EMPTY if difference is None else show_step(metric, difference),
+        "worse / better": _EMPTY if judgement.worse is None else f"{judgement.worse:,} / {judgement.better:,}",
+        "n (needed)": f"{judgement.n:,}{needed}" if judgement.n else _EMPTY,
+        "p worse (Holm)": show_p(judgement.p_worse_holm),
+        "p no worse": show_p(judgement.p_no_worse),
+        "outcome": judgement.outcome,
     }
 
 
 def _cells_of_input(worst: Worst) -> dict[str, str]:
-    changed = worst.changed
-    labels = ["right" if right else "wrong" for right in (changed.was_right, changed.is_right) if right is not None]
+    labels = ["right" if right else "wrong" for right in (worst.was_right, worst.is_right) if right is not None]
     return {
         "part": shown(worst.part) if worst.part else _EMPTY,
-        "input": shown(changed.input_id),
-        "reference's answer": shown(changed.before),
-        "now at rank": _EMPTY if changed.rank_after is None else f"{changed.rank_after:,}",
-        "candidate's answer": shown(changed.after),
+        "input": shown(worst.input_id),
+        "reference's answer": shown(worst.before),
+        "now at rank": _EMPTY if worst.rank_after is None else f"{worst.rank_after:,}",
+        "candidate's answer": shown(worst.after),
         "labels": " to ".join(labels) if len(labels) > 1 else _EMPTY,
-        "gap": _EMPTY if changed.gap is None else f"{changed.gap:.4f}",
+        "gap": _EMPTY if worst.gap is None else f"{worst.gap:.4f}",
         "new": {True: "new", False: "as before", None: _EMPTY}[worst.new],
     }
 
 
-def _filled(found: Sequence[dict[str, str]]) -> Table:
-    titles = found[0] if found else ()
-    head = [title for title in titles if title in _ALWAYS or any(row[title] != _EMPTY for row in found)]
-    return head, [[row[title] for title in head] for row in found]
+def _filled(cells: Iterable[dict[str, str]]) -> Table:
+    table = list(cells)
+    titles = table[0] if table else ()
+    head = [title for title in titles if title in _ALWAYS or any(row[title] != _EMPTY for row in table)]
+    return head, [[row[title] for title in head] for row in table]
 
 
 # --- Markdown, for the summary page of a CI or a comment on a pull request --------------------
@@ -183,18 +183,18 @@ _MOST = 100
 
 def markdown_text(result: GateResult) -> str:
     """The verdict, the rules, what it means, and the inputs to look at."""
-    head, found = rows(result)
+    head, cells = rows(result)
     blocks = [
         f"{TITLE}: {result.verdict}{' (accepted)' if result.accepted else ''}",
         f"{prose(subject(result))}.",
         prose(headline(result)),
-        markdown_table(head, found[:_MOST], names=NAMES),
+        markdown_table(head, cells[:_MOST], names=NAMES),
         "\n".join(f"- {prose(line)}" for line in sentences(result)[:_MOST]),
     ]
     if result.worst:
-        head, found = worst_rows(result)
-        title, table = worst_title(result), markdown_table(head, found[:_MOST], names=NAMES)
-        folded = len(found) > _OPEN
+        head, cells = worst_rows(result)
+        title, table = worst_title(result), markdown_table(head, cells[:_MOST], names=NAMES)
+        folded = len(cells) > _OPEN
         blocks += [f"<details>\n<summary>{title}</summary>" if folded else f"{title}:", table]
         blocks += ["</details>"] if folded else []
     return "\n\n".join(blocks) + "\n"
@@ -214,20 +214,20 @@ def junit_text(result: GateResult) -> str:
     """
     head, cells = rows(result)
     tags = [
-        "skipped" if each.outcome == "underpowered" and result.accept_underpowered else _TAGS.get(each.outcome)
-        for each in result.judgements
+        "skipped" if outcome == "underpowered" and result.accept_underpowered else _TAGS.get(outcome)
+        for outcome in (judgement.outcome for judgement in result.rules)
     ]
     counts = {"tests": str(len(tags)), "failures": str(tags.count("failure")), "errors": str(tags.count("error"))}
     root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts, "skipped": str(tags.count("skipped"))})
-    on = f"{shown(result.identity.spec)} on {shown(result.identity.data_name)}"
-    for each, tag, row in zip(result.judgements, tags, cells, strict=True):
-        case = {"classname": "quantdrift.gate", "name": f"{on}: {rule_name(each)}", "time": "0"}
+    on = f"{shown(result.spec)} on {shown(result.data)}"
+    for judgement, tag, row in zip(result.rules, tags, cells, strict=True):
+        case = {"classname": "quantdrift.gate", "name": f"{on}: {rule_name(judgement)}", "time": "0"}
         element = ElementTree.SubElement(suite, "testcase", case)
         numbers = [f"{title}: {text}" for title, text in zip(head, row, strict=True) if text != _EMPTY]
-        attributes = {} if tag is None else {"type": each.outcome, "message": shown(each.reason, _SENTENCE)}
-        told = [shorten(clean(line), _SENTENCE) for line in _of_rule(each, result.alpha)]
-        ElementTree.SubElement(element, tag or "system-out", attributes).text = "\n".join([*numbers, *told])
+        lines = [shorten(clean(line), _SENTENCE) for line in _of_rule(judgement, result.alpha)]
+        reason = {"type": judgement.outcome, "message": shown(judgement.reason, _SENTENCE)} if tag else {}
+        ElementTree.SubElement(element, tag or "system-out", reason).text = "\n".join([*numbers, *lines])
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -264,9 +264,7 @@ def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary:
     for variable, text in (("GITHUB_STEP_SUMMARY", summary), ("GITHUB_OUTPUT", outputs)):
         if place := environ.get(variable):
             try:
-                # without O_NONBLOCK a pipe would wait for a reader, here, for ever
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
-                with open(os.open(place, flags, 0o666), "a", encoding="utf-8") as file:
+                with open(place, "a", encoding="utf-8") as file:
                     file.write(text)
             except OSError as error:
                 note(f"nothing was written to {place} ({variable}): {error.strerror}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from quantdrift.base.display import clean, shorten, shown
@@ -45,7 +46,6 @@ def changes_of(
     right: str,
     texts: Texts | None = None,
     evidence: Evidence | None = None,
-    also: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Changed inputs as JSON, in their order.
 
@@ -55,42 +55,39 @@ def changes_of(
         right: what a right answer is called: "relevant", "the right class".
         texts: what inputs and items say, if that is known.
         evidence: of the run that they are of, for both rankings; the first answers alone without it.
-        also: more to be said of each, if there is more.
     """
     items = _Items(texts=texts or Texts(told=""))
-    kinds = Counter(one.kind for one in changed)
-    listed = [_entry(one, items) for one in changed[:MOST]]
+    kinds = Counter(change.kind for change in changed)
+    listed = [_entry(change, items) for change in changed[:MOST]]
     if evidence is not None:
         _add_rankings(listed, changed, evidence, items)
-    for entry, more in zip(listed, also, strict=False):
-        entry.update(more)
     notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
-    found = {
+    content = {
         "arms": list(arms),
         "right": right,
         "labelled": bool(set(kinds) - {None}),
         "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
         "changed": listed,
     }
-    inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(found))
+    inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
     for entry, text in zip(listed, inputs, strict=True):
         entry.update({} if text is None else {"text": text})
     names = [shown(name, _NAME) for _, name in items.places]
     notes += [f"There is no room for {left_out:,} of the texts."] if left_out else []
     notes += [f"{items.texts.told[:1].upper()}{items.texts.told[1:]}."] if items.texts.told else []
-    return {**found, "items": [list(each) for each in zip(names, texts_of_items, strict=True)], "notes": notes}
+    return {**content, "items": [list(item) for item in zip(names, texts_of_items, strict=True)], "notes": notes}
 
 
-def _entry(one: Changed, items: _Items) -> dict[str, Any]:
+def _entry(change: Changed, items: _Items) -> dict[str, Any]:
     known = {
-        "kind": one.kind,
-        "before": items.place(one.input_id, one.before),
-        "after": items.place(one.input_id, one.after),
-        **{name: getattr(one, name) for name in ("rank_before", "rank_after", "was_right", "is_right")},
-        **{name: _number(getattr(one, name)) for name in ("gap", "separation", "score_before", "score_after")},
+        "kind": change.kind,
+        "before": items.place(change.input_id, change.before),
+        "after": items.place(change.input_id, change.after),
+        **{name: getattr(change, name) for name in ("rank_before", "rank_after", "was_right", "is_right")},
+        **{name: _number(getattr(change, name)) for name in ("gap", "separation", "score_before", "score_after")},
     }
     # what a link names; two long names can be shown alike, and the first is then found
-    name = shorten(clean(one.input_id), _NAME)
+    name = shorten(clean(change.input_id), _NAME)
     return {"id": name, **{name: value for name, value in known.items() if value is not None}}
 
 
@@ -102,32 +99,27 @@ def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evid
     depth = min(_RANKS if len(changed) <= _MANY else _RANKS_OF_MANY, evidence.depth)
     row_of = {str(name): row for row, name in enumerate(evidence.input_ids)}
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
-    for entry, one in zip(listed, changed, strict=False):
-        row = row_of[one.input_id]
+    for entry, change in zip(listed, changed, strict=False):
+        row = row_of[change.input_id]
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)
-        places = {arm: [item for item in top.items[row].tolist() if item >= 0] for arm, top in tops.items()}
+        ranks = {
+            arm: {item: rank for rank, item in enumerate(top.items[row].tolist(), 1) if item >= 0}
+            for arm, top in tops.items()
+        }
+
+        def place(item: int, input_id: str = change.input_id) -> int | None:
+            return items.place(input_id, str(evidence.item_ids[item]))
+
         for arm, other in (("reference", "candidate"), ("candidate", "reference")):
-            top, ranks = tops[arm], {item: rank for rank, item in enumerate(places[other], start=1)}
-            scores = zip(top.reference_scores[row].tolist(), top.candidate_scores[row].tolist(), strict=True)
+            scores = (tops[arm].reference_scores[row].tolist(), tops[arm].candidate_scores[row].tolist())
             entry[arm] = [
-                [
-                    items.place(one.input_id, str(evidence.item_ids[item])),
-                    *map(_number, both),
-                    labels.get(item),
-                    ranks.get(item),
-                ]
-                for item, both in zip(places[arm][:depth], scores, strict=False)
+                [place(item), *map(_number, both), labels.get(item), ranks[other].get(item)]
+                for item, *both in zip(islice(ranks[arm], depth), *scores, strict=False)
             ]
-        above = {item for each in places.values() for item in each[:depth]}
+        above = {item for arm in tops for item in islice(ranks[arm], depth)}
         below = [item for item, grade in labels.items() if grade > 0 and item not in above]
-        missed = [
-            [
-                items.place(one.input_id, str(evidence.item_ids[item])),
-                *(each.index(item) + 1 if item in each else None for each in places.values()),
-            ]
-            for item in below[:_MISSED]
-        ]
-        entry.update({"missed": missed} if missed else {})
+        if below:
+            entry["missed"] = [[place(item), *(ranks[arm].get(item) for arm in tops)] for item in below[:_MISSED]]
 
 
 def _texts(changed: Sequence[Changed], items: _Items, room: int) -> tuple[list[str | None], list[str | None], int]:
@@ -145,7 +137,7 @@ def _texts(changed: Sequence[Changed], items: _Items, room: int) -> tuple[list[s
             return None
         return cut
 
-    inputs = [fitting(texts.inputs.get(one.input_id), _INPUT) for one in changed]
+    inputs = [fitting(texts.inputs.get(change.input_id), _INPUT) for change in changed]
     return inputs, [fitting(texts.item(owner, item), _ITEM) for owner, item in items.places], left_out
 
 

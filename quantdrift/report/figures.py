@@ -1,7 +1,7 @@
 """Charts as Vega-Lite specs with their data inside; whoever draws one adds the theme, light or dark.
 
-Colours are told apart by colour-blind readers: those of Okabe and Ito for categories, cividis for amounts, and blue to
-orange for changes in both directions. A spec names none of them: it says what they are for, and the theme has them.
+Colours are told apart by colour-blind readers: those of Okabe and Ito for categories, and for amounts ones that grow
+darker. A spec names none of them: it says what they are for, and the theme has them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +26,7 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.certify import certify
-from quantdrift.trust.rescoring import K, stored_depths, within
+from quantdrift.trust.rescoring import given_back
 from quantdrift.trust.router import percentile_threshold
 from quantdrift.trust.sweep import sweep
 
@@ -40,10 +41,6 @@ _CATEGORIES = {
 _AMOUNTS = {
     False: ("#f7f4e9", "#f2d58a", "#e8a04c", "#cc5f34", "#8e2f3c", "#4a1942"),
     True: ("#22262e", "#4a2f55", "#8c3a58", "#cf5f49", "#f0a04b", "#fbe9a3"),
-}
-_BOTH_WAYS = {
-    False: ("#b35806", "#f1a340", "#fee0b6", "#f7f7f7", "#d8e6f3", "#67a9cf", "#2166ac"),
-    True: ("#ffa94d", "#c07320", "#6d4720", "#2b2f37", "#28486b", "#3f7cba", "#8cc4ff"),
 }
 
 
@@ -67,29 +64,18 @@ class Figure:
 def theme(dark: bool) -> dict[str, Any]:
     """The `config` of every spec: colours, fonts and lines, for a light or a dark page."""
     ink, soft, line = ("#e8eaed", "#a9b0ba", "#3b414b") if dark else ("#1f2328", "#59636e", "#d9dee3")
+    labels = {"labelColor": ink, "titleColor": soft}
+    plain_title = {"titleFontWeight": "normal"}
+    lines = {"gridColor": line, "domainColor": line, "tickColor": line}
+    symbols = {"symbolBaseFillColor": soft, "symbolBaseStrokeColor": soft, "labelLimit": 260}
+    amounts = list(_AMOUNTS[dark])
     return {
         "background": "transparent",
         "font": FONT,
-        "title": {"color": ink, "fontSize": 13, "fontWeight": 600, "anchor": "start", "subtitleColor": soft},
-        "axis": {
-            "labelColor": ink,
-            "titleColor": soft,
-            "titleFontWeight": "normal",
-            "labelFontSize": 11,
-            "titleFontSize": 12,
-            "gridColor": line,
-            "domainColor": line,
-            "tickColor": line,
-        },
-        "legend": {
-            "symbolBaseFillColor": soft,
-            "symbolBaseStrokeColor": soft,
-            "labelColor": ink,
-            "titleColor": soft,
-            "titleFontWeight": "normal",
-            "labelLimit": 260,
-        },
-        "header": {"labelColor": ink, "titleColor": soft, "labelFontSize": 12},
+        "title": {"color": ink, "fontSize": 13, "fontWeight": 600, "anchor": "start"},
+        "axis": {**labels, **plain_title, **lines, "labelFontSize": 11, "titleFontSize": 12},
+        "legend": {**labels, **plain_title, **symbols},
+        "header": {**labels, "labelFontSize": 12},
         "text": {"color": ink},
         "rule": {"color": soft},
         "style": {
@@ -97,26 +83,14 @@ def theme(dark: bool) -> dict[str, Any]:
             "on-strong": {"fill": "#16191f" if dark else "#ffffff"},
             "guide": {"stroke": soft, "color": soft},
             "guide-label": {"fill": soft, "fontSize": 10},
-            "interval": {"stroke": ink},
-            "group-title": {"fill": ink},
         },
         "view": {"stroke": line},
-        "range": {
-            "category": list(_CATEGORIES[dark]),
-            "heatmap": list(_AMOUNTS[dark]),
-            "ramp": list(_AMOUNTS[dark]),
-            "diverging": list(_BOTH_WAYS[dark]),
-        },
+        "range": {"category": list(_CATEGORIES[dark]), "heatmap": amounts, "ramp": amounts},
     }
 
 
-# --- what charts share ----------------------------------------------------------------------------
+# --- a chart as a picture -------------------------------------------------------------------------
 
-MOST_COLOURS = len(_CATEGORIES[False])
-MOST_SHAPES = 6
-WIDE = 520
-PERCENT = {"format": ".0%", "grid": True}
-Values = Sequence[Mapping[str, Any]]
 PictureForm = Literal["png", "svg", "pdf"]
 
 
@@ -131,11 +105,9 @@ def drawn(figure: Figure, form: PictureForm, *, dark: bool = False) -> bytes:
 
     config = theme(dark) | {"background": "#16191f" if dark else "#ffffff", "font": "DejaVu Sans, sans-serif"}
     spec = {**figure.spec, "title": {"text": figure.title}, "padding": 12}
-    if form == "png":
-        return bytes(vl_convert.vegalite_to_png(spec, config=config, scale=2, allowed_base_urls=[]))
-    if form == "pdf":
-        return bytes(vl_convert.vegalite_to_pdf(spec, config=config, allowed_base_urls=[]))
-    return str(vl_convert.vegalite_to_svg(spec, config=config, allowed_base_urls=[])).encode()
+    larger = {"scale": 2} if form == "png" else {}
+    picture = getattr(vl_convert, f"vegalite_to_{form}")(spec, config=config, allowed_base_urls=[], **larger)
+    return picture.encode() if isinstance(picture, str) else bytes(picture)
 
 
 def write_pictures(figures: Iterable[Figure], folder: Path, form: PictureForm) -> list[Path]:
@@ -145,9 +117,9 @@ def write_pictures(figures: Iterable[Figure], folder: Path, form: PictureForm) -
         RunError: they cannot be written.
     """
     written = []
-    for figure in (each for one in figures for each in variants(one)):
-        place = folder / f"{figure.name}.{form}"
-        picture = drawn(figure, form)
+    for variant in chain.from_iterable(map(variants, figures)):
+        place = folder / f"{variant.name}.{form}"
+        picture = drawn(variant, form)
         with whole_file(place) as partial:
             partial.write_bytes(picture)
         written.append(place)
@@ -169,7 +141,17 @@ def variants(figure: Figure) -> list[Figure]:
     ] or [figure]
 
 
-def spec_of(values: Values, **rest: Any) -> dict[str, Any]:
+# --- the parts of specs ---------------------------------------------------------------------------
+
+MOST_COLOURS = len(_CATEGORIES[False])
+MOST_SHAPES = 6
+WIDE = 520
+PERCENT = {"format": ".0%", "grid": True}
+Values = Sequence[Mapping[str, Any]]
+Spec = dict[str, Any]
+
+
+def spec_of(values: Values, **rest: Any) -> Spec:
     """A spec with its rows inside."""
     rows = [{name: plain(value) for name, value in row.items()} for row in values]
     return {"$schema": SCHEMA, "data": {"values": rows}, **rest}
@@ -182,36 +164,79 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def tooltip(**fields: str) -> list[dict[str, Any]]:
-    """Fields with what they are called; a format stands behind a colon."""
-    found = []
-    for name, told in fields.items():
-        title, _, form = told.rpartition(":") if ":" in told else (told, "", "")
-        number = {"format": form, "type": "quantitative"} if form else {"type": "nominal"}
-        found.append({"field": name, "title": title, **number})
-    return found
-
-
-def by_model(models: Collection[str], one: Mapping[str, Any], values: Values, **rest: Any) -> dict[str, Any]:
-    """One chart, or one beside the other for several models."""
-    if len(models) == 1:
-        return spec_of(values, **one, **rest)
-    facet = {"field": "model", "type": "nominal", "title": None, "sort": [plain(model) for model in models]}
-    small = {**one, "width": 250, "height": 190}
-    return spec_of(values, facet=facet, columns=3, spec=small, **rest)
-
-
 def in_order(names: Iterable[Any]) -> list[str]:
     """Names as charts have them, each once."""
     return [plain(name) for name in dict.fromkeys(names)]
 
+
+def named(field: str, title: str | None = None, **rest: Any) -> Spec:
+    """A channel for names; without a title it has none."""
+    return {"field": field, "type": "nominal", "title": title, **rest}
+
+
+def amount(field: str, title: str, **rest: Any) -> Spec:
+    """A channel for numbers."""
+    return {"field": field, "type": "quantitative", "title": title, **rest}
+
+
+def layer(mark: str, encoding: Mapping[str, Any], *, where: str | None = None, **style: Any) -> Spec:
+    """A mark and what it shows, of the rows for which an expression holds."""
+    kept = {} if where is None else {"transform": [{"filter": where}]}
+    return {**kept, "mark": {"type": mark, **style}, "encoding": encoding}
+
+
+def points_with_intervals(encoding: Mapping[str, Any], y: Spec, **of_point: Any) -> list[Spec]:
+    """Points at a field, and lines from `low` to `high`."""
+    ends = {**encoding, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    point = layer("point", {**encoding, "y": y, **of_point}, filled=True, size=60, opacity=1)
+    return [layer("rule", ends, strokeWidth=2), point]
+
+
+def choice(name: str, options: Sequence[str], label: str) -> Spec:
+    """The parts of a spec that show the rows of one option at a time, the first to begin with."""
+    bind = {"bind": {"input": "select", "options": [*options], "name": f"{label} "}} if len(options) > 1 else {}
+    first = options[0] if options else ""
+    return {"params": [{"name": name, "value": first, **bind}], "transform": [{"filter": f"datum.{name} === {name}"}]}
+
+
+def tooltip(**fields: str) -> list[Spec]:
+    """Fields with what they are called; a format stands behind a colon."""
+    shown = []
+    for name, label in fields.items():
+        title, _, form = label.rpartition(":") if ":" in label else (label, "", "")
+        number = {"format": form, "type": "quantitative"} if form else {"type": "nominal"}
+        shown.append({"field": name, "title": title, **number})
+    return shown
+
+
+def by_model(models: Collection[str], layers: Sequence[Spec], values: Values) -> Spec:
+    """One chart, or one beside the other for several models."""
+    if len(models) == 1:
+        return spec_of(values, width=WIDE, height=300, layer=layers)
+    facet = named("model", sort=[plain(model) for model in models])
+    return spec_of(values, facet=facet, columns=3, spec={"width": 250, "height": 190, "layer": layers})
+
+
+def marked(axis: str, place: float, text: str) -> list[Spec]:
+    """A dotted line across the chart, and what it stands for."""
+    at = {axis: {"datum": place, "type": "quantitative"}}
+    other = {"y": {"value": 8}} if axis == "x" else {"x": {"value": "width"}}
+    turned: Spec = {"dx": -5} if axis == "x" else {"dx": -4, "dy": -6}
+    label = layer("text", {**at, **other, "text": {"field": "text"}}, style="guide-label", align="right", **turned)
+    return [
+        {"data": {"values": [{}]}, **layer("rule", at, strokeDash=[2, 3], strokeWidth=1.5)},
+        {"data": {"values": [{"text": text}]}, **label},
+    ]
+
+
+# --- the names of schemes -------------------------------------------------------------------------
 
 _WIDTH = re.compile(r"W([\d.]+)(?:A\d)?$")
 
 
 def widths_first(names: Iterable[Any]) -> list[str]:
     """Widths from the largest down, then other names as they come."""
-    return sorted(in_order(names), key=lambda name: -float(found[1]) if (found := _WIDTH.match(name)) else 0.0)
+    return sorted(in_order(names), key=lambda name: -float(width[1]) if (width := _WIDTH.match(name)) else 0.0)
 
 
 def width_of(scheme: Scheme) -> str:
@@ -230,21 +255,6 @@ def short(scheme: Scheme) -> str:
     return str(scheme) if scheme.full_precision else f"{width_of(scheme)}-{method_of(scheme)}"
 
 
-def marked(axis: str, place: float, text: str) -> list[dict[str, Any]]:
-    """A dotted line across the chart, and what it stands for."""
-    at = {axis: {"datum": place, "type": "quantitative"}}
-    other = {"y": {"value": 8}} if axis == "x" else {"x": {"value": "width"}}
-    turned = {"dx": -5, "align": "right"} if axis == "x" else {"dx": -4, "dy": -6, "align": "right"}
-    return [
-        {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5}, "encoding": at},
-        {
-            "data": {"values": [{"text": text}]},
-            "mark": {"type": "text", "style": "guide-label", **turned},
-            "encoding": {**at, **other, "text": {"field": "text"}},
-        },
-    ]
-
-
 # --- layers ---------------------------------------------------------------------------------------
 
 
@@ -258,56 +268,37 @@ def layers(allocations: Mapping[str, Mapping[str, Any]]) -> Figure:
     for name, allocation in allocations.items():
         losses: Mapping[str, float] = allocation.get("losses") or {}
         total = sum(losses.values()) or 1.0
-        for place, (layer, width) in enumerate(allocation["widths"].items(), 1):
-            values.append(
-                {
-                    "run": name,
-                    "place": place,
-                    "layer": layer,
-                    "kind": layer.rpartition(".")[2] or layer,
-                    "bits": width,
-                    "share": losses[layer] / total if layer in losses else None,
-                }
-            )
-    runs, kinds = in_order(allocations), in_order(row["kind"] for row in values)
-    kind: dict[str, Any] = {"field": "kind", "type": "nominal", "sort": kinds, "title": "kind of layer"}
-    colour = {"color": kind} if len(kinds) <= MOST_COLOURS else {}
-    x = {
-        "field": "place",
-        "type": "ordinal",
-        "axis": {"labelOverlap": True, "labelAngle": 0, "ticks": False},
-        "title": "layer, in the model's order",
+        for place, (path, width) in enumerate(allocation["widths"].items(), 1):
+            kind, share = path.rpartition(".")[2] or path, losses[path] / total if path in losses else None
+            values.append({"run": name, "place": place, "layer": path, "kind": kind, "bits": width, "share": share})
+    kinds = in_order(row["kind"] for row in values)
+    shared = {
+        "x": {
+            "field": "place",
+            "type": "ordinal",
+            "axis": {"labelOverlap": True, "labelAngle": 0, "ticks": False},
+            "title": "layer, in the model's order",
+        },
+        "tooltip": tooltip(layer="layer", bits="bits:d", share="share of the loss:.2%"),
     }
-    told = tooltip(layer="layer", bits="bits:d", share="share of the loss:.2%")
-
-    def bars(field: str, title: str, **axis: Any) -> dict[str, Any]:
-        y = {"field": field, "type": "quantitative", "title": title, "axis": axis}
-        return {
-            "width": 720,
-            "height": 130,
-            "mark": {"type": "bar"},
-            "encoding": {"x": x, "y": y, **colour, "tooltip": told},
-        }
-
-    panels = [bars("bits", "bits per weight", tickMinStep=1)]
+    if len(kinds) <= MOST_COLOURS:
+        shared["color"] = named("kind", "kind of layer", sort=kinds)
+    bars = [amount("bits", "bits per weight", axis={"tickMinStep": 1})]
+    below = "What each layer's quantization costs was not recorded in these runs."
     if any(row["share"] is not None for row in values):
-        panels.append(bars("share", "share of the loss", format=".0%"))
-    bind = {"bind": {"input": "select", "options": runs, "name": "run "}} if len(runs) > 1 else {}
+        bars.append(amount("share", "share of the loss", axis={"format": ".0%"}))
+        below = (
+            "Below: its share of the loss that the criterion expects if all layers have the least bits; layers that "
+            "cost much for their size get more."
+        )
     return Figure(
         name="layers",
         title="Which layers get more bits",
-        caption="Above: bits per weight of every layer. "
-        + (
-            "Below: its share of the loss that the criterion expects if all layers have the least bits; layers that "
-            "cost much for their size get more."
-            if len(panels) > 1
-            else "What each layer's quantization costs was not recorded in these runs."
-        ),
+        caption=f"Above: bits per weight of every layer. {below}",
         spec=spec_of(
             values,
-            params=[{"name": "run", "value": runs[0] if runs else "", **bind}],
-            transform=[{"filter": "datum.run === run"}],
-            vconcat=panels,
+            **choice("run", in_order(allocations), "run"),
+            vconcat=[{"width": 720, "height": 130, **layer("bar", {**shared, "y": y})} for y in bars],
         ),
     )
 
@@ -317,58 +308,47 @@ def layers(allocations: Mapping[str, Mapping[str, Any]]) -> Figure:
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 PERCENTILES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A line of a chart.
-
-    Attributes:
-        model: of the runs.
-        scheme: likewise.
-        points: level, or share of the inputs that full precision answers; and share of the answers, None where it is
-            undefined.
-    """
-
-    model: str
-    scheme: str
-    points: Sequence[tuple[float, float | None]]
-
-    @classmethod
-    def mean(cls, curves: Sequence[Curve]) -> Curve:
-        """The mean of curves of one scheme, over corpora; defined where all are."""
-        found: list[tuple[float, float | None]] = []
-        for points in zip(*(curve.points for curve in curves), strict=True):
-            values = [y for _, y in points if y is not None]
-            found.append((fmean(x for x, _ in points), fmean(values) if len(values) == len(points) else None))
-        return cls(model=curves[0].model, scheme=curves[0].scheme, points=found)
+Points = Sequence[tuple[float, float | None]]
+"""Of a line: level, or share of the inputs that full precision answers; and share of the answers, None where it is
+undefined."""
+Lines = Mapping[tuple[str, str], Points]
+"""By model and scheme."""
 
 
-def coverage_of(evidence: Evidence) -> list[tuple[float, float | None]]:
+def mean_points(several: Sequence[Points]) -> Points:
+    """The mean of the lines of one scheme, over corpora; defined where all are."""
+    means: list[tuple[float, float | None]] = []
+    for points in zip(*several, strict=True):
+        values = [y for _, y in points if y is not None]
+        means.append((fmean(x for x, _ in points), fmean(values) if len(values) == len(points) else None))
+    return means
+
+
+def coverage_of(evidence: Evidence) -> Points:
     """Share of the answers that the stability check accepts at each of LEVELS; None where inputs are too few."""
-    return [(one.alpha, one.coverage.value) for one in certify(evidence, LEVELS).certificates]
+    return [(entry.alpha, entry.coverage.value) for entry in certify(evidence, LEVELS).certificates]
 
 
-def routing_of(evidence: Evidence) -> list[tuple[float, float | None]]:
+def routing_of(evidence: Evidence) -> Points:
     """At each of PERCENTILES of the gap: share that full precision answers, share of the changes undone.
 
-    Of a search, the candidate's first 10 items (5, if fewer are stored) are compared again.
+    Of a search, the candidate's first 10 items (5, if fewer are stored) are rescored.
     """
     if evidence.confidence is not None:
-        points = sweep(evidence, scores=("gap",), percentiles=PERCENTILES)
-        return [(float(one.routed.value or 0.0), one.changes.value) for one in points]
-    depth = max(k for k in stored_depths(evidence) if k <= K)
-    confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
-    back, found = within(evidence, depth), []
+        swept = sweep(evidence, scores=("gap",), percentiles=PERCENTILES)
+        return [(float(point.routed.value or 0.0), point.changes.value) for point in swept]
+    confidence, changed, (back, _) = confidence_in(evidence, "gap"), flips(evidence), given_back(evidence)
+    points: list[tuple[float, float | None]] = []
     for percentile in PERCENTILES:
         rows = confidence < percentile_threshold(confidence, percentile)
-        found.append((float(rows.mean()), float((rows & back)[changed].mean()) if changed.any() else None))
-    return found
+        points.append((float(rows.mean()), float((rows & back)[changed].mean()) if changed.any() else None))
+    return points
 
 
-def coverage_chart(curves: Sequence[Curve]) -> Figure:
+def coverage_chart(lines: Lines) -> Figure:
     """How many answers the stability check accepts, by level."""
     return _curves(
-        curves,
+        lines,
         name="stability",
         title="How many answers can be trusted",
         x="level",
@@ -380,54 +360,39 @@ def coverage_chart(curves: Sequence[Curve]) -> Figure:
     )
 
 
-def routing_chart(curves: Sequence[Curve]) -> Figure:
+def routing_chart(lines: Lines) -> Figure:
     """How many top-1 changes come back, by the share of inputs that full precision answers."""
     return _curves(
-        curves,
+        lines,
         name="routing",
-        title="What asking full precision again gives back",
-        x="inputs asked again, least sure first",
+        title="What deferring to full precision gives back",
+        x="inputs deferred, least sure first",
         x_axis={"axis": PERCENT},
         y="top-1 changes that come back",
-        caption="The inputs on which the candidate is least sure are answered by full precision again; of a search, it "
-        "orders the candidate's first items. The dotted line is what a random choice of inputs would give back.",
+        caption="The inputs on which the candidate is least sure are deferred to full precision; of a search, it "
+        "rescores the candidate's first items. The dotted line is what a random choice of inputs would give back.",
         diagonal=True,
     )
 
 
-def _curves(
-    curves: Sequence[Curve], *, x: str, y: str, x_axis: Mapping[str, Any], diagonal: bool = False, **told: str
-) -> Figure:
-    values: list[dict[str, Any]] = [
-        {"model": curve.model, "scheme": curve.scheme, "width": curve.scheme.partition("-")[0], "x": place, "y": value}
-        for curve in curves
-        for place, value in curve.points
+def _curves(lines: Lines, *, x: str, y: str, x_axis: Mapping[str, Any], diagonal: bool = False, **texts: str) -> Figure:
+    values = [
+        {"model": model, "scheme": scheme, "width": scheme.partition("-")[0], "x": place, "y": value}
+        for (model, scheme), points in lines.items()
+        for place, value in points
         if value is not None
     ]
-    widths = widths_first(row["width"] for row in values)
-    encoding = {
-        "x": {"field": "x", "type": "quantitative", "title": x, **x_axis},
-        "y": {"field": "y", "type": "quantitative", "title": y, "axis": PERCENT, "scale": {"domain": [0, 1]}},
+    encoding = {"x": amount("x", x, **x_axis), "y": amount("y", y, axis=PERCENT, scale={"domain": [0, 1]})}
+    told = {
+        "color": named("width", "bits", sort=widths_first(row["width"] for row in values)),
+        "detail": {"field": "scheme"},
+        "tooltip": tooltip(model="model", scheme="scheme", x=f"{x}:.1%", y=f"{y}:.1%"),
     }
-    colour = {"field": "width", "type": "nominal", "sort": widths, "title": "bits"}
-    shown = tooltip(model="model", scheme="scheme", x=f"{x}:.1%", y=f"{y}:.1%")
-    layer: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "line", "point": {"size": 25}, "strokeWidth": 1.5, "opacity": 0.8},
-            "encoding": {**encoding, "color": colour, "detail": {"field": "scheme"}, "tooltip": shown},
-        }
-    ]
+    parts = [layer("line", {**encoding, **told}, point={"size": 25}, strokeWidth=1.5, opacity=0.8)]
     if diagonal:
-        layer.append(
-            {
-                "data": {"values": [{"x": 0, "y": 0}, {"x": 1, "y": 1}]},
-                "mark": {"type": "line", "style": "guide", "strokeDash": [2, 3]},
-                "encoding": encoding,
-            }
-        )
-    models = in_order(curve.model for curve in curves)
-    one = {"width": WIDE, "height": 300, "layer": layer}
-    return Figure(spec=by_model(models, one, values), **told)
+        ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
+        parts.append({"data": {"values": ends}, **layer("line", encoding, style="guide", strokeDash=[2, 3])})
+    return Figure(spec=by_model(in_order(model for model, _ in lines), parts, values), **texts)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -450,49 +415,27 @@ def separation_histogram(group: Sequence[Evidence]) -> Figure:
     values = []
     for place in range(len(edges) - 1):
         here, base = changed[places == place], 0
-        for name, n in (("changed", int(here.sum())), ("kept", int((~here).sum()))):
-            ends = {"low": float(10 ** edges[place]), "high": float(10 ** edges[place + 1])}
-            values.append({**ends, "answer": name, "n": n, "base": base, "top": base + n})
+        for answer, n in (("changed", int(here.sum())), ("kept", int((~here).sum()))):
+            row = {"low": float(10 ** edges[place]), "high": float(10 ** edges[place + 1]), "answer": answer, "n": n}
+            values.append({**row, "base": base, "top": base + n})
             base += n
-    x = {
-        "field": "low",
-        "type": "quantitative",
-        "scale": {"type": "log", "nice": False, "domain": [10.0**low, 10.0**high]},
-        "title": "separation ratio",
-        "axis": {"format": "~g", "grid": False, "tickCount": 6},
+    scale = {"type": "log", "nice": False, "domain": [10.0**low, 10.0**high]}
+    encoding = {
+        "x": amount("low", "separation ratio", scale=scale, axis={"format": "~g", "grid": False, "tickCount": 6}),
+        "x2": {"field": "high"},
+        "y": amount("base", "inputs"),
+        "y2": {"field": "top"},
+        "color": named("answer", "first answer", scale={"domain": ["kept", "changed"]}),
+        "tooltip": tooltip(low="from:.3g", high="to:.3g", answer="answer", n="inputs:d"),
     }
-    total = len(ratios)
-    stable = int((ratios >= 1).sum())
+    line, _ = marked("x", 1, "")
     return Figure(
         name="separation",
         title="How far first answers lead",
         caption="The separation is the lead of the first answer over the second, in units of twice the largest score "
-        f"change. At 1 or more (dotted line) the first answer cannot change: here {stable:,} of {total:,} inputs. What "
-        "lies beyond the chart is counted at its ends.",
+        f"change. At 1 or more (dotted line) the first answer cannot change: here {int((ratios >= 1).sum()):,} of "
+        f"{len(ratios):,} inputs. What lies beyond the chart is counted at its ends.",
         spec=spec_of(
-            [row for row in values if row["n"]],
-            width=WIDE,
-            height=240,
-            layer=[
-                {
-                    "mark": {"type": "rect"},
-                    "encoding": {
-                        "x": x,
-                        "x2": {"field": "high"},
-                        "y": {"field": "base", "type": "quantitative", "title": "inputs"},
-                        "y2": {"field": "top"},
-                        "color": {
-                            "field": "answer",
-                            "type": "nominal",
-                            "scale": {"domain": ["kept", "changed"]},
-                            "title": "first answer",
-                        },
-                        "tooltip": tooltip(
-                            **{"low": "from:.3g", "high": "to:.3g", "answer": "answer", "n": "inputs:d"}
-                        ),
-                    },
-                },
-                *marked("x", 1, "cannot change from 1 on")[:1],
-            ],
+            [row for row in values if row["n"]], width=WIDE, height=240, layer=[layer("rect", encoding), line]
         ),
     )

@@ -28,7 +28,7 @@ _TEXT, _LINE = 100, 500
 
 def markdown_of(page: Page) -> str:
     """The verdict, the numbers of the first screen, and below them tables and the worst changed inputs."""
-    warnings = [f"Note: {each.removesuffix('.')}." for each in page.warnings]
+    warnings = [f"Note: {warning.removesuffix('.')}." for warning in page.warnings]
     blocks = [
         f"## quantdrift: {prose(page.word)}",
         f"{_line(page.title)}{f': {_line(page.about)}' if page.about else ''}.",
@@ -50,7 +50,7 @@ def markdown_of(page: Page) -> str:
 
 
 def _numbers(page: Page) -> str:
-    rows = [[each.label, each.value, each.note] for each in page.numbers]
+    rows = [[number.label, number.value, number.note] for number in page.numbers]
     return markdown_table(["what", "value", "note"], rows) if rows else ""
 
 
@@ -87,35 +87,36 @@ def _line(text: str) -> str:
 # --- the worst changed inputs -----------------------------------------------------------------
 
 
-def _changed(found: Mapping[str, Any]) -> str:
+def _changed(content: Mapping[str, Any]) -> str:
     """The first of the changed inputs, which are those that harm most: what gave way to what."""
-    entries = found["changed"][:_WORST]
-    before, after = (shorten(clean(name), _TEXT) for name in found["arms"])
+    entries = content["changed"][:_WORST]
+    before, after = (shorten(clean(name), _TEXT) for name in content["arms"])
     # escaped cell by cell: names and texts stand beside each other
-    head = [prose(each, cell=True) for each in ("input", f"{before}: first answer", f"{after}: first answer", "change")]
+    titles = ("input", f"{before}: first answer", f"{after}: first answer", "change")
+    head = [prose(title, cell=True) for title in titles]
     rows = [
         [
             _named(entry["id"], entry.get("text")),
-            _answer(found, entry, "before", "was_right", "rank_after"),
-            _answer(found, entry, "after", "is_right", "rank_before"),
+            _answer(content, entry, "before", "was_right", "rank_after"),
+            _answer(content, entry, "after", "is_right", "rank_before"),
             ", ".join(_change(entry)),
         ]
         for entry in entries
     ]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    left = sum(found["kinds"].values()) - len(entries) if found["kinds"] else len(found["changed"]) - len(entries)
+    left = (sum(content["kinds"].values()) or len(content["changed"])) - len(entries)
     more = f"\n\n- and {left:,} more" if left > 0 else ""
     return "\n".join(lines) + more
 
 
-def _answer(found: Mapping[str, Any], entry: Mapping[str, Any], which: str, right: str, rank: str) -> str:
+def _answer(content: Mapping[str, Any], entry: Mapping[str, Any], which: str, right: str, rank: str) -> str:
     place = entry.get(which)
     if place is None:
         return "-"
-    name, text = found["items"][place]
-    told = [] if right not in entry else [found["right"] if entry[right] else f"not {found['right']}"]
-    told += [f"rank {entry[rank]:,} in the other"] if rank in entry else []
-    return _named(name, text) + (f" ({prose(', '.join(told), cell=True)})" if told else "")
+    name, text = content["items"][place]
+    facts = [] if right not in entry else [content["right"] if entry[right] else f"not {content['right']}"]
+    facts += [f"rank {entry[rank]:,} in the other"] if rank in entry else []
+    return _named(name, text) + (f" ({prose(', '.join(facts), cell=True)})" if facts else "")
 
 
 def _named(name: str, text: str | None) -> str:
@@ -127,6 +128,6 @@ def _named(name: str, text: str | None) -> str:
 
 def _change(entry: Mapping[str, Any]) -> Iterator[str]:
     yield str(entry.get("kind", "no label"))
-    for name, label in (("gap", "gap"), ("separation", "separation")):
+    for name in ("gap", "separation"):
         if name in entry:
-            yield f"{label} {entry[name]:.3g}"
+            yield f"{name} {entry[name]:.3g}"

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -102,7 +102,7 @@ class Page:
     warnings: Sequence[str] = ()
     numbers: Sequence[Number] = ()
     steps: Sequence[Step] = ()
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[Section] = ()
 
 
 def render(page: Page) -> str:
@@ -118,9 +118,8 @@ def render(page: Page) -> str:
         f"default-src 'none'; script-src {' '.join(map(_digest, scripts))}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    html = _asset("page.html").format(
-        policy=policy, style=style, data=_json(page), scripts="".join(f"<script>{each}</script>\n" for each in scripts)
-    )
+    markup = "".join(f"<script>{script}</script>\n" for script in scripts)
+    html = _asset("page.html").format(policy=policy, style=style, data=_json(page), scripts=markup)
     if (size := len(html.encode())) > LARGEST:
         raise QuantDriftError(
             f"the report would have {size:,} bytes, and browsers open up to {LARGEST:,} at once; expected fewer "
@@ -131,21 +130,13 @@ def render(page: Page) -> str:
 
 def _json(page: Page) -> str:
     """The page's content as JSON that ends no script."""
-    content = {
-        **{name: getattr(page, name) for name in ("kind", "title", "about", "word", "tone", "verdict")},
-        **{name: list(getattr(page, name)) for name in ("words", "warnings")},
-        "numbers": [{"label": each.label, "value": each.value, "note": each.note} for each in page.numbers],
-        "steps": [{"text": each.text, "command": each.command} for each in page.steps],
-        "sections": [_section(each) for each in page.sections],
-        "themes": {"light": theme(False), "dark": theme(True)},
-        "version": __version__,
-    }
-    return _json_text(_cleaned(content))
+    themes = {"light": theme(False), "dark": theme(True)}
+    return _json_text({**_content(page), "themes": themes, "version": __version__})
 
 
 def _json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def json_size(value: Any) -> int:
@@ -153,38 +144,21 @@ def json_size(value: Any) -> int:
     return len(_json_text(value).encode())
 
 
-def _section(section: Section) -> dict[str, Any]:
-    for name in (section.name, *(figure.name for figure in section.figures)):
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"expected a name of lower-case letters, digits and hyphens; got {name!r}")
-    return {
-        **{name: getattr(section, name) for name in ("name", "title", "changed", "folded")},
-        "about": list(section.about),
-        "figures": [
-            {"name": one.name, "title": one.title, "caption": one.caption, "spec": one.spec} for one in section.figures
-        ],
-        "grids": [
-            {
-                "title": grid.title,
-                "head": list(grid.head),
-                "rows": [list(row) for row in grid.rows],
-                "words": [place for place, name in enumerate(grid.head) if not place or name in grid.words],
-                "lines": list(grid.lines),
-                "links": list(grid.links),
-            }
-            for grid in section.grids
-        ],
-        "parts": [_section(part) for part in section.parts],
-    }
-
-
-def _cleaned(value: Any) -> Any:
-    """The same with every text on one line and nothing hidden in it, whatever holds it."""
+def _content(value: Any) -> Any:
+    """A part of a page as JSON values, with every text on one line and nothing hidden in it, whatever holds it."""
+    if isinstance(value, Section | Figure) and not _NAME.fullmatch(value.name):
+        raise ValueError(f"expected a name of lower-case letters, digits and hyphens; got {value.name!r}")
+    if isinstance(value, Grid):
+        words = [place for place, name in enumerate(value.head) if not place or name in value.words]
+        shown = {name: getattr(value, name) for name in ("title", "head", "rows", "lines", "links")}
+        return _content({**shown, "words": words})
     if isinstance(value, str):
         return clean(value)
+    if is_dataclass(value):
+        return {field.name: _content(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {clean(str(key)): _cleaned(each) for key, each in value.items()}
-    return [_cleaned(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {clean(str(key)): _content(part) for key, part in value.items()}
+    return [_content(part) for part in value] if isinstance(value, Sequence) else value
 
 
 def _asset(name: str) -> str:

@@ -15,7 +15,15 @@ from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.numbers import cell, has_value, show, show_interval
 from quantdrift.report.changes import changes_of
-from quantdrift.report.figures import Figure, separation_histogram, spec_of, tooltip
+from quantdrift.report.figures import (
+    Figure,
+    amount,
+    named,
+    points_with_intervals,
+    separation_histogram,
+    spec_of,
+    tooltip,
+)
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
@@ -174,11 +182,11 @@ def _closeness(evidence: Evidence) -> Section:
 
 def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure:
     """Rates in buckets, with their intervals."""
-    called = {"flip@1": "changed", "harm": "harmed", "benefit": "helped"}
+    labels = {"flip@1": "changed", "harm": "harmed", "benefit": "helped"}
     values = [
         {
             by: range_words(bucket.where),
-            "what": called[name],
+            "what": labels[name],
             "rate": bucket.estimates[name].value,
             "low": bucket.estimates[name].low,
             "high": bucket.estimates[name].high,
@@ -188,50 +196,24 @@ def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure
         for name in metrics
         if has_value(bucket.estimates[name])
     ]
-    what = [called[name] for name in metrics]
-    shared = {
-        "x": {
-            "field": by,
-            "type": "ordinal",
-            "sort": [range_words(bucket.where) for bucket in buckets],
-            "axis": {"labelAngle": -30},
+    what = {"domain": [labels[name] for name in metrics]}
+    ranges = [range_words(bucket.where) for bucket in buckets]
+    ends = {"rate": "share:.1%", "low": "from:.1%", "high": "to:.1%", "inputs": "inputs:d"}
+    layers = points_with_intervals(
+        {
+            "x": {"field": by, "type": "ordinal", "sort": ranges, "axis": {"labelAngle": -30}},
+            "xOffset": {"field": "what", "scale": what},
+            "color": named("what", scale=what, legend={"title": None, "orient": "top"}),
         },
-        "xOffset": {"field": "what", "scale": {"domain": what}},
-        "color": {
-            "field": "what",
-            "type": "nominal",
-            "scale": {"domain": what},
-            "legend": {"title": None, "orient": "top"},
-        },
-    }
-    rate = {"type": "quantitative", "title": "share of the inputs", "axis": {"format": "%"}}
-    told = tooltip(
-        **{by: by, "what": "what", "rate": "share:.1%", "low": "from:.1%", "high": "to:.1%", "inputs": "inputs:d"}
-    )
-    spec = spec_of(
-        values,
-        height=240,
-        layer=[
-            {
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {**shared, "y": {"field": "low", **rate}, "y2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "opacity": 1, "size": 60},
-                "encoding": {
-                    **shared,
-                    "y": {"field": "rate", **rate},
-                    "shape": {"field": "what", "legend": None},
-                    "tooltip": told,
-                },
-            },
-        ],
+        amount("rate", "share of the inputs", axis={"format": "%"}),
+        shape={"field": "what", "legend": None},
+        tooltip=tooltip(**{by: by, "what": "what"}, **ends),
     )
     return Figure(
         name="rates",
         title=f"What changed, by {by}",
         caption="Shares of the inputs in each range, with 95 % intervals.",
-        spec=spec,
+        spec=spec_of(values, height=240, layer=layers),
     )
 
 
@@ -251,25 +233,22 @@ def _facts(run: Run) -> Section:
     """What was measured, how, and with which versions."""
     record = run.record
 
-    def part(name: str) -> Mapping[str, Any]:
-        found = record.get(name)
-        return found if isinstance(found, Mapping) else {}
-
-    def plain(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        for name, value in found.items():
+    def part(label: str, name: str) -> Iterator[tuple[str, str]]:
+        known = record.get(name)
+        for key, value in known.items() if isinstance(known, Mapping) else ():
             if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-                yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
+                yield f"{label}: {key.replace('_', ' ')}", f"{value:,}" if isinstance(value, int) else str(value)
 
-    model, data, times = part("model"), part("data"), part("times")
+    finished = (record.get("times") or {}).get("finished")
     rows = [
         ("spec", str(record["spec"])),
-        *((f"model: {name}", value) for name, value in plain(model)),
+        *part("model", "model"),
         *(("weights", line) for line in _told(lambda record: [weights_line(record)], record) if line),
         *(("candidate", line) for line in _told(candidate_lines, record)),
-        *((f"data: {name}", value) for name, value in plain(data)),
-        *((f"setting: {name}", value) for name, value in plain(part("settings"))),
-        *((f"version: {name}", value) for name, value in plain(part("versions"))),
-        *([("measured", str(times["finished"]))] if times.get("finished") else []),
+        *part("data", "data"),
+        *part("setting", "settings"),
+        *part("version", "versions"),
+        *([("measured", str(finished))] if finished else []),
         ("run folder", str(run.path)),
     ]
     grid = Grid(head=["what", "value"], rows=list(map(list, rows)), words={"value"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell as shown_cell
 from quantdrift.report.figures import (
-    Curve,
     Figure,
+    Points,
     coverage_chart,
     coverage_of,
     layers,
+    mean_points,
     routing_chart,
     routing_of,
     short,
@@ -54,10 +56,14 @@ class _Seen:
     result: Result
     run: Run
     tone: Tone
-    sentence: str
     part: Section
-    coverage: Curve
-    routing: Curve
+    coverage: Points
+    routing: Points
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """Which line of a chart it is a part of: model and scheme."""
+        return self.result.cell.model, short(self.result.parsed)
 
 
 def page_of(folder: StudyFolder) -> Page:
@@ -75,40 +81,35 @@ def page_of(folder: StudyFolder) -> Page:
             results.append(Result(cell=cell, state=folder.state(cell), run=None, metrics={}))
             continue
         evidence = run.evidence()
-        known = [name for name in _CELL_METRICS if classifies(run.record) or name != "change.accuracy"]
-        known = [name for name in known if not classifies(run.record) or name != "change.ndcg@10"]
-        metrics = metrics_of(evidence, [parse_metric(name) for name in known])
+        other = "change.ndcg@10" if classifies(run.record) else "change.accuracy"
+        metrics = metrics_of(evidence, [parse_metric(name) for name in _CELL_METRICS if name != other])
         results.append(Result(cell=cell, state="done", run=run, metrics=metrics))
         seen.append(_seen(results[-1], run, evidence, links[cell.name], _texts(run, texts)))
-    open_at = {name: f"#{link}" for name, link in links.items()}
-    schemes, told = _tones(seen), Counter(one.tone for one in seen)
-    safe = [scheme for scheme, tone in schemes.items() if tone == "good"]
-    others = [scheme for scheme, tone in schemes.items() if tone != "bad"]
-    missing = [one for one in results if one.run is None]
-    models, data = (
-        list(dict.fromkeys(names))
-        for names in ((one.model for one in folder.cells), (one.data.called for one in folder.cells))
-    )
+    schemes, missing = _tones(seen), [result for result in results if result.run is None]
+    models = dict.fromkeys(cell.model for cell in folder.cells)
+    data = dict.fromkeys(cell.data.called for cell in folder.cells)
+    n_safe = sum(tone == "good" for tone in schemes.values())
+    tone: Tone = "good" if n_safe == len(schemes) else "bad" if {*schemes.values()} == {"bad"} else "warn"
     return Page(
         kind="study",
         title=f"{some(models)} on {some(data)}",
         about=f"{counted(len(seen), 'run')} of {len(folder.cells):,}, {counted(len(schemes), 'scheme')}",
-        word=f"{len(safe)} of {counted(len(schemes), 'scheme')} safe" if seen else "nothing measured",
-        tone="plain" if not seen else "good" if len(safe) == len(schemes) else "warn" if others else "bad",
-        verdict=_verdict(schemes, seen),
+        word=f"{n_safe} of {counted(len(schemes), 'scheme')} safe" if seen else "nothing measured",
+        tone=tone if seen else "plain",
+        verdict=_verdict(schemes),
         words=list(_words(schemes, seen)),
         warnings=list(_missing_words(missing)),
-        numbers=list(_numbers(results, told)),
+        numbers=list(_numbers(results, seen)),
         steps=_steps(folder.path, missing),
         sections=[
             Section(
                 name="map",
                 title="Every run at a glance",
                 about=["Choose a square to see the run below."],
-                figures=[heat_map(results, open_at)],
+                figures=[heat_map(results, {name: f"#{link}" for name, link in links.items()})],
             ),
-            Section(name="run", title="The run chosen", parts=[one.part for one in seen]),
-            *(_charts(results, seen, links)),
+            Section(name="run", title="The run chosen", parts=[run.part for run in seen]),
+            *_charts(results, seen),
             _table(results, links),
             *([_missing(folder, missing)] if missing else []),
         ],
@@ -124,101 +125,83 @@ def _texts(run: Run, known: dict[object, Texts]) -> Texts:
     return known[key]
 
 
+def _name(result: Result) -> str:
+    return f"{result.cell.model} {short(result.parsed)}"
+
+
+def _name_on_data(result: Result) -> str:
+    return f"{_name(result)} on {result.cell.data.called}"
+
+
 def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts) -> _Seen:
-    found, named = verdict(run.record), {"model": result.cell.model, "scheme": short(result.parsed)}
-    changed = changed_inputs(evidence, 1)
+    judged, changed = verdict(run.record), changed_inputs(evidence, 1)
     metrics = [
         [name, shown_cell(parse_metric(name), estimate), f"{estimate.n:,}"] for name, estimate in result.metrics.items()
     ]
     worst = [
         [
-            shorten(clean(one.input_id), _TEXT),
-            _told(texts.inputs.get(one.input_id)),
-            _answer(one.before, one.was_right, texts.item(one.input_id, one.before)),
-            _answer(one.after, one.is_right, texts.item(one.input_id, one.after)),
-            "-" if one.separation is None else f"{one.separation:.3g}",
+            shorten(clean(change.input_id), _TEXT),
+            _says(texts.inputs.get(change.input_id)),
+            _answer(change.before, change.was_right, texts.item(change.input_id, change.before)),
+            _answer(change.after, change.is_right, texts.item(change.input_id, change.after)),
+            "-" if change.separation is None else f"{change.separation:.3g}",
         ]
-        for one in changed[:WORST]
+        for change in changed[:WORST]
     ]
-    words = {"says", "first answer", "first answer now"}
     more = f"{len(changed) - WORST:,} more changed. " if len(changed) > WORST else ""
     part = Section(
         name=link,
-        title=f"{named['model']} {named['scheme']} on {result.cell.data.called}",
-        about=[found.sentence],
+        title=_name_on_data(result),
+        about=[judged.sentence],
         grids=[
             Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics),
             Grid(
                 title="Changed inputs, the worst first",
                 head=["input", "says", "first answer", "first answer now", "separation"],
                 rows=worst,
-                words=words,
+                words={"says", "first answer", "first answer now"},
                 lines=[f"{more}All of them, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
             ),
         ],
     )
-    return _Seen(
-        result=result,
-        run=run,
-        tone=found.tone,
-        sentence=found.sentence,
-        part=part,
-        coverage=Curve(points=coverage_of(evidence), **named),
-        routing=Curve(points=routing_of(evidence) if evidence.exact else (), **named),
-    )
+    routing = routing_of(evidence) if evidence.exact else ()
+    return _Seen(result=result, run=run, tone=judged.tone, part=part, coverage=coverage_of(evidence), routing=routing)
 
 
-def _told(text: str | None) -> str:
+def _says(text: str | None) -> str:
     return "" if text is None else shorten(clean(text[: 20 * _TEXT]), _TEXT)
 
 
 def _answer(name: str | None, right: bool | None, text: str | None) -> str:
     sign = "" if right is None else "relevant: " if right else "not relevant: "
-    return sign + ": ".join(part for part in (shorten(clean(name or "-"), _TEXT), _told(text)) if part)
+    return sign + ": ".join(part for part in (shorten(clean(name or "-"), _TEXT), _says(text)) if part)
 
 
 # --- the first screen -----------------------------------------------------------------------------
 
 
 def _tones(seen: Sequence[_Seen]) -> dict[str, Tone]:
-    """Every scheme by its worst run."""
-    found: dict[str, Tone] = {}
-    for one in by_width([each.result for each in seen]):
-        found.setdefault(short(one.parsed), "good")
-    for each in seen:
-        scheme = short(each.result.parsed)
-        if each.tone in _TONES:
-            found[scheme] = min(found[scheme], each.tone, key=_TONES.index)
-    return found
+    """Every scheme by its worst run, those of most bits first."""
+    tones: dict[str, Tone] = {}
+    for run in sorted(seen, key=lambda run: by_width(run.result)):
+        _, scheme = run.line
+        tones[scheme] = min(tones.get(scheme, "good"), run.tone, key=_TONES.index)
+    return tones
 
 
-def _verdict(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> str:
-    if not seen:
+def _verdict(schemes: Mapping[str, Tone]) -> str:
+    if not schemes:
         return "No run of this study is finished."
-    worse = [scheme for scheme, tone in schemes.items() if tone == "bad"]
-    safe = [scheme for scheme, tone in schemes.items() if tone == "good"]
-    if len(safe) == len(schemes):
+    worse = sum(tone == "bad" for tone in schemes.values())
+    if {*schemes.values()} == {"good"}:
         return "Every scheme is safe to deploy, on every model and corpus."
     if not worse:
         return "Schemes change first answers, or too few inputs tell, and none is shown to cost quality."
-    return f"{counted(len(worse), 'scheme')} of {len(schemes)} cost{'s' if len(worse) == 1 else ''} quality somewhere."
+    return f"{counted(worse, 'scheme')} of {len(schemes)} cost{'s' if worse == 1 else ''} quality somewhere."
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
     """Which schemes are safe, which not, and by how much."""
-    flips: dict[str, list[float]] = {}
-    for one in seen:
-        if (value := one.result.metrics["flip@1"].value) is not None:
-            flips.setdefault(short(one.result.parsed), []).append(value)
-
-    def listed(tone: Tone) -> str:
-        found = []
-        for scheme in (name for name, its in schemes.items() if its == tone):
-            rates = flips.get(scheme) or [0.0]
-            low, high = f"{100 * min(rates):.1f}", f"{100 * max(rates):.1f}"
-            found.append(f"{scheme} ({low if low == high else f'{low} to {high}'} %)")
-        return some(found, 20)
-
     heads: Mapping[Tone, str] = {
         "good": "Safe to deploy, by every run",
         "warn": "Top-1 changes, and no loss that is shown",
@@ -226,81 +209,71 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
         "bad": "A loss that is shown in at least one run",
     }
     for tone, head in heads.items():
-        if names := listed(tone):
-            yield f"{head}: {names}."
+        names = []
+        for scheme in (name for name, its in schemes.items() if its == tone):
+            flips = [run.result.metrics["flip@1"].value for run in seen if run.line[1] == scheme]
+            rates = [rate for rate in flips if rate is not None] or [0.0]
+            low, high = (f"{100 * end:.1f}" for end in (min(rates), max(rates)))
+            names.append(f"{scheme} ({low if low == high else f'{low} to {high}'} %)")
+        if names:
+            yield f"{head}: {some(names, 20)}."
     if seen:
         yield "In brackets: the share of first answers that changed, over models and corpora."
 
 
-def _numbers(results: Sequence[Result], told: Counter[Tone]) -> Iterator[Number]:
-    def values(name: str) -> list[tuple[float, Result]]:
-        found = [(one.metrics[name].value, one) for one in results if name in one.metrics]
-        return [(value, one) for value, one in found if value is not None and isfinite(value)]
+def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Number]:
+    def extreme(pick: Callable[..., tuple[float, Result]], name: str, label: str, note: str = "") -> Iterator[Number]:
+        values = [(result.metrics[name].value, result) for result in results if name in result.metrics]
+        if known := [(value, result) for value, result in values if value is not None and isfinite(value)]:
+            value, result = pick(known, key=lambda pair: pair[0])
+            yield Number(label=label, value=percent(value), note=note or _name_on_data(result))
 
-    def named(one: Result) -> str:
-        return f"{one.cell.model} {short(one.parsed)} on {one.cell.data.called}"
-
-    done = sum(one.run is not None for one in results)
-    yield Number(label="runs", value=f"{done:,}", note=f"of {len(results):,} in the study")
-    if floors := values("noise_floor"):
-        note = "most that full precision changes when it is run twice"
-        yield Number(label="noise floor", value=percent(max(floors, key=lambda each: each[0])[0]), note=note)
-    if flips := values("flip@1"):
-        for label, pick in (("fewest top-1 changes", min), ("most top-1 changes", max)):
-            value, one = pick(flips, key=lambda each: each[0])
-            yield Number(label=label, value=percent(value), note=named(one))
-    if lost := values("gold_lost@1"):
-        value, one = max(lost, key=lambda each: each[0])
-        yield Number(label="most relevant first answers lost", value=percent(value), note=named(one))
-    if done:
-        yield Number(label="runs with a loss that is shown", value=f"{told['bad']:,}", note=f"of {done:,}")
+    yield Number(label="runs", value=f"{len(seen):,}", note=f"of {len(results):,} in the study")
+    yield from extreme(max, "noise_floor", "noise floor", "most that full precision changes when it is run twice")
+    yield from extreme(min, "flip@1", "fewest top-1 changes")
+    yield from extreme(max, "flip@1", "most top-1 changes")
+    yield from extreme(max, "gold_lost@1", "most relevant first answers lost")
+    if seen:
+        lost = sum(run.tone == "bad" for run in seen)
+        yield Number(label="runs with a loss that is shown", value=f"{lost:,}", note=f"of {len(seen):,}")
 
 
 def _steps(path: Path, missing: Sequence[Result]) -> list[Step]:
-    place = shlex.quote(str(path))
-    steps = []
-    if any(one.state == "failed" for one in missing):
-        steps.append(
-            Step(
-                text="Try the failed runs again, with the study's own file.",
-                command="quantdrift study retry STUDY.yaml",
-            )
-        )
-    steps.append(
-        Step(
-            text="Compare every scheme with the first one over all corpora.",
-            command=f"quantdrift study results {place} --pooled flip@1",
-        )
+    retry = Step(
+        text="Try the failed runs again, with the study's own file.", command="quantdrift study retry STUDY.yaml"
     )
-    return steps
+    pooled = Step(
+        text="Compare every scheme with the first one over all corpora.",
+        command=f"quantdrift study results {shlex.quote(str(path))} --pooled flip@1",
+    )
+    return [*([retry] if any(result.state == "failed" for result in missing) else []), pooled]
 
 
 def _missing_words(missing: Sequence[Result]) -> Iterator[str]:
-    for state, n in Counter(one.state for one in missing).items():
-        names = [f"{one.cell.spec} on {one.cell.data.called}" for one in missing if one.state == state]
+    for state, n in Counter(result.state for result in missing).items():
+        names = [f"{result.cell.spec} on {result.cell.data.called}" for result in missing if result.state == state]
         yield f"{counted(n, 'run')} of the study {'is' if n == 1 else 'are'} {state}: {some(names)}."
 
 
 # --- below ----------------------------------------------------------------------------------------
 
 
-def _charts(results: Sequence[Result], seen: Sequence[_Seen], links: Mapping[str, str]) -> Iterator[Section]:
-    exact = [one for one in seen if one.routing.points]
+def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Section]:
     if seen:
         yield Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)])
         yield Section(name="bits", title="Bits against damage", figures=[pareto(results)])
     widths = {
-        f"{one.result.cell.model} {short(one.result.parsed)} on {one.result.cell.data.called}": found
-        for one in seen
-        if (found := (one.run.record.get("quantization") or {}).get("allocation")) and found.get("widths")
+        _name_on_data(run.result): allocation
+        for run in seen
+        if (allocation := (run.run.record.get("quantization") or {}).get("allocation")) and allocation.get("widths")
     }
     if widths:
-        some_widths = dict(list(widths.items())[:_MOST_ALLOCATIONS])
-        yield Section(name="layers", title="Bits of the layers", figures=[layers(some_widths)])
-    if exact:
+        figure = layers(dict(islice(widths.items(), _MOST_ALLOCATIONS)))
+        yield Section(name="layers", title="Bits of the layers", figures=[figure])
+    if exact := [run for run in seen if run.routing]:
         yield Section(
             name="trust",
-            title="Answers that can be trusted, or asked again",
+            title="Answers that can be trusted, or deferred",
             about=["Each line is a scheme, the mean over the corpora."],
             figures=_trust(exact),
         )
@@ -308,36 +281,27 @@ def _charts(results: Sequence[Result], seen: Sequence[_Seen], links: Mapping[str
 
 def _trust(seen: Sequence[_Seen]) -> list[Figure]:
     groups: dict[tuple[str, str], list[_Seen]] = {}
-    for one in by_width([each.result for each in seen]):
-        groups[one.cell.model, short(one.parsed)] = []
-    for each in seen:
-        groups[each.result.cell.model, short(each.result.parsed)].append(each)
+    for run in sorted(seen, key=lambda run: by_width(run.result)):
+        groups.setdefault(run.line, []).append(run)
     return [
-        coverage_chart([Curve.mean([one.coverage for one in group]) for group in groups.values()]),
-        routing_chart([Curve.mean([one.routing for one in group]) for group in groups.values()]),
+        coverage_chart({line: mean_points([run.coverage for run in group]) for line, group in groups.items()}),
+        routing_chart({line: mean_points([run.routing for run in group]) for line, group in groups.items()}),
     ]
 
 
 def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
-    done = [one for one in results if one.run is not None]
-    names = [name for name in _CELL_METRICS if any(name in one.metrics for one in done)]
+    done = [result for result in results if result.run is not None]
+    names = [name for name in _CELL_METRICS if any(name in result.metrics for result in done)]
     rows = []
-    for one in done:
-        bits = one.row()["bits_with_scales"]
-        cells = [shown_cell(parse_metric(name), one.metrics[name]) if name in one.metrics else "-" for name in names]
-        rows.append(
-            [
-                f"{one.cell.model} {short(one.parsed)}",
-                one.cell.data.called,
-                "-" if bits is None else f"{bits:.2f}",
-                *cells,
-            ]
-        )
+    for result in done:
+        bits, metrics = result.row()["bits_with_scales"], result.metrics
+        cells = [shown_cell(parse_metric(name), metrics[name]) if name in metrics else "-" for name in names]
+        rows.append([_name(result), result.cell.data.called, "-" if bits is None else f"{bits:.2f}", *cells])
     grid = Grid(
         head=["run", "data", "bits per weight", *names],
         rows=rows,
         words={"data"},
-        links=[links[one.cell.name] for one in done],
+        links=[links[result.cell.name] for result in done],
     )
     about = ["With 95 % intervals. A click on a head sorts; the same numbers as of quantdrift study results."]
     return Section(name="results", title="Results", about=about, grids=[grid])
@@ -345,15 +309,9 @@ def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
 
 def _missing(folder: StudyFolder, missing: Sequence[Result]) -> Section:
     rows = []
-    for one in missing:
-        failed = folder.failure(one.cell)
-        rows.append(
-            [
-                f"{one.cell.model} {short(one.parsed)}",
-                one.cell.data.called,
-                one.state,
-                "" if failed is None else failed.reason,
-            ]
-        )
+    for result in missing:
+        failure = folder.failure(result.cell)
+        why = "" if failure is None else failure.reason
+        rows.append([_name(result), result.cell.data.called, result.state, why])
     grid = Grid(head=["run", "data", "state", "why"], rows=rows, words={"data", "state", "why"})
     return Section(name="missing", title="Not measured", grids=[grid])

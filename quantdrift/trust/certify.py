@@ -144,15 +144,13 @@ def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n
     """Of threshold, coverage and joint violation of every split, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
     few, some = nothing_accepted(n_calibration, alpha), coverage > 0
-    # an even number of splits can have its median between a number and an infinity
-    low, high = (float(np.quantile(thresholds, 0.5, method=way)) for way in ("lower", "higher"))
     return Certificate(
         statistic=statistic,
         alpha=alpha,
         coverage=_share(coverage, few),
         joint_violation=_share(joint, few),
         violation=_share(joint[some] / coverage[some], few or (None if some.any() else "no split accepts any input")),
-        threshold=low if low == high else (low + high) / 2,
+        threshold=float(np.median(thresholds)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -36,7 +36,6 @@ from quantdrift.statistics.conformal import (
     observe,
     threshold_of,
 )
-from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 # --- do served inputs look like the calibration inputs? -------------------------------------------
 
@@ -293,16 +292,11 @@ class StabilityCheck(Threshold):
         """
         return self.resembles_confidence(self.confidence(scores))
 
-    def resembles_confidence(self, values: ArrayLike) -> Resemblance:
+    def resembles_confidence(self, values: ArrayLike, *, warn: bool = True) -> Resemblance:
         """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs], all finite."""
-        found = self._compared(np.asarray(values, dtype=np.float64))
-        if not found.alike:
-            warnings.warn(clean(found.sentence), ExchangeabilityWarning, stacklevel=2)
-        return found
-
-    def _compared(self, served: NDArray[np.float64]) -> Resemblance:
         from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
 
+        served = np.asarray(values, dtype=np.float64)
         if served.ndim != 1 or not len(served) or not np.isfinite(served).all():
             raise ScoreError(
                 f"expected the finite confidence of at least one served input, [n_inputs]; got shape {served.shape}"
@@ -311,7 +305,10 @@ class StabilityCheck(Threshold):
             # that an exact p-value is out of reach and the asymptotic one was taken is no news
             warnings.simplefilter("ignore", RuntimeWarning)
             test = ks_2samp(served, np.array(self.sample))
-        return Resemblance(p_value=float(test.pvalue), n=len(served))
+        resemblance = Resemblance(p_value=float(test.pvalue), n=len(served))
+        if warn and not resemblance.alike:
+            warnings.warn(clean(resemblance.sentence), ExchangeabilityWarning, stacklevel=2)
+        return resemblance
 
     @field_validator("threshold", mode="before")
     @classmethod
@@ -319,74 +316,3 @@ class StabilityCheck(Threshold):
         """Null in a file is infinite: too few inputs accept nothing, and enough everything."""
         few = others.data.get("n_calibration", 0) < least_inputs(others.data.get("alpha", 0.5))
         return (math.inf if few else -math.inf) if held is None else held
-
-
-# --- a stored check applied to a run --------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What a check does on a run that also knows the reference's answers.
-
-    Attributes:
-        n_inputs: inputs with at least two items; the others take no part.
-        flip_rate: share of them whose top-1 changed.
-        coverage: share of them that are accepted.
-        joint_violation: share of them that are accepted though their top-1 changed.
-        violation: share of the accepted ones whose top-1 changed; undefined if none is accepted.
-        resemblance: whether the inputs look like the calibration inputs.
-        notes: what differs from what the check was calibrated on, a line each.
-    """
-
-    n_inputs: int
-    flip_rate: float
-    coverage: Estimate
-    joint_violation: Estimate
-    violation: Estimate
-    resemblance: Resemblance
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return dict(as_json(self))
-
-
-def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, Any]) -> Applied:
-    """Apply a check to the inputs of a run."""
-    # refused before the evidence is looked at: msp of similarities would be another message
-    here = Identity.of(record, input_ids=evidence.input_ids[evidence.n_items > 1])
-    check.origin.refuse_other(
-        here,
-        what="the stability check",
-        make=MAKE,
-        error=StabilityError,
-        candidate=False,  # what is measured is measured: a note says that the bound is for others
-    )
-    observed = observe(evidence, check.statistic)
-    observed = observed.part(observed.defined)
-    if not len(observed.confidence):
-        raise StabilityError("there is nothing to check: no input has two items to compare")
-    accepted = check.accepts_confidence(observed.confidence)
-    wrong = (accepted & observed.flipped).astype(np.float64)
-    return Applied(
-        n_inputs=len(accepted),
-        flip_rate=float(observed.flipped.mean()),
-        coverage=rate_estimate(accepted.astype(np.float64)),
-        joint_violation=rate_estimate(wrong),
-        violation=rate_estimate(wrong[accepted]) if accepted.any() else undefined("the check accepts no answer"),
-        resemblance=check._compared(observed.confidence),
-        notes=tuple(_notes(check, here, observed.n_items)),
-    )
-
-
-def _notes(check: StabilityCheck, here: Identity, n_items: tuple[int, int]) -> Iterator[str]:
-    was, sides = check.origin, ("when it was calibrated", "here")
-    yield from was.differences(here, ("candidate",), sides=sides)
-    other = was.differences(here, ("data",), sides=sides)
-    yield from other
-    # ids alone would not do: mteb's tasks without ids have "test-0" and so on in every subset
-    if not other and {was.inputs, was.data_fingerprint} & {here.inputs, here.data_fingerprint} - {None}:
-        yield "the check was calibrated on these very inputs, so that these figures are not held out"
-    if n_items[0] < check.n_items_min or n_items[1] > check.n_items_max:
-        had, have = ("{:,} to {:,}".format(*span) for span in ((check.n_items_min, check.n_items_max), n_items))
-        yield f"items per input: {had} {sides[0]}, {have} {sides[1]}; with more, quantization can overturn larger gaps"

@@ -1,17 +1,12 @@
-"""Retrieval's analogue of routing: the candidate's first k items in the order of the reference.
+"""Which top-1 changes full precision gives back, in classification by its answer and in a search by rescoring.
 
-A query whose gap is small is encoded at full precision, and the k documents that the candidate found are compared
-with it again by full-precision embeddings. What the candidate did not find among its first k cannot come back: the
-share of top-1 changes whose true first item is there is the ceiling.
-
-All of it is computed from stored evidence, which holds the reference's scores of the candidate's first items.
+A search is not made again: the candidate's first k items are put in the order of the reference, so that an answer
+comes back only if the reference's first item is among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,47 +14,11 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.evidence.perturbation import flips
 from quantdrift.evidence.record import Evidence
-from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.statistics.conformal import confidence_in
-from quantdrift.trust.router import percentile_threshold
 
 DEPTHS = (5, 10, 50)
 """How many first items are rescored, where nothing else is said."""
 K = 10
 """How many are rescored at the operating point, if as many ranks are stored."""
-QUALITY = "ndcg@10"
-
-
-def reorder(
-    items: NDArray[np.int64], scores: NDArray[Any], k: int, *, places: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The first k items of each row by these scores, best first; the others stay where they are.
-
-    Ties break by place, lowest first. What has no item (-1) stays last.
-    """
-    found = items[:, :k] >= 0
-    head = np.where(found, scores[:, :k], -np.inf)
-    by = np.where(found, (items if places is None else places)[:, :k], np.iinfo(np.int64).max)
-    order = np.lexsort((by, -head), axis=1)
-    moved, told = items.copy(), scores.copy()
-    moved[:, :k] = np.take_along_axis(items[:, :k], order, axis=1)
-    told[:, :k] = np.take_along_axis(scores[:, :k], order, axis=1)
-    return moved, told
-
-
-def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
-    """The candidate's ranking after the first k items of all inputs were rescored, int64 [n_inputs, depth].
-
-    Ties in the reference's scores break by its stored ranking, then by the candidate's.
-    """
-    if k < 1 or (k > evidence.depth and evidence.cut_short):
-        raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
-    top, ranked = evidence.candidate_top, evidence.reference_top.items
-    places = np.empty_like(top.items[:, :k])
-    for column in range(places.shape[1]):
-        here = ranked == top.items[:, column, None]
-        places[:, column] = np.where(here.any(axis=1), here.argmax(axis=1), ranked.shape[1] + column)
-    return reorder(top.items, top.reference_scores, k, places=places)[0]
 
 
 def within(evidence: Evidence, k: int) -> NDArray[np.bool_]:
@@ -69,7 +28,7 @@ def within(evidence: Evidence, k: int) -> NDArray[np.bool_]:
 
 
 def stored_depths(evidence: Evidence, depths: Sequence[int] = DEPTHS) -> list[int]:
-    """Those depths that a run stores enough ranks for."""
+    """Keep those depths that a run stores enough ranks for."""
     stored = [k for k in depths if k <= evidence.depth or not evidence.cut_short]
     if not stored:
         raise QuantDriftError(
@@ -79,75 +38,14 @@ def stored_depths(evidence: Evidence, depths: Sequence[int] = DEPTHS) -> list[in
     return stored
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescoring:
-    """What rescoring does to a run at one threshold and depth.
+def given_back(evidence: Evidence) -> tuple[NDArray[np.bool_], int | None]:
+    """Tell which top-1 changes come back where full precision is asked, bool [n_inputs].
 
-    Attributes:
-        percentile: of the candidate gap; queries below it are rescored.
-        k: how many of the candidate's first items are rescored.
-        encoded: share of the queries that are encoded at full precision, 0 to 1.
-        documents: documents compared at full precision, per query of the run (no document is encoded).
-        restored: share of the top-1 changes that become the reference's again; None if none changed.
-        ceiling: the same if every query were rescored: share whose reference's first item is among the k.
-        change: mean nDCG@10 after rescoring minus the candidate's; None without labels or ten stored ranks.
-        loss: the reference's minus the candidate's: what there was to gain.
+    The second value is how many first items of a search are rescored: 10, or 5 where fewer are stored; None for
+    classes.
     """
-
-    percentile: float
-    k: int
-    encoded: float
-    documents: float
-    restored: float | None
-    ceiling: float | None
-    change: float | None
-    loss: float | None
-
-
-def rescore(
-    evidence: Evidence, *, percentiles: Sequence[float], depths: Sequence[int] = DEPTHS
-) -> tuple[Rescoring, ...]:
-    """What rescoring gives back, one entry for each percentile and depth, in that order.
-
-    The threshold is the percentile on the run itself. Depths beyond the stored ranks are left out.
-    """
-    confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
-    top, first = evidence.candidate_top, evidence.reference_top.items[:, 0]
-    before, whole = _mean(QUALITY, evidence), _mean(f"reference.{QUALITY}", evidence)
-    rankings = {k: rescored_ranking(evidence, k) for k in stored_depths(evidence, depths)}
-    found = []
-    for percentile in percentiles:
-        rows = confidence < percentile_threshold(confidence, percentile)
-        for k, ranking in rankings.items():
-            items = np.where(rows[:, None], ranking, top.items)
-            # the scores do not belong to these items any more
-            unknown = np.full_like(top.reference_scores, np.nan)
-            moved = replace(top, items=items, reference_scores=unknown, candidate_scores=unknown)
-            after = _mean(QUALITY, replace(evidence, candidate_top=moved))
-            found.append(
-                Rescoring(
-                    percentile=percentile,
-                    k=k,
-                    encoded=float(rows.mean()),
-                    documents=float((rows * np.minimum(evidence.n_items, k)).mean()),
-                    restored=_share(items[:, 0] == first, changed),
-                    ceiling=_share(within(evidence, k), changed),
-                    change=None if np.isnan(after) else after - before,
-                    loss=None if np.isnan(before) else whole - before,
-                )
-            )
-    return tuple(found)
-
-
-def _mean(name: str, evidence: Evidence) -> float:
-    """NaN where no input has a value, or the metric looks deeper than what is stored."""
-    try:
-        values = parse_metric(name).per_input(evidence)
-    except MetricError:
-        return np.nan
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else np.nan
-
-
-def _share(back: NDArray[np.bool_], changed: NDArray[np.bool_]) -> float | None:
-    return float(back[changed].mean()) if changed.any() else None
+    changed = flips(evidence)
+    if evidence.confidence is not None:
+        return changed, None
+    k = max(depth for depth in stored_depths(evidence) if depth <= K)
+    return changed & within(evidence, k), k

@@ -1,42 +1,29 @@
-"""Everything routing says of a finished run: what it gives back, what it costs, and what to do.
+"""The sweep: thresholds set on one part of a run's inputs, and what routing by them gives back on the rest.
 
 Source: paper, section 5.3.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
-from quantdrift.base.errors import QuantDriftError, RunError, SpecError
+from quantdrift.base.errors import RunError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import Spec, parse_pair
-from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
-from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.certify import Share, random_splits
-from quantdrift.trust.rescoring import K, Rescoring, rescore, stored_depths, within
-from quantdrift.trust.router import percentile_threshold, recovery_threshold
+from quantdrift.trust.router import percentile_threshold
 
 Floats = NDArray[np.float64]
 
 PERCENTILES = (10.0, 25.0, 50.0)
-N_SPLITS = 20
-SPEED_UP = 4.5
-"""Of a 4-bit model over full precision, as GPTQ's authors report it and the paper uses it."""
 LEAST_LOSS = 0.005
 """Accuracy that quantization has to cost over a run before a share of the loss is told."""
-
-# --- what routing needs of a run ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,9 +66,6 @@ def answers_of(evidence: Evidence, score: ConfidenceName = "gap") -> Answers:
     return Answers(confidence=confidence[known], changed=perturbation.flips(evidence)[known], gain=gain[known])
 
 
-# --- the sweep: thresholds set on one part of the inputs, measured on the rest --------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
     """One confidence at one percentile; sd is that of (gain - R headroom) / mean headroom of a ratio of sums R.
@@ -108,7 +92,7 @@ def sweep(
     scores: Sequence[ConfidenceName] = CONFIDENCES,
     percentiles: Sequence[float] = PERCENTILES,
     share: float = 0.5,
-    n_splits: int = N_SPLITS,
+    n_splits: int = 20,
     seed: int = 0,
 ) -> tuple[SweepPoint, ...]:
     """Route one run at several percentiles of several confidences; all see the same splits."""
@@ -148,328 +132,3 @@ def _ratio(parts: Floats, reason: str | None) -> Share:
     ratio = float(gains.sum() / headrooms.sum())
     apart = (gains - ratio * headrooms) / headrooms.mean()
     return Share(value=ratio, sd=float(apart.std(ddof=1)) if len(apart) > 1 else None, n=len(gains))
-
-
-# --- the cost, and the least that has to be paid --------------------------------------------------
-
-
-def relative_cost(routed_share: float, speed_up: float = SPEED_UP) -> float:
-    """Cost per input of candidate plus routed reference: 1 / speed_up + routed_share; full precision alone is 1.
-
-    >>> round(relative_cost(0.25), 3)
-    0.472
-    """
-    if not (np.isfinite(speed_up) and speed_up >= 1):
-        raise QuantDriftError(f"expected a speed-up of 1 or more (the candidate over full precision); got {speed_up}")
-    return 1 / speed_up + routed_share
-
-
-def break_even_share(speed_up: float = SPEED_UP) -> float:
-    """The routed share at which routing costs as much as full precision alone; raises as `relative_cost`."""
-    return 1 - relative_cost(0, speed_up)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatingPoint:
-    """The smallest threshold that is expected to give back a share of the top-1 changes of new inputs.
-
-    Attributes:
-        score: which confidence.
-        threshold: of it; inputs below are asked again.
-        routed: share of the inputs that are asked again, 0 to 1.
-        cost: relative to full precision alone; of a search, of encoding queries.
-        changes: share of the top-1 changes of new inputs that are the reference's again, as is expected.
-        low: lower end of the 95 % interval of that share.
-        high: its upper end.
-        k: of a search, how many of the candidate's first items are rescored.
-    """
-
-    score: ConfidenceName
-    threshold: float
-    routed: float
-    cost: float
-    changes: float
-    low: float
-    high: float
-    k: int | None
-
-
-def operating_point(
-    evidence: Evidence, score: ConfidenceName = "gap", share: float = 0.9, *, speed_up: float = SPEED_UP
-) -> OperatingPoint | None:
-    """The operating point of a run; None where so many cannot be given back, or too few changed to show it.
-
-    Below the m-th smallest confidence of n top-1 changes lies, of the top-1 changes of new inputs like these, a
-    share that is Beta(m, n + 1 - m) distributed, m / (n + 1) on average: never the m / n of the run itself, on which
-    the threshold was set.
-
-    A routed answer comes back. Of a search the first 10 items are rescored (5, if fewer are stored), and an answer
-    comes back if the reference's first item is among them.
-    """
-    confidence, changed, k = confidence_in(evidence, score), perturbation.flips(evidence), None
-    back = changed
-    if evidence.confidence is None:
-        k = max(depth for depth in stored_depths(evidence) if depth <= K)
-        back = changed & within(evidence, k)
-    n_changed, n_back = int(changed.sum()), int(back.sum())
-    if not n_back:
-        return None
-    # rounded, as 0.9 of 10 is 9 and not the next number above
-    rank = math.ceil(round(share * n_changed / n_back * (n_back + 1), 9))
-    if rank > n_back:
-        return None
-    threshold = recovery_threshold(confidence, back, rank / n_back)
-    rows = confidence < threshold
-    routed = float(rows.mean())
-    return OperatingPoint(
-        score=score,
-        threshold=threshold,
-        routed=routed,
-        cost=relative_cost(routed, speed_up),
-        changes=n_back / n_changed * rank / (n_back + 1),
-        low=n_back / n_changed * float(beta.ppf(0.025, rank, n_back + 1 - rank)),
-        high=n_back / n_changed * float(beta.ppf(0.975, rank, n_back + 1 - rank)),
-        k=k,
-    )
-
-
-# --- the advice: route unsure inputs, or spend more bits ------------------------------------------
-
-MAJORITY = 0.5
-"""From this share of inputs at risk on, the paper does not route: it is no longer the exception."""
-
-Fix = Literal["route", "allocate", "nothing"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One thing that can be done about top-1 changes.
-
-    Attributes:
-        what: in words.
-        fix: which fix it is; None for leaving the run as it is, and for full precision alone.
-        changes: share of the top-1 changes that it gives back, 0 to 1.
-        cost: per input, relative to full precision alone; of a search, of encoding queries.
-        predicted: whether `changes` is predicted from the run; else it is counted in it.
-    """
-
-    what: str
-    fix: Fix | None
-    changes: float
-    cost: float
-    predicted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """What to do about a run.
-
-    Attributes:
-        fix: "route", "allocate" or "nothing".
-        wanted: share of the top-1 changes that is to come back.
-        choices: what was compared, from the cheapest to full precision.
-        by_risk: what the paper's rule says: "route" where fewer inputs are at risk than `limit`, else "allocate".
-        flip_rate: share of the inputs whose top-1 changed.
-        noise_floor: the same of the reference against itself, if measured.
-        at_risk: share of the inputs whose separation ratio is below 1.
-        limit: share at risk from which on the paper's rule does not route: where it costs what full precision does,
-            or the majority, whichever is less.
-        straddles: whether the interval of at_risk holds the limit, so that more inputs could change `by_risk`.
-    """
-
-    fix: Fix
-    wanted: float
-    choices: tuple[Choice, ...]
-    by_risk: Fix
-    flip_rate: Estimate
-    noise_floor: Estimate
-    at_risk: Estimate
-    limit: float
-    straddles: bool
-
-    @property
-    def sentences(self) -> list[str]:
-        """The advice in words."""
-        changed, noise, risk = self.flip_rate, self.noise_floor, self.at_risk
-        if self.fix == "nothing":
-            told = f"Recommended: nothing. {_percent(changed.value)} of {changed.n:,} top-1 answers changed"
-            return [told + ("." if noise.value is None else f", and noise alone changes {_percent(noise.value)}.")]
-        best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
-        if best.fix is None:
-            nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
-            told = f"Recommended: allocate. {nothing}; more bits"
-        else:
-            told = (
-                f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "
-                f"{_percent(best.cost)} of the cost of full precision"
-            )
-        more = ", on the layers that move the gap (quantdrift allocate)" if self.fix == "allocate" else ""
-        side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
-        unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
-        interval = f"95 % interval {_percent(risk.low)} to {_percent(risk.high)}"
-        return [
-            f"{told}{more}.",
-            f"Counted are top-1 changes and cost. (By the share of inputs at risk alone the paper would {then}: "
-            f"{_percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {_percent(self.limit)}.{unsure})",
-        ]
-
-
-def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
-    """The cheapest that gives back as much as is wanted; full precision, the last, does, and is taken of equal ones."""
-    return min((one for one in reversed(choices) if round(one.changes, 9) >= wanted), key=lambda one: one.cost)
-
-
-def advise(
-    evidence: Evidence,
-    point: OperatingPoint | None = None,
-    *,
-    wanted: float = 0.9,
-    bits: float | None = None,
-    speed_up: float = SPEED_UP,
-) -> Advice:
-    """Decide between routing, more bits and nothing.
-
-    Nothing, if no answer changed or no more than between two runs of the reference. Else the cheapest choice that gives
-    back the wanted share of the top-1 changes; more bits where none does for less than full precision costs.
-
-    Args:
-        evidence: of the run.
-        point: the routing that gives back the wanted share; None where there is none.
-        wanted: share of the top-1 changes, above 0 and at most 1.
-        bits: per weight, of a run in which nothing but weights was quantized; what one more would give back is then
-            predicted, by shifts of the scores that shrink as the grid's steps do. None compares no such choice.
-        speed_up: of the candidate over full precision; one more bit slows it down by the bits it reads.
-    """
-    limit = min(break_even_share(speed_up), MAJORITY)
-    changed = perturbation.flips(evidence)
-    flip_rate, noise_floor = rate_estimate(changed.astype(np.float64)), undefined("not measured")
-    if evidence.noise is not None:
-        noise_floor = rate_estimate(evidence.noise.flips.astype(np.float64))
-    risks = perturbation.at_risk(evidence)
-    at_risk = rate_estimate(risks[~np.isnan(risks)])
-    as_it_is = relative_cost(0, speed_up)
-    choices = [Choice(what="leave it as it is", fix=None, changes=0.0, cost=as_it_is)]
-    if bits is not None and changed.any():
-        still = perturbation.flips_with_shifts_times(evidence, (2 ** (bits - 1) - 1) / (2**bits - 1))
-        back, cost = 1 - float(still[changed].mean()), as_it_is * (bits + 1) / bits
-        more = Choice(what="one more bit throughout", fix="allocate", changes=back, cost=cost, predicted=True)
-        choices.append(more)
-    if point is not None:
-        how = "route" if point.k is None else f"rescore the first {point.k} of"
-        what = f"{how} the {_percent(point.routed)} with the least {point.score}"
-        what += f" (new inputs: {_percent(point.low)} to {_percent(point.high)})"
-        choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost))
-    choices = sorted(choices, key=lambda one: one.cost)
-    choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))
-    by_risk: Fix = "route" if (at_risk.value or 0.0) < limit else "allocate"
-    fix = _cheapest(choices, wanted).fix or "allocate"
-    if (flip_rate.value or 0.0) <= (noise_floor.value or 0.0):
-        fix, choices = "nothing", []
-    low, high = at_risk.low or 0.0, at_risk.high or 0.0
-    return Advice(
-        fix=fix,
-        wanted=wanted,
-        choices=tuple(choices),
-        by_risk=by_risk,
-        flip_rate=flip_rate,
-        noise_floor=noise_floor,
-        at_risk=at_risk,
-        limit=limit,
-        straddles=fix != "nothing" and low < limit <= high,
-    )
-
-
-def _percent(value: float | None) -> str:
-    return f"{100 * (value or 0.0):.1f} %"
-
-
-# --- a run ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoutedRun:
-    """What routing says of one run.
-
-    Attributes:
-        run: the run.
-        n_inputs: of its evidence.
-        logits: whether it ranks by logits; else by similarities.
-        advice: which fix it asks for.
-        operating: the operating point of the first confidence asked for; None where there is none.
-        points: of the sweep; empty for similarities.
-        rescoring: of the first items; empty for logits.
-    """
-
-    run: Run
-    n_inputs: int
-    logits: bool
-    advice: Advice
-    operating: OperatingPoint | None
-    points: Sequence[SweepPoint]
-    rescoring: Sequence[Rescoring]
-
-    @property
-    def name(self) -> str:
-        """Spec and data of the run."""
-        return f"{self.run.record['spec']} on {self.run.record['data']['name']}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
-            "path": str(self.run.path),
-            "spec": self.run.record["spec"],
-            "data": self.run.record["data"]["name"],
-            "n_inputs": self.n_inputs,
-            "scores_are": "logits" if self.logits else "similarities",
-            "advice": {**as_json(self.advice), "sentences": self.advice.sentences},
-            "operating_point": self.operating and as_json(self.operating),
-            "sweep": as_json(self.points),
-            "rescoring": as_json(self.rescoring),
-        }
-
-
-def _bits(record: Mapping[str, Any]) -> float | None:
-    """Bits per weight of a run that quantizes weights and nothing else; None for others, and for two models."""
-    try:
-        pair = parse_pair(record["spec"])
-    except SpecError:  # of another version, or an allocation that is gone
-        return None
-    if not isinstance(pair, Spec) or pair.scheme.stages != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
-        return None
-    return pair.scheme.weight_bits
-
-
-def study_run(
-    run: Run,
-    scores: Sequence[ConfidenceName] = CONFIDENCES,
-    *,
-    percentiles: Sequence[float] = PERCENTILES,
-    speed_up: float = SPEED_UP,
-    recover: float = 0.9,
-    **splits: Any,
-) -> RoutedRun:
-    """Look at one run; `splits` are the share, n_splits and seed of `sweep`.
-
-    For logits: the sweep of every confidence. For similarities only the gap is one, and the first items are rescored
-    instead.
-    """
-    evidence = run.exact_evidence("the advice of what to do")
-    if not (evidence.n_items > 1).any():
-        raise RunError(f"{run.path}: expected an input of at least two items; there is none")
-    logits = evidence.confidence is not None
-    scores = [score for score in scores if logits or score == "gap"]
-    if not scores:
-        raise RunError(
-            f"{run.path} ranks by similarities, whose softmax is no probability; expected --score gap in place of "
-            "msp or entropy"
-        )
-    point = operating_point(evidence, scores[0], recover, speed_up=speed_up)
-    return RoutedRun(
-        run=run,
-        n_inputs=evidence.n_inputs,
-        logits=logits,
-        advice=advise(evidence, point, wanted=recover, bits=_bits(run.record), speed_up=speed_up),
-        operating=point,
-        points=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
-        rescoring=() if logits else rescore(evidence, percentiles=sorted({*percentiles, 100.0})),
-    )

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import ALPHA, Matched, decide, judge_change, snapshot_for, verdict_of
+from quantdrift.gate.judge import Matched, decide, judge_change, snapshot_for, verdict_of
+from quantdrift.gate.result import ALPHA
 from quantdrift.gate.rules import Rule, default_rules
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs.folder import read_run

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
-from quantdrift.gate.judge import Judgement, Matched, match
+from quantdrift.gate.judge import Matched, match
+from quantdrift.gate.result import Judgement
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.metrics import FAMILIES, members, parse_metric
 from support.gate_samples import IDENTITY, judge_changes, snapshot
@@ -63,7 +64,7 @@ def outcomes(draw: st.DrawFn) -> tuple[Columns, Columns]:
 
 def told(found: Judgement) -> dict[str, Any]:
     """What is compared: exactly, but for means of floats, which depend on the order added up in."""
-    content = found.to_json()
+    content = asdict(found)
     # sums of floats depend on their order in the last bits, and so do p-values and what is needed
     content.pop("needed")
     content["reason"] = content["reason"].partition("about")[0]

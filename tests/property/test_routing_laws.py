@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from quantdrift.evidence.perturbation import flips
+from quantdrift.features.route.advice import operating_point, relative_cost
+from quantdrift.features.route.rescoring import rescore
 from quantdrift.metrics import parse_metric
-from quantdrift.statistics.conformal import CONFIDENCES, confidence_in, confidence_of
-from quantdrift.trust.rescoring import rescore
+from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
 from quantdrift.trust.router import GapRouter
-from quantdrift.trust.serving import RescoredSearch, RoutedModel
-from quantdrift.trust.sweep import operating_point, relative_cost
 from support.routing_samples import classified, searched
 
 # few values, so that there are ties of all kinds; quarters, so that differences are exact
@@ -44,9 +43,9 @@ def test_the_operating_point_is_what_serving_at_its_threshold_does(
     if point is None:
         return
     router = GapRouter(threshold=point.threshold, score=score)
-    answers = RoutedModel(lambda rows: candidate[rows], lambda rows: reference[rows], router)(np.arange(len(changed)))
-    back = (answers.index == reference.argmax(1))[changed].mean()
-    assert point.routed == answers.routed.mean()
+    routed = router.routes(candidate)
+    back = routed[changed].mean()
+    assert point.routed == routed.mean()
     assert back >= rank / n - 1e-9  # ties come back too
     assert point.changes == pytest.approx(rank / (n + 1))
     assert point.changes >= share - 1e-9
@@ -68,41 +67,16 @@ def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: An
     assert (changed & (confidence < smaller)).sum() < wanted + 2e-6
 
 
-@given(arms(), st.sampled_from(CONFIDENCES))
-def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> None:
-    reference, candidate, _ = sample
-    router = GapRouter.at_percentile(candidate, 50, score)
-    asked: list[int] = []
-
-    def full(rows: Any) -> Any:
-        asked.extend(rows)
-        return reference[rows]
-
-    answers = RoutedModel(lambda rows: candidate[rows], full, router)(np.arange(len(candidate)))
-    routed = [confidence_of(row[None], score)[0] < router.threshold for row in candidate]
-    expected = [int((reference if there else candidate)[row].argmax()) for row, there in enumerate(routed)]
-    assert answers.index.tolist() == expected
-    assert answers.routed.tolist() == routed
-    assert asked == np.flatnonzero(routed).tolist()
-
-
 @given(arms(items=7), st.integers(1, 7), st.floats(0, 100))
-def test_served_rescoring_agrees_with_what_the_evidence_says(sample: Any, k: int, percentile: float) -> None:
+def test_rescoring_of_evidence_is_what_sorting_by_hand_gives(sample: Any, k: int, percentile: float) -> None:
     reference, candidate, relevant = sample
     evidence = searched(reference, candidate, relevant)
     k, n_items = min(k, evidence.depth), reference.shape[1]
     order = np.argsort(-candidate, axis=1, kind="stable")
-    found = order, np.take_along_axis(candidate, order, axis=1)
-    # documents are unit vectors, so that a query's embedding is its scores
-    search = RescoredSearch(
-        lambda rows: (found[0][rows], found[1][rows]),
-        lambda rows: reference[rows],
-        np.eye(n_items),
-        GapRouter.at_percentile(evidence, percentile),
-        k=k,
-        similarity="dot",
-    )
-    positions, _, rescored = search(np.arange(len(reference)))
+    rescored = GapRouter.at_percentile(evidence, percentile).routes(candidate)
+    positions = order.copy()
+    for row in np.flatnonzero(rescored):
+        positions[row, :k] = sorted(order[row, :k], key=lambda item, row=row: (-reference[row, item], item))
     (said,) = rescore(evidence, percentiles=[percentile], depths=[k])
     assert rescored.mean() == pytest.approx(said.encoded)
     changed = flips(evidence)

@@ -1,6 +1,5 @@
 """Small runs, a baseline of one of them, and `quantdrift gate` as a user types it."""
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs.folder import write_run
-from quantdrift_paper.__main__ import main as paper
-from support.command_line import OF_PAPER
+from support import command_line
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 300
@@ -21,20 +18,12 @@ RULE = "flip@1 no worse by 0.03"
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
     """Run a command line in an empty folder; gives exit code, standard output and error."""
     monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            (paper if str(arguments[0]) in OF_PAPER else main)()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
+    return command_line.cli
 
 
 def run_of(path: Path, flips: Iterable[int], *, n: int = N, labels: bool = True, **changes: Any) -> Path:

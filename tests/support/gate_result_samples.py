@@ -3,20 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, verdict_of
+from quantdrift.gate.judge import verdict_of
+from quantdrift.gate.result import Earlier, GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import parse_rule
-from quantdrift.runs.changes import Changed
-from quantdrift.runs.identity import Identity
 from quantdrift.statistics.estimates import Estimate
-
-IDENTITY = Identity(
-    spec="minilm@W4-rtn",
-    model="minilm",
-    model_fingerprint="a" * 64,
-    candidate_fingerprint="b" * 64,
-    data="cranfield (test)",
-    data_fingerprint="c" * 64,
-)
 
 NASTY = (
     "a|b",
@@ -96,7 +86,7 @@ def worst(
     new: bool | None = True,
     **changes: Any,
 ) -> Worst:
-    changed = Changed(
+    changed = Worst(
         input_id=input_id,
         before=before,
         after=after,
@@ -105,17 +95,20 @@ def worst(
         was_right=True,
         is_right=False,
         gap=0.01234,
+        part=part,
+        new=new,
     )
-    return Worst(changed=replace(changed, **changes), part=part, new=new)
+    return replace(changed, **changes)
 
 
 def result(*judgements: Judgement, **changes: Any) -> GateResult:
     """A run of 1,509 inputs of which 312 changed; its verdict by its rules."""
     plain = GateResult(
         verdict=verdict_of([each.outcome for each in judgements]),
-        judgements=judgements,
-        identity=IDENTITY,
+        spec="minilm@W4-rtn",
+        data="cranfield (test)",
         n_inputs=1509,
+        rules=judgements,
         n_changed=312,
     )
     return replace(plain, **changes)
@@ -126,8 +119,9 @@ def nasty(name: str, n: int) -> GateResult:
     return result(
         replace(WORSE, rule=replace(WORSE.rule, on=name), reason=f"shown {name} to be worse"),
         judgement("flip@1 no worse by 0.03", "incomparable", f"no {name}"),
-        identity=replace(IDENTITY, spec=name, data=name),
-        baseline=replace(IDENTITY, spec=f"{name} of then"),
+        spec=name,
+        data=name,
+        baseline=Earlier(spec=f"{name} of then"),
         differs=(f"setting {name}: {name} in the baseline, {name} now", name),
         notes=(name, f"{name} differs"),
         worst=(worst(name, name, name, part=name),) * n,

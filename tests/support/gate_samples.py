@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import ALPHA, Judgement, Matched, decide, judge_change
+from quantdrift.gate.judge import Matched, decide, judge_change
+from quantdrift.gate.result import ALPHA, Judgement
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.runs.identity import Identity

@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import quantdrift
@@ -107,10 +106,8 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp
         code, out, _ = route(pets, "--save", path, "--json", *options)
         router = quantdrift.GapRouter.load(path, spec="vit@W4-channel")
         assert (code, json.loads(out)["router"]["threshold"]) == (0, router.threshold)
-        answers = quantdrift.RoutedModel(lambda rows: candidate[rows], lambda rows: reference[rows], router)(
-            np.arange(N)
-        )
-        served[name] = (answers.routed.mean(), answers.routed[changed].mean())
+        routed = router.routes(candidate)
+        served[name] = (routed.mean(), routed[changed].mean())
     assert served["default"][1] >= 0.9
     assert 0.5 <= served["recover"][1] < 0.6
     assert served["percentile"][0] == pytest.approx(0.3, abs=1 / N)
@@ -123,10 +120,7 @@ def test_what_cannot_be_done_is_said(pets: Path, tmp_path: Path) -> None:
         ((pets, "--score", "gaps"), "did you mean gap"),
         ((nq, "--score", "msp"), "expected --score gap"),
         ((pets, "--percentile", "ten"), "with commas between, e.g. 10,25,50"),
-        ((pets, "--percentile", "101"), "percentile from 0 to 100"),
         ((pets, "--recover", "0"), "above 0 and at most 1"),
-        ((pets, "--share", "1"), "a share above 0 and below 1"),
-        ((pets, "--speed-up", "0.9"), "expected a speed-up of 1 or more"),
         ((pets, two, "--save", tmp_path / "r.json"), "--save sets a threshold on one run; got 2 runs"),
     ):
         code, out, err = route(*arguments)

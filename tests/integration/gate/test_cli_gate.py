@@ -3,7 +3,6 @@
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,23 +47,6 @@ def test_a_regression_fails_until_it_is_accepted(cli: Cli, bad: Path) -> None:
     assert cli("gate", bad)[0] == 0
 
 
-@pytest.mark.usefixtures("baseline")
-@pytest.mark.parametrize(
-    ("changes", "code", "told"),
-    [
-        ({"data": {"fingerprint": "other"}}, 3, "data: corpus (test) (digest texts in the baseline,"),
-        ({"settings": {"torch": "2.7"}}, 0, "torch differs: 2.6 in the baseline, 2.7 now"),
-    ],
-)
-def test_what_does_not_belong_together_is_incomparable(
-    cli: Cli, tmp_path: Path, changes: dict[str, Any], code: int, told: str
-) -> None:
-    found, out, _ = cli("gate", run_of(tmp_path / "other", range(10), **changes))
-    assert found == code
-    assert told in " ".join(out.split())
-    assert out.splitlines()[-1].startswith("incomparable: the run and the baseline differ in") == (code == 3)
-
-
 def test_too_few_inputs(cli: Cli, tmp_path: Path) -> None:
     few = run_of(tmp_path / "few", range(3), n=40)
     assert cli("gate", few, "--update")[0] == 0
@@ -91,7 +73,6 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--rule", "flip@1"), "expected a rule such as"),
         (("--rule", "flip@1 [german] <= 0.1"), "on a slice that is not known"),
         (("--rule", "flip@1 <= 0.1", "--data", "x"), "--data does not apply to a finished run"),
         (("--json", "--markdown"), "--json"),
@@ -129,11 +110,6 @@ def test_everything_from_pyproject(
     code, out, _ = cli("gate", "--json")
     read = json.loads(out)
     assert code == 0
-    assert [rule["rule"] for rule in read["rules"]] == [
-        "flip@1 no worse by 0.03",
-        "flip@1 [german] <= 0.1",
-        "ndcg@10 no worse by 0.03",
-    ]
     assert (read["alpha"], read["n_inputs"], read["rules"][1]["n"]) == (0.04, 300, 100)
     # what is typed goes before it
     code, out, _ = cli("gate", bad, "--rule", "flip@1 <= 0.5", "--alpha", "0.01", "--json")
@@ -196,18 +172,6 @@ def test_two_trec_files(cli: Cli, tmp_path: Path) -> None:
     assert cli("gate", full, old, "--update")[0] == 0
     assert cli("diff", full, old, "--out", tmp_path / "written")[0] == 0
     assert cli("gate", tmp_path / "written")[0] == 0
-
-
-def test_the_same_few_answers_once_more_pass(cli: Cli, tmp_path: Path) -> None:
-    """Ten inputs are too few to show anything by a test, but the file is the same file."""
-    full, old, copy = (write_trec(tmp_path / name, flips, n=10) for name, flips in (("a", 0), ("b", 3), ("c/b", 3)))
-    assert cli("gate", full, old, "--update")[0] == 0
-    code, out, _ = cli("gate", full, old)
-    assert (code, "the same candidate as in the baseline" in " ".join(out.split())) == (0, True)
-    assert cli("gate", full, copy)[0] == 0
-    # what is not the same, to the letter, has to be shown to be no worse
-    write_trec(old, 4, n=10)
-    assert cli("gate", full, old)[0] == 4
 
 
 def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:

@@ -72,15 +72,6 @@ def test_metrics_that_a_rule_compares_are_added() -> None:
     assert list(made.values).count("ndcg@10") == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "quantdrift-router"}', "text"])
-def test_another_kind_of_file_is_left_alone(tmp_path: Path, whole: Snapshot, content: str) -> None:
-    place = tmp_path / "b.json"
-    place.write_text(content, encoding="utf-8")
-    with pytest.raises(RunError, match="something that is not a baseline"):
-        write_baseline(whole, place)
-    assert place.read_text(encoding="utf-8") == content
-
-
 Damage = Callable[[dict[str, Any]], object]
 
 ROW = "input 'q7' has not its answers and a number per column"

@@ -11,7 +11,8 @@ from scipy import stats
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
-from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, match, snapshot_for
+from quantdrift.gate.judge import Matched, gate, match, snapshot_for
+from quantdrift.gate.result import GateResult, Judgement, Verdict
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import Target, target_of_diff
 from support.finished_samples import A, B, write_trec
@@ -62,8 +63,6 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
-        (BOTH, (98, 0, 0), "underpowered", "too few inputs to tell: 98, and it takes about 99"),
-        (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
         # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
         (BOTH, (72, 0, 9), "pass", "shown to be no worse"),
         (BOTH, (72, 0, 4), "underpowered", "too few inputs"),
@@ -80,7 +79,7 @@ def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Verd
 def same(now: int, then: int = 0, **identity: Any) -> Judgement:
     """Of five inputs; the digest is that of the baseline, and some flip."""
     there = snapshot_for(target(evidence(range(then), n=5), **identity), [])
-    (found,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).judgements
+    (found,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).rules
     return found
 
 
@@ -118,7 +117,7 @@ def test_holm_over_the_rules() -> None:
     # what could not be tested does not count, nor does a rule that is there twice
     there = snapshot_for(target(evidence([])), rules("flip@1 no worse"))
     asked = rules("flip@1 no worse", "harm no worse", "flip@1 <= 0.5", "flip@1 no worse")
-    told = gate(target(evidence(range(5))), asked, there).judgements
+    told = gate(target(evidence(range(5))), asked, there).rules
     assert told[0].p_worse_holm == told[0].p_worse == EXACT(1 / 32)
     assert [each.outcome for each in told] == ["fail", "incomparable", "pass"]
 
@@ -164,13 +163,13 @@ def test_what_one_side_does_not_hold() -> None:
     bare = replace(there, values={"flip@1": there.values["flip@1"]})
     result = gate(target(evidence(range(2))), rules("ndcg@10 no worse by 0.1"), bare)
     assert result.verdict == "incomparable"
-    assert "the baseline has no outcomes of this metric; write it anew with --update" in result.judgements[0].reason
+    assert "the baseline has no outcomes of this metric; write it anew with --update" in result.rules[0].reason
     # what the run itself does not know is an error: writing the baseline anew would not help
     unlabelled = target(evidence(range(2), labels=False))
     result = gate(unlabelled, rules("ndcg@10 no worse by 0.1", "flip@1 no worse"), there)
     assert (result.verdict, result.exit_code) == ("error", 2)
-    assert result.judgements[0].reason == "undefined: no relevance labels"
-    assert result.judgements[1].outcome == "pass"
+    assert result.rules[0].reason == "undefined: no relevance labels"
+    assert result.rules[1].outcome == "pass"
 
 
 SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
@@ -179,17 +178,17 @@ SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
 def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
     there = snapshot_for(target(evidence([]), candidate_fingerprint="other"), [])
     asked = rules("flip@1 [tens] no worse", "flip@1 [rest] no worse", "flip@1 no worse")
-    found = gate(target(evidence(range(10, 18))), asked, there, slices=SLICES).judgements
+    found = gate(target(evidence(range(10, 18))), asked, there, slices=SLICES).rules
     assert [each.n for each in found] == [10, 50, 60]
     assert [each.worse for each in found] == [8, 0, 8]
     assert [each.p_worse for each in found] == EXACT([1 / 256, 1, 1 / 256])
     # the baseline has not the first inputs of the run, so that rows are others than before
-    less = gate(target(evidence(range(10, 14))), asked[:1], there.part(range(7, 60)), slices=SLICES).judgements
+    less = gate(target(evidence(range(10, 14))), asked[:1], there.part(range(7, 60)), slices=SLICES).rules
     assert [(each.n, each.worse) for each in less] == [(10, 4)]
 
 
 def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
-    (found,) = gate(judged, rules(rule), **asked).judgements
+    (found,) = gate(judged, rules(rule), **asked).rules
     return found
 
 
@@ -231,7 +230,7 @@ def listed(tmp_path: Path) -> Target:
 )
 def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, reason: str) -> None:
     """at_risk is at least 0.5 and the separation ratio at most 1.75, epsilon at least 0.075."""
-    (found,) = gate(listed, rules(rule), snapshot_for(listed, rules(rule)), slices={"all": ["*"]}).judgements
+    (found,) = gate(listed, rules(rule), snapshot_for(listed, rules(rule)), slices={"all": ["*"]}).rules
     assert found.outcome == outcome
     assert reason in found.reason or "same candidate" in found.reason
 
@@ -316,7 +315,7 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
     asked = "flip@1 no worse by 0.1", "flip@1 <= 0.5", "flip@1 no worse"
     result = gated(*asked, data_fingerprint="other")
     assert (result.verdict, result.exit_code) == ("incomparable", 3)
-    assert [each.outcome for each in result.judgements] == ["incomparable", "pass", "incomparable"]
+    assert [each.outcome for each in result.rules] == ["incomparable", "pass", "incomparable"]
     # a limit that is broken fails whatever the baseline, and limits alone do not care about it
     assert gated("flip@1 no worse", "flip@1 <= 0.1", data_fingerprint="other").verdict == "fail"
     alone = gated("flip@1 <= 0.5", data_fingerprint="other")
@@ -328,5 +327,5 @@ def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
     for seed in range(4):
         shuffled = target(whole.part(np.random.default_rng(seed).permutation(60)))
         result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
-        found = [(each.changed.input_id, each.new) for each in result.worst]
+        found = [(each.input_id, each.new) for each in result.worst]
         assert found == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]

@@ -24,7 +24,7 @@ def test_with_a_baseline_it_is_what_the_gate_says() -> None:
     pilot, baseline = target(evidence(range(18), n=120)), target(evidence(range(12, 24), n=120))
     found = needed(rule, pilot, baseline)
     result = gate(pilot, rules(rule), snapshot_for(baseline, rules(rule)))
-    (judgement,) = result.judgements
+    (judgement,) = result.rules
     assert judgement.needed is not None
     assert found.to_pass == judgement.needed > 120
     assert found.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120

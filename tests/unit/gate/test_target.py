@@ -25,15 +25,6 @@ def run(path: Path, flips: range = range(5), **changes: Any) -> Run:
     return run_of(path, evidence(flips), **changes)
 
 
-def test_who_was_measured_on_what(tmp_path: Path) -> None:
-    model = {"fingerprint": "weights", "candidate_fingerprint": "rounded"}
-    identity = target_of_run(run(tmp_path / "a", model=model)).identity
-    assert identity.spec == "minilm@W4-g64-rtn"
-    assert (identity.model, identity.data_name) == ("minilm", "corpus (test)")
-    assert (identity.model_fingerprint, identity.candidate_fingerprint) == ("weights", "rounded")
-    assert identity.data_fingerprint == "texts"
-
-
 def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_path: Path) -> None:
     asked = rules("flip@1 no worse")
     whole = target_of_run(run(tmp_path / "whole"))
@@ -48,7 +39,7 @@ def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_
     for here, there in ((part, whole), (whole, part)):
         result = gate(here, asked, snapshot_for(there, asked))
         assert (result.verdict, result.differs) == ("pass", ())
-        assert result.judgements[0].n == 57
+        assert result.rules[0].n == 57
 
 
 def diff(tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False) -> Diff:

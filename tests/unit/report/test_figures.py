@@ -9,8 +9,8 @@ import pytest
 
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
-from quantdrift.report.figures import Curve, Figure, theme
-from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.report.figures import Figure, mean_points, theme
+from quantdrift.spec.grammar import parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
@@ -41,12 +41,7 @@ def results(study: StudyFolder) -> list[Result]:
 def charts(results: list[Result]) -> list[Figure]:
     runs = [one.run for one in results if one.run is not None]
     links = {one.cell.name: f"#{one.cell.name}" for one in results}
-    curves: dict[str, list[Curve]] = {"coverage": [], "routing": []}
-    for one in results[:2]:
-        assert one.run is not None
-        evidence, named = one.run.evidence(), {"model": one.cell.model, "scheme": one.scheme}
-        curves["coverage"].append(Curve(points=figures.coverage_of(evidence), **named))
-        curves["routing"].append(Curve(points=figures.routing_of(evidence), **named))
+    evidence = {(one.cell.model, one.scheme): one.run.evidence() for one in results[:2] if one.run is not None}
     widths = {run.record["spec"]: run.record["quantization"].get("allocation") for run in runs}
     return [
         study_figures.heat_map(results, links),
@@ -54,8 +49,8 @@ def charts(results: list[Result]) -> list[Figure]:
         study_figures.change_rates(results),
         study_figures.pareto(results),
         figures.layers({name: one for name, one in widths.items() if one is not None}),
-        figures.coverage_chart(curves["coverage"]),
-        figures.routing_chart(curves["routing"]),
+        figures.coverage_chart({line: figures.coverage_of(held) for line, held in evidence.items()}),
+        figures.routing_chart({line: figures.routing_of(held) for line, held in evidence.items()}),
         figures.separation_histogram([run.evidence() for run in runs]),
     ]
 
@@ -169,10 +164,8 @@ def test_the_histogram_counts_every_input_once() -> None:
 
 
 def test_curves_are_means_where_all_are_defined_and_hold_what_certify_says(results: list[Result]) -> None:
-    one = Curve(model="m", scheme="W4", points=[(0.1, 0.2), (0.2, None)])
-    other = Curve(model="m", scheme="W4", points=[(0.3, 0.6), (0.4, 0.5)])
-    mean = Curve.mean([one, other])
-    assert mean.points == [(pytest.approx(0.2), pytest.approx(0.4)), (pytest.approx(0.3), None)]
+    mean = mean_points([[(0.1, 0.2), (0.2, None)], [(0.3, 0.6), (0.4, 0.5)]])
+    assert mean == [(pytest.approx(0.2), pytest.approx(0.4)), (pytest.approx(0.3), None)]
     run = results[0].run
     assert run is not None
     evidence = run.evidence()

@@ -2,27 +2,20 @@
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.gate import output
-from quantdrift.gate.judge import GateResult
-from quantdrift.report.gate import page_of, read_result
+from quantdrift.gate.result import Earlier, GateResult, read_result
+from quantdrift.report.gate import page_of
 from support.command_line import cli
-from support.gate_result_samples import BROKEN, FEW, IDENTITY, LIMIT, OTHER, UNDEFINED, WORSE, nasty, result, worst
+from support.gate_result_samples import BROKEN, FEW, LIMIT, OTHER, UNDEFINED, WORSE, nasty, result, worst
 from support.hostile_samples import mutate_json, text_of
 
 FAILED = result(
-    WORSE,
-    FEW,
-    LIMIT,
-    baseline=replace(IDENTITY, spec="minilm@W8-rtn"),
-    n_new=12,
-    n_answers_changed=40,
-    worst=(worst(),),
+    WORSE, FEW, LIMIT, baseline=Earlier(spec="minilm@W8-rtn"), n_new=12, n_answers_changed=40, worst=(worst(),)
 )
 RESULTS = {
     "fail": FAILED,
@@ -52,7 +45,7 @@ def test_a_result_that_is_read_back_is_told_in_the_same_words(name: str, tmp_pat
 def test_the_page_says_the_verdict_the_rules_and_what_to_do(tmp_path: Path) -> None:
     page = page_of(read_result(written(FAILED, tmp_path)))
     assert (page.word, page.tone) == ("fail", "bad")
-    assert page.verdict == "1 of 3 rules fail: flip@1 no worse by 0.03."
+    assert page.verdict == "1 of 3 rules, flip@1 no worse by 0.03 (shown to be worse)."
     assert output.TO_DO["fail"] in [step.text for step in page.steps]
     assert {one.label: one.value for one in page.numbers}["new changes"] == "12"
     rules, changed = page.sections

@@ -23,13 +23,6 @@ def test_a_split_by_hand() -> None:
     assert "99" in (other.coverage.reason or "")
 
 
-def test_nothing_accepted_has_no_violation() -> None:
-    reference, candidate = np.tile([1.0, 0.0], (20, 1)), np.tile([0.0, 1.0], (20, 1))
-    (found,) = certify((reference, candidate), [0.2]).certificates
-    assert (found.coverage.value, found.joint_violation.value, found.violation.value) == (0, 0, None)
-    assert found.violation.reason == "no split accepts any input"
-
-
 @pytest.mark.parametrize("wrong", [{"n_splits": 0}, {"share": 0}, {"share": 1.0}])
 def test_splits_that_are_none_are_refused(wrong: Any) -> None:
     scores = np.eye(4)

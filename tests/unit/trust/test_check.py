@@ -97,15 +97,6 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
     assert other.p_value < 1e-3
 
 
-def test_an_infinite_threshold_is_null(path: Path) -> None:
-    few = check(alpha=0.001)
-    none = StabilityCheck.calibrate((REFERENCE, REFERENCE), alpha=0.1, statistic="gap")
-    for found in (few, none):
-        found.save(path)
-        assert json.loads(path.read_text())["threshold"] is None
-        assert StabilityCheck.load(path) == found
-
-
 def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> None:
     model = {"fingerprint": "weights", "candidate_fingerprint": "low"}
     settings = {"reading": "self-retrieval", "similarity": "cosine", "dtype": "torch.float32"}

@@ -8,8 +8,8 @@ import pytest
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.perturbation import flips
-from quantdrift.trust.rescoring import rescore, rescored_ranking
-from quantdrift.trust.sweep import operating_point
+from quantdrift.features.route.advice import operating_point
+from quantdrift.features.route.rescoring import rescore, rescored_ranking
 from support.routing_samples import searched, similarities
 
 # the reference's first item is ranked 1st, 2nd and 4th by the candidate
@@ -81,5 +81,3 @@ def test_depths_beyond_what_is_stored_are_left_out() -> None:
     assert {entry.k for entry in rescore(evidence, percentiles=[50])} == {5, 10}
     with pytest.raises(QuantDriftError, match="at most the 10 ranks"):
         rescore(evidence, percentiles=[50], depths=[50])
-    with pytest.raises(QuantDriftError, match="from 1 to the 10 ranks"):
-        rescored_ranking(evidence, 11)

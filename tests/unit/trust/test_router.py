@@ -1,5 +1,6 @@
 """The rule and its threshold, on slices small enough to follow by hand."""
 
+import doctest
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
 from quantdrift.base.records import with_checksum
 from quantdrift.runs.identity import Identity
 from quantdrift.trust.router import GapRouter, recovery_threshold
+from support.places import ROOT
 from support.routing_samples import classified
 
 # gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change
@@ -44,6 +46,14 @@ def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(share: fl
     assert router == GapRouter.at_recovered_share(classified(BEFORE, AFTER), share)
     # nine tenths of ten are nine
     assert recovery_threshold(np.arange(10.0), np.ones(10, dtype=bool), 0.9) == np.nextafter(8, 9)
+
+
+def test_the_page_on_routing_serves_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    GapRouter(threshold=0.5).save("router.json")
+    found = doctest.testfile(str(ROOT / "docs" / "explained" / "routing.md"), module_relative=False)
+    assert found.attempted > 5
+    assert found.failed == 0
 
 
 def test_what_cannot_be_set_is_refused() -> None:

@@ -8,8 +8,9 @@ import pytest
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.evidence.perturbation import at_risk, flips, flips_with_shifts_times
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.features.route.advice import Advice, advise, break_even_share, operating_point, relative_cost
 from quantdrift.statistics.conformal import confidence_in
-from quantdrift.trust.sweep import Advice, advise, answers_of, break_even_share, operating_point, relative_cost, sweep
+from quantdrift.trust.sweep import answers_of, sweep
 from support.routing_samples import classified, logits
 
 # gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
-from quantdrift.runs.folder import find_runs
+from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
+from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
+from quantdrift.statistics.conformal import CONFIDENCES, Floats, confidence_in
+from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import Share
 from quantdrift.trust.router import GapRouter, percentile_threshold
-from quantdrift.trust.sweep import RoutedRun, break_even_share, relative_cost, study_run
 
 
 @prints("json", "markdown")
@@ -61,8 +63,8 @@ def command(
 
     For a search, the first results of unsure queries are rescored instead.
 
-    quantdrift route runs/ --score gap --save router.json; then, in a server: quantdrift.RoutedModel(quantized,
-    original, quantdrift.GapRouter.load("router.json")).
+    quantdrift route RUN --score gap --save router.json; then, in a server:
+    quantdrift.GapRouter.load("router.json").routes(scores) says which inputs go to full precision.
     """
     if save is not None:
         GapRouter.check_place(save)
@@ -73,34 +75,32 @@ def command(
     scores = [name for name in CONFIDENCES if score in {name, "all"}]
     percentiles = decimals(percentile, "--percentile", "10,25,50")
     even = break_even_share(speed_up)  # refuses one below 1 before runs are read
-    found = find_runs(runs)
-    if save is not None and len(found) != 1:
-        raise QuantDriftError(f"--save sets a threshold on one run; got {len(found)} runs")
-    studied = [
-        study_run(
-            run,
-            scores,
-            percentiles=percentiles,
-            speed_up=speed_up,
-            recover=recover,
-            share=share,
-            n_splits=splits,
-            seed=seed,
-        )
-        for run in found
-    ]
+    listed = find_runs(runs)
+    if save is not None and len(listed) != 1:
+        raise QuantDriftError(f"--save sets a threshold on one run; got {len(listed)} runs")
+    how: dict[str, Any] = {"percentiles": percentiles, "speed_up": speed_up, "recover": recover}
+    routed = [study_run(run, scores, **how, share=share, n_splits=splits, seed=seed) for run in listed]
     router, after = None, []
     if save is not None:
         at = percentiles[0] if given(context, "percentile") and not given(context, "recover") else None
-        router, routed = _router(studied[0], scores[0], at)
+        confidence = confidence_in(listed[0].evidence(), scores[0])
+        threshold = _threshold(routed[0].operating_point, confidence, at)
+        router = GapRouter(threshold=threshold, score=scores[0], origin=Identity.of(listed[0].record).brief())
         router.save(save)
-        after.append(f"router: {save} sends {percent(routed)} of these inputs to full precision ({router.rule})")
-    grids = [grid for one in studied for grid in _tables(one, share=share, speed_up=speed_up, even=even)]
-    if len(studied) > 1:
-        goal = f"asked again for {100 * recover:g} %"
+        sent = percent(float((confidence < threshold).mean()))
+        after.append(f"router: {save} sends {sent} of these inputs to full precision ({router.rule})")
+    grids: list[Grid] = []
+    for run, result in zip(listed, routed, strict=True):
+        lines = [
+            *_lines(run, result),
+            f"The cost{_of_encoding(result)} is 1 / {speed_up:g} + that share; at {percent(even)} it is that of full "
+            "precision alone. The speed-up is stated, not measured.",
+        ]
+        grids += _tables(result, lines, share=share, speed_up=speed_up)
+    if len(routed) > 1:
+        goal = f"deferred for {100 * recover:g} %"
         head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
-        rows = [_one_row(one) for one in studied]
-        grids.append(Grid(title="Each run", head=head, rows=rows, words={*head[-2:]}))
+        grids.append(Grid(title="Each run", head=head, rows=[_row(result) for result in routed], words={*head[-2:]}))
     return Output(
         data={
             "speed_up": speed_up,
@@ -109,7 +109,7 @@ def command(
             "splits": splits,
             "seed": seed,
             "recover": recover,
-            "runs": [run.to_json() for run in studied],
+            "runs": as_json(routed),
             "router": router
             and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
         },
@@ -118,37 +118,27 @@ def command(
     )
 
 
-def _router(studied: RoutedRun, score: ConfidenceName, percentile: float | None) -> tuple[GapRouter, float]:
-    """The router of a run, and which share of its inputs it sends."""
-    confidence = confidence_in(studied.run.evidence(), score)
+def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: float | None) -> float:
+    """The threshold of a router: at a percentile of the run, or that of its operating point."""
     if percentile is not None:
-        threshold = percentile_threshold(confidence, percentile)
-    elif studied.operating is not None:
-        threshold = studied.operating.threshold
-    else:
+        return percentile_threshold(confidence, percentile)
+    if point is None:
         raise QuantDriftError(
             "no threshold is shown to give back so many top-1 changes of new inputs (none or too few changed here: "
             "90 % takes 9, 99 % takes 99; or of a search the table's ceiling is lower); give a smaller --recover, more "
             "inputs, or a --percentile"
         )
-    router = GapRouter(threshold=threshold, score=score, origin=Identity.of(studied.run.record).brief())
-    return router, float((confidence < threshold).mean())
+    return point.threshold
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _tables(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Iterator[Grid]:
+def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: float) -> Iterator[Grid]:
     """The sweep or the rescoring of one run, and what can be done about it, with what it comes to."""
-    title = run.name
-    lines = [
-        *_lines(run),
-        f"The cost{'' if run.logits else ' of encoding queries'} is 1 / {speed_up:g} + that share; at {percent(even)} "
-        "it is that of full precision alone. The speed-up is stated, not measured.",
-        *([] if run.advice.choices else run.advice.sentences),
-    ]
-    if run.logits:
-        title += f": thresholds set on {100 * share:g} %, measured on the rest"
+    name, advice = f"{result.spec} on {result.data}", result.advice
+    if result.scores_are == "logits":
+        title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest"
         head = ["score", "percentile", "routed", "cost", "lost accuracy recovered", "changes recovered"]
         rows = [
             [
@@ -159,10 +149,10 @@ def _tables(run: RoutedRun, *, share: float, speed_up: float, even: float) -> It
                 _share(point.accuracy),
                 _share(point.changes),
             ]
-            for point in run.points
+            for point in result.sweep
         ]
     else:
-        title += ": unsure queries' first k results rescored"
+        title = f"{name}: unsure queries' first k results rescored"
         head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
         head += ["changes restored", "ceiling", "ndcg@10 regained", "ndcg@10 lost"]
         rows = [
@@ -176,31 +166,39 @@ def _tables(run: RoutedRun, *, share: float, speed_up: float, even: float) -> It
                 percent(entry.ceiling),
                 *("-" if value is None else f"{value:+.4f}" for value in (entry.change, entry.loss)),
             ]
-            for entry in run.rescoring
+            for entry in result.rescoring
         ]
-    yield Grid(title=title, head=head, rows=rows, lines=lines)
-    if run.advice.choices:
+    yield Grid(title=title, head=head, rows=rows, lines=[*lines, *([] if advice.choices else advice.sentences)])
+    if advice.choices:
         yield Grid(
-            title=f"{run.name}: what to do",
-            head=["choice", "top-1 changes given back", "cost" if run.logits else "cost of encoding queries"],
+            title=f"{name}: what to do",
+            head=["choice", "top-1 changes given back", f"cost{_of_encoding(result)}"],
             rows=[
-                [one.what, percent(one.changes) + (" (predicted)" if one.predicted else ""), percent(one.cost)]
-                for one in run.advice.choices
+                [
+                    choice.what,
+                    percent(choice.changes) + (" (predicted)" if choice.predicted else ""),
+                    percent(choice.cost),
+                ]
+                for choice in advice.choices
             ],
-            lines=run.advice.sentences,
+            lines=advice.sentences,
         )
 
 
-def _lines(run: RoutedRun) -> Iterator[str]:
-    if run.logits:
-        for reason in sorted({point.accuracy.reason for point in run.points if point.accuracy.reason}):
+def _of_encoding(result: RoutedRun) -> str:
+    return "" if result.scores_are == "logits" else " of encoding queries"
+
+
+def _lines(run: Run, result: RoutedRun) -> Iterator[str]:
+    if result.scores_are == "logits":
+        for reason in sorted({point.accuracy.reason for point in result.sweep if point.accuracy.reason}):
             yield f"No share of lost accuracy: {reason}."
     else:
-        similarity = run.run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
+        similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
         yield (
             "Thresholds are percentiles of the gap on these very queries; ceiling: the reference's first item is among "
             f"the candidate's first k. Embeddings were compared by {similarity}. Scores of a search have no "
-            "msp and no entropy. In a server: quantdrift.RescoredSearch."
+            "msp and no entropy."
         )
 
 
@@ -208,11 +206,11 @@ def _share(share: Share) -> str:
     return percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
 
 
-def _one_row(run: RoutedRun) -> Sequence[str]:
-    advice, point = run.advice, run.operating
+def _row(result: RoutedRun) -> Sequence[str]:
+    advice, point = result.advice, result.operating_point
     return [
-        run.name,
-        f"{run.n_inputs:,}",
+        f"{result.spec} on {result.data}",
+        f"{result.n_inputs:,}",
         percent(advice.flip_rate.value),
         with_interval(advice.at_risk),
         *(("-", "-") if point is None else (percent(point.routed), percent(point.cost))),

@@ -10,13 +10,21 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
 from quantdrift.evidence.record import Evidence
+from quantdrift.features.certify.applied import apply_check
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.statistics.conformal import STATISTICS, StabilityError, Statistic, accepted_where, confidence_name
+from quantdrift.statistics.conformal import (
+    STATISTICS,
+    StabilityError,
+    Statistic,
+    accepted_where,
+    bounds_gap,
+    confidence_name,
+)
 from quantdrift.statistics.estimates import as_json
-from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Share, certify
-from quantdrift.trust.check import StabilityCheck, apply_check
+from quantdrift.trust.certify import ALPHAS, Certificate, Certified, certify
+from quantdrift.trust.check import StabilityCheck
 
 _LIKENESS = (
     "The guarantee covers answers that are accepted and changed, for inputs like these: from the same source, in the "
@@ -67,9 +75,9 @@ def command(
         quantdrift certify NEWER_RUN --check check.json
     """
     alphas = list(dict.fromkeys(alpha or ()))
-    asked = tuple(cast(Statistic, one) for one in dict.fromkeys(statistic or ()))
-    for one in asked:
-        confidence_name(one)  # refuses what there is not
+    asked = tuple(cast(Statistic, name) for name in dict.fromkeys(statistic or ()))
+    for name in asked:
+        confidence_name(name)  # refuses what there is not
     if check is not None:
         if alphas or asked or save:
             raise QuantDriftError(
@@ -79,14 +87,14 @@ def command(
         return _applied(check, find_runs(runs))
     if save is not None:
         StabilityCheck.check_place(save)
-    found = find_runs(runs)
-    if save is not None and (len(found), len(alphas), max(1, len(asked))) != (1, 1, 1):
+    chosen = find_runs(runs)
+    if save is not None and (len(chosen), len(alphas), max(1, len(asked))) != (1, 1, 1):
         raise QuantDriftError(
             "--save stores one check: expected one run, one level (--alpha 0.05) and at most one --statistic; got "
-            f"{counted(len(found), 'run')}, {counted(len(alphas), 'level')} and {counted(len(asked), 'statistic')}"
+            f"{counted(len(chosen), 'run')}, {counted(len(alphas), 'level')} and {counted(len(asked), 'statistic')}"
         )
     listed, grids = [], []
-    for run in found:
+    for run in chosen:
         evidence = run.evidence()
         statistics = asked or _allowed(evidence)
         certified = certify(evidence, alphas or ALPHAS, statistics, n_splits=splits, share=share, seed=seed)
@@ -95,7 +103,7 @@ def command(
             Grid(
                 title=f"{listed[-1]['spec']} on {listed[-1]['data']}",
                 head=["level", "statistic", "accepted", "accepted and changed", "changed, of those", "accepted where"],
-                rows=[_row(each) for each in sorted(certified.certificates, key=lambda each: -each.alpha)],
+                rows=[_row(entry) for entry in sorted(certified.certificates, key=lambda entry: -entry.alpha)],
                 words={"statistic", "accepted where"},
                 ruled=True,
                 lines=list(_lines(certified)),
@@ -103,16 +111,15 @@ def command(
         )
     after = []
     if save is not None:
-        stored = StabilityCheck.calibrate(evidence, alpha=alphas[0], statistic=(*asked, "S")[0], on=found[0].record)
+        stored = StabilityCheck.calibrate(evidence, alpha=alphas[0], statistic=(*asked, "S")[0], on=chosen[0].record)
         stored.save(save)
         after.append(f"check: {save}, calibrated on all {stored.n_calibration:,} inputs ({stored.rule})")
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
-    if evidence.confidence is not None:
-        return STATISTICS
-    return tuple(name for name in STATISTICS if confidence_name(name) == "gap")
+    classes = evidence.confidence is not None
+    return tuple(name for name in STATISTICS if classes or confidence_name(name) == "gap")
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -120,39 +127,34 @@ def _named(run: Run) -> dict[str, str]:
     return {"path": str(run.path), "spec": str(run.record.get("spec")), "data": str(data)}
 
 
-def _row(each: Certificate) -> list[str]:
-    level = f"{each.alpha:.2f}" if round(each.alpha, 2) == each.alpha else f"{each.alpha:g}"
-    named = each.statistic if each.statistic in {"S", "2epsilon"} else f"{each.statistic} alone"
-    plus = "" if each.coverage.sd is None else f" ± {100 * each.coverage.sd:.1f}"
-    shares = (_share(each.joint_violation), _share(each.violation))
-    return [level, named, _share(each.coverage, 1) + plus, *shares, accepted_where(each.statistic, each.threshold)]
+def _row(entry: Certificate) -> list[str]:
+    level = f"{entry.alpha:.2f}" if round(entry.alpha, 2) == entry.alpha else f"{entry.alpha:g}"
+    named = entry.statistic if bounds_gap(entry.statistic) else f"{entry.statistic} alone"
+    plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
+    shares = [percent(share.value, 2) for share in (entry.joint_violation, entry.violation)]
+    where = accepted_where(entry.statistic, entry.threshold)
+    return [level, named, percent(entry.coverage.value) + plus, *shares, where]
 
 
-def _share(share: Share, digits: int = 2) -> str:
-    return percent(share.value, digits)
-
-
-def _lines(found: Certified) -> Iterator[str]:
+def _lines(certified: Certified) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
-    tested = found.n_inputs - found.n_calibration
+    tested, changed = certified.n_inputs - certified.n_calibration, percent(certified.flip_rate)
     yield (
-        f"{found.n_inputs:,} inputs, of which {found.n_calibration:,} calibrate and {tested:,} are tested, over "
-        f"{counted(found.n_splits, 'random split')}; {percent(found.flip_rate)} of the answers changed."
+        f"{certified.n_inputs:,} inputs, of which {certified.n_calibration:,} calibrate and {tested:,} are tested, "
+        f"over {counted(certified.n_splits, 'random split')}; {changed} of the answers changed."
     )
-    for each in found.certificates:
-        if each.statistic != found.certificates[0].statistic:
-            continue
-        level = f"At level {each.alpha:g}"
-        if each.violation.value is None:
-            yield f"{level}: {each.violation.reason}."
+    first = certified.certificates[0].statistic
+    for entry in (entry for entry in certified.certificates if entry.statistic == first):
+        level = f"At level {entry.alpha:g}"
+        if entry.violation.value is None:
+            yield f"{level}: {entry.violation.reason}."
         else:
             yield (
-                f"{level}, {_share(each.coverage, 1)} of the answers can be used without asking full precision; of "
-                f"those, {_share(each.violation)} changed."
+                f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full precision; "
+                f"of those, {percent(entry.violation.value, 2)} changed."
             )
-        if found.flip_rate <= each.alpha:
-            changed = percent(found.flip_rate)
-            yield f"Only {changed} changed in all, so accepting every answer keeps level {each.alpha:g} too."
+        if certified.flip_rate <= entry.alpha:
+            yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
     yield _LIKENESS
 
 
@@ -167,13 +169,13 @@ def _applied(path: Path, runs: Sequence[Run]) -> Output:
     for run in runs:
         evidence, named = run.evidence(), _named(run)
         try:
-            found = apply_check(check, evidence, run.record)
+            applied = apply_check(check, evidence, run.record)
         except (StabilityError, RunError) as error:  # one of many: say which
             raise type(error)(f"{run.path}: {error}") from error
-        listed.append({**named, **found.to_json()})
-        shares = [with_interval(found.joint_violation, 2), with_interval(found.violation, 2)]
-        rows.append([named["data"], f"{found.n_inputs:,}", with_interval(found.coverage), *shares])
-        lines += [f"{named['data']}: {note}." for note in (*found.notes, found.resemblance.sentence)]
+        listed.append({**named, **as_json(applied)})
+        shares = [with_interval(applied.joint_violation, 2), with_interval(applied.violation, 2)]
+        rows.append([named["data"], f"{applied.n_inputs:,}", with_interval(applied.coverage), *shares])
+        lines += [f"{named['data']}: {note}." for note in (*applied.notes, applied.resemblance.sentence)]
     grid = Grid(
         title=f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}, calibrated on "
         f"{check.origin.data or 'unnamed data'}, of which it accepts {percent(check.expected_coverage)}",
