@@ -60,7 +60,7 @@ class Session:
         return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
 
     def folder(self, name: str, *, lasting: bool) -> Path:
-        """A folder in pytest's cache; of this session only without one (`-p no:cacheprovider`), or if it must not last."""
+        """A folder in pytest's cache; one of this session if it need not last, or there is no cache."""
         cache = getattr(self.config, "cache", None)
         if lasting and cache is not None:
             with suppress(OSError):  # it may not be writable, as pytest itself only warns of
