@@ -18,7 +18,7 @@ from typing import Any
 from lm_eval.api.model import CachingLM
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples
+from quantdrift.finished.lm_eval_evidence import PairedFilter, pair_samples
 from quantdrift.harness import carefully
 from quantdrift.runs.folder import now
 from quantdrift_lm_eval.results import Compared, add_drift
@@ -68,7 +68,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     if results is None:
         return None
     raw = {name: list(chain(*(rank[name] for rank in every))) for name in tasks}
-    joined: dict[str, PairedSamples] = {}
+    joined: dict[str, dict[str, PairedFilter]] = {}
     for name, samples in raw.items():
         with carefully(name):
             if samples:

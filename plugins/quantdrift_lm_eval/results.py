@@ -25,7 +25,6 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.finished.lm_eval_evidence import (
     HIGHER_IS_BETTER,
     PairedFilter,
-    PairedSamples,
     details_of,
     medians_of,
     per_document,
@@ -58,7 +57,7 @@ class Compared:
 
     tasks: Mapping[str, Any]
     groups: Mapping[str, Any]
-    joined: Mapping[str, PairedSamples]
+    joined: Mapping[str, Mapping[str, PairedFilter]]
     raw: Mapping[str, Sequence[Mapping[str, Any]]]
     bootstrap_iters: int | None
 
@@ -71,7 +70,7 @@ def add_drift(
     for name, samples in compared.joined.items():
         with carefully(name):
             rows, details = _reference_rows(compared, name), {}
-            for filter_name, paired in samples.filters.items():
+            for filter_name, paired in samples.items():
                 rows |= _rows(paired, filter_name, compared.bootstrap_iters)
                 details[filter_name] = details_of(paired, warn=lambda message: complain(clean(message)))
             _add_to_samples(results["samples"][name], samples, compared.raw[name])
@@ -83,7 +82,7 @@ def add_drift(
     for name, group in compared.groups.items():
         members: dict[str, list[PairedFilter]] = {}
         for task in (task.task_name for task in group.get_all_tasks() if task.task_name in told):
-            for filter_name, paired in compared.joined[task].filters.items():
+            for filter_name, paired in compared.joined[task].items():
                 members.setdefault(filter_name, []).append(paired)
         with carefully(name):
             add_group_rows(results, group, members)
@@ -131,11 +130,13 @@ def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, 
     return {name: better for name, better in found.items() if better is not None}
 
 
-def _add_to_samples(samples: Sequence[dict[str, Any]], joined: PairedSamples, raw: Sequence[Mapping[str, Any]]) -> None:
+def _add_to_samples(
+    samples: Sequence[dict[str, Any]], joined: Mapping[str, PairedFilter], raw: Sequence[Mapping[str, Any]]
+) -> None:
     """The figures of every document, and what the reference answered, beside the candidate's."""
     before = {(one["filter"], one["doc_id"]): one for one in raw}
     figures: dict[tuple[str, int], dict[str, Any]] = {}
-    for filter_name, paired in joined.filters.items():
+    for filter_name, paired in joined.items():
         columns = per_document(paired) | scores_of(paired)
         for row, doc_id in enumerate(paired.doc_ids):
             figures[filter_name, doc_id] = {name: _number(column[row]) for name, column in columns.items()}
@@ -199,7 +200,7 @@ READING = {
 
 
 def write_runs(
-    pair: Any, recorded: Recording, joined: Mapping[str, PairedSamples], *, folder: Path, started: str
+    pair: Any, recorded: Recording, joined: Mapping[str, Mapping[str, PairedFilter]], *, folder: Path, started: str
 ) -> dict[str, dict[str, str]]:
     """Write a run folder of every task and filter that has evidence.
 
@@ -211,12 +212,12 @@ def write_runs(
     model = {"canonical": pair.spec.model, "kind": pair.backend, "revision": getattr(pair, "revision", None)}
     for name, samples in joined.items():
         task = recorded.tasks[name]
-        for filter_name, paired in samples.filters.items():
+        for filter_name, paired in samples.items():
             evidence = paired.evidence
             if evidence is None:
                 continue
             settings = Settings(k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=False)
-            stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples.filters) > 1 else "")
+            stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples) > 1 else "")
             place = folder / _safe(str(pair.spec.scheme)) / stem
             while place in taken or _spec_of(place) not in {None, str(pair.spec)}:  # of another task or model
                 place = place.with_name(f"{place.name}-")

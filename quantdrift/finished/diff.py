@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,11 @@ from quantdrift.base.errors import DataError, RunError, UnknownNameError
 from quantdrift.base.text import some
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import FinishedRun, Part, digest
-from quantdrift.finished.lm_eval_evidence import pair_samples
+from quantdrift.finished.lm_eval_evidence import HASHES, pair_samples
 from quantdrift.finished.rankings import DEPTH, Qrels, evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, measure
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
-
-if TYPE_CHECKING:
-    pass
 
 Values = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -141,28 +139,21 @@ def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, i
     """Both parts over the inputs that both have, and how many of either are left out."""
     if a.kind != b.kind:
         raise RunError(f"what they hold: {a.kind} and {b.kind}")
-    if a.kind == "samples":
-        mine, theirs = ({sample["doc_id"]: sample for sample in part.content} for part in (a, b))
-    else:
-        mine, theirs = a.content, b.content
-    shared = [input_id for input_id in mine if input_id in theirs]
+    mine, theirs = a.content, b.content
+    shared = [name for name in mine if name in theirs]
     left_out = len(mine) - len(shared), len(theirs) - len(shared)
     if any(left_out):
         if a.numbered or b.numbered:
             raise RunError(f"inputs: {len(mine):,} in A and {len(theirs):,} in B, which have no names to tell them by")
         if not (common and shared):
             raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
-    if a.kind == "samples":
-        kept = set(shared)
-        a, b = (replace(part, content=[each for each in part.content if each["doc_id"] in kept]) for part in (a, b))
-        return a, b, left_out
-    filled = [one for one in shared if mine[one] and theirs[one]] if a.kind == "rankings" else []
-    if filled and not any(mine[one].keys() & theirs[one].keys() for one in filled):
+    filled = [name for name in shared if mine[name] and theirs[name]] if a.kind == "rankings" else []
+    if filled and not any(mine[name].keys() & theirs[name].keys() for name in filled):
         raise RunError(
             f"all items: no input has an item in both lists; that of {filled[0]!r} holds "
             f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
         )
-    a, b = (replace(part, content={one: part.content[one] for one in shared}) for part in (a, b))
+    a, b = (replace(part, content={name: part.content[name] for name in shared}) for part in (a, b))
     return a, b, left_out
 
 
@@ -225,20 +216,20 @@ def _of_answers(name: str, a: Part, b: Part, qrels: Qrels | None) -> PartDiff:
 
 
 def _of_samples(name: str, a: Part, b: Part) -> list[PartDiff]:
-    told = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
-    rows = {"\t".join(str(sample.get(each)) for each in told) for sample in a.content}
-    paired = pair_samples(a.content, b.content, task=name)
+    before, after = (list(chain(*part.content.values())) for part in (a, b))
+    rows = {"\t".join(str(sample.get(key)) for key in ("doc_id", *HASHES)) for sample in before}
+    paired = pair_samples(before, after, task=name)
     return [
         PartDiff(
-            name=f"{name} ({filtered})" if len(paired.filters) > 1 else name,
+            name=f"{name} ({filtered})" if len(paired) > 1 else name,
             inputs=name,
-            evidence=found.evidence,
-            reason=found.reason,
-            values=found.values,
-            judged_by=found.judged_by,
+            evidence=both.evidence,
+            reason=both.reason,
+            values=both.values,
+            judged_by=both.judged_by,
             asked=digest(*sorted(rows)),
         )
-        for filtered, found in paired.filters.items()
+        for filtered, both in paired.items()
     ]
 
 
@@ -362,6 +353,3 @@ def data_digest(evidence: Evidence, asked: str = "") -> str:
         told = sorted(f"{evidence.item_ids[item]}\t{grade}" for item, grade in labels.items())
         rows.append("\n".join([str(name), *told]))
     return digest(*sorted(rows))
-
-
-# --- the inputs whose answer changed, the worst first ---------------------------------------------

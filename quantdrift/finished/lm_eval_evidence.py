@@ -231,15 +231,7 @@ class PairedFilter:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PairedSamples:
-    """Both arms on one task: its name, and its filters in the order of the samples."""
-
-    task: str
-    filters: Mapping[str, PairedFilter]
-
-
-def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> PairedSamples:
+def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> dict[str, PairedFilter]:
     """Join the samples of two runs on document and filter.
 
     The chosen answer of a question is the choice of highest log-likelihood, the first of equal ones, as in lm-eval's
@@ -249,6 +241,9 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
         reference: samples of one task, as lm-eval has them in memory or in a --log_samples file.
         candidate: likewise, of the other run.
         task: its name.
+
+    Returns:
+        Both arms by filter, in the order of the samples.
 
     Raises:
         RunError: they are no samples, or not of the same documents with the same prompts, targets, choices and
@@ -264,7 +259,7 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
         one, other = ([arm[number] for number in order] for arm in (documents, after[name]))
         _same_questions(one, other, where)
         filters[name] = _paired(one, other)
-    return PairedSamples(task=task, filters=filters)
+    return filters
 
 
 def _by_filter(samples: Sequence[Sample], task: str) -> dict[str, dict[int, Document]]:
@@ -378,8 +373,8 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 }
 """Figure to the better direction; names that end in an underscore go before one of a metric."""
 
-_RANKING = ("set_kept", "new_top_rank", "cut_separation", "ndcg", "recall", "mrr", "served_relevance", "rbo", "tau_b")
-"""Families of metrics that say something of longer rankings than a question's few choices."""
+_OF_RANKINGS = frozenset({"rank", "gain", "grade", "similarity"})
+"""Units of metrics that say something of longer rankings than a question's few choices."""
 
 
 def per_document(paired: PairedFilter) -> dict[str, Values]:
@@ -449,11 +444,11 @@ def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
 
 
 def _metrics() -> list[Metric]:
-    """The default metrics that fit, and those that the user asks for."""
+    """The default metrics that say something of the first answer, and those that the user asks for."""
     unfit = [
         metric
         for metric in default_metrics()
-        if metric.family.name in _RANKING or (metric.family.name in ("gold_lost", "gold_gained") and metric.cutoff > 1)
+        if metric.unit in _OF_RANKINGS or (metric.family.cutoff_is == "rank" and metric.cutoff > 1)
     ]
     return [metric for metric in harness_metrics() if metric not in unfit]
 

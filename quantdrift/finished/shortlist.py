@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.text import some
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.finished.contents import digest
 from quantdrift.finished.formats.trec import read_trec
 from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.runs.identity import Identity
@@ -38,11 +38,8 @@ class Shortlist:
     @property
     def digest(self) -> str:
         """A digest of which documents each query has, in whatever order they were ranked."""
-        found = blake2b(digest_size=16)
-        for query in sorted(self.documents):
-            for text in (query, *sorted(self.documents[query]), ""):
-                found.update(len(raw := text.encode()).to_bytes(8, "little") + raw)
-        return found.hexdigest()
+        lists = sorted(self.documents.items())
+        return digest(*(text for query, names in lists for text in (query, *sorted(names), "")), size=16)
 
 
 def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -> Shortlist:

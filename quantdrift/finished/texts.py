@@ -128,7 +128,7 @@ def _of_samples(path: Path, name: str) -> Texts:
     if len(wanted) != 1:
         raise DataError(f"{path} holds no samples of {name}, or several; give the file of them")
     inputs, choices = {}, {}
-    for sample in parts[wanted[0]].content:
+    for sample, *_ in parts[wanted[0]].content.values():
         document = read_document(sample, wanted[0])
         inputs[str(document.doc_id)] = str(document.requests[0][0])
         if document.kind == "multiple_choice":

@@ -27,7 +27,7 @@ def evidence_of(*arms: list[list[float]], gold: list[int], form: Any) -> Evidenc
         )
         for arm in arms
     ]
-    evidence = pair_samples(both[0], both[1], task="t").filters["none"].evidence
+    evidence = pair_samples(both[0], both[1], task="t")["none"].evidence
     assert evidence is not None
     return evidence
 
