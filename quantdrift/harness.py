@@ -8,11 +8,13 @@ What came out is a `Found`, of which a plugin makes the harness's results and a 
 from __future__ import annotations
 
 import copy
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.checkpoints.checkpoint import refuse_quantized
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
-from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on
+from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on, other_batch_size
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import measure
@@ -271,27 +273,33 @@ def search_embedded(
 def search_lists(
     arms: Arms,
     run: Callable[[], Results],
-    again: Callable[[Mapping[str, list[str]]], Mapping[str, Mapping[str, float]]],
+    score: Callable[[Mapping[str, list[str]], int], Results],
     *,
+    shortlists: Mapping[str, Collection[str]],
     item_ids: Sequence[str],
     scorers: Sequence[Any],
     harness: str,
     skip_same_id: bool,
     settings: Settings,
     reading: Mapping[str, Any],
-    watch: Callable[[], object],
     calibrate: Callable[[], object],
     what: str = "search",
     dataset: str | None = None,
 ) -> Found:
     """Search or rerank once per arm; both arms score the same items of a query.
 
-    A cross-encoder gives raw scores meanwhile; the results are as it gives them otherwise.
+    `run` does so as the harness would, `score` some items of some queries in batches of a size. A cross-encoder gives
+    raw scores meanwhile; the results are as it gives them otherwise.
     """
+    filled = ((query, names) for query, names in shortlists.items() if names)
+    probe = {query: [*islice(names, PROBE)] for query, names in islice(filled, PROBE)}
+    if not probe:
+        raise DataError("nothing to rank: the shortlists hold no document")
     clock = [time.perf_counter()]
     with raw_scores(scorers, harness) as activated:
         with arms.answering("reference"):
-            watch()
+            with arms.pair.observed():
+                score(probe, PROBE)
             reference = run()
             clock.append(time.perf_counter())
             calibrate()
@@ -323,7 +331,8 @@ def search_lists(
             for query, row in zip(counted, positions.tolist(), strict=True)
         }
         second = np.zeros(once.shape, dtype=np.float64)
-        rescored = again(contenders)
+        backwards = {query: names[::-1] for query, names in reversed(contenders.items())}
+        rescored = score(backwards, other_batch_size(settings.batch_size))
         for row, (query, names) in enumerate(contenders.items()):
             second[row, : len(names)] = np.array([rescored[query][name] for name in names], dtype=np.float32)
         noise = noise_of_scores(once.astype(np.float64), second, positions)
@@ -409,6 +418,18 @@ def carefully(place: str) -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is: the evaluation itself went well
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
+
+
+def finite(value: Any) -> float | None:
+    """A number as JSON has it, which knows no NaN and no infinity."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def summary(flip: float | None, floor: float | None, n: int) -> str:
+    """What a harness's command says of the inputs whose top-1 changed; the rest is in its result."""
+    share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
+    noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
+    return f"another top-1 for {share} of {n:,} inputs{noise}"
 
 
 # --- the similarity that a score function is --------------------------------------------------------

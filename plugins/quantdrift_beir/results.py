@@ -8,13 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.display import clean, complain
-from quantdrift.base.display import say as print_line
+from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.store import key_of
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import Found, Results
+from quantdrift.harness import Found, Results, summary
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
@@ -126,10 +125,8 @@ def paired_results(
     )
     drift = Drift(evidence=found.evidence, reference=found.results("reference"), record=record)
     if shown:
-        flip, noise = drift["flip@1"].value, drift["noise_floor"].value
-        told = "undefined" if flip is None else f"{100 * flip:.1f} % of {found.evidence.n_inputs:,} queries"
-        floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-        print_line(f"drift of {clean(str(pair.spec))}: another top-1 for {told}{floor}", error=True)
+        told = summary(drift["flip@1"].value, drift["noise_floor"].value, found.evidence.n_inputs)
+        say(f"drift of {clean(str(pair.spec))}: {told}", error=True)
     return PairedResults(found.results("candidate"), drift)
 
 

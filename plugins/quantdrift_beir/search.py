@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
-from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
 from quantdrift.harness import (
     DEPTH,
-    PROBE,
     Results,
     Side,
     calibrate,
@@ -82,21 +79,14 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
     corpus, queries, shortlists = given["corpus"], given["queries"], given["results"]
     started, size = now(), int(reranker.batch_size)
 
-    def scores(wanted: list[tuple[str, str]], batch_size: int) -> Any:
-        texts = [[queries[query], _text(corpus[name])] for query, name in wanted]
-        return pair.base.predict(texts, batch_size=batch_size, show_progress_bar=False)
-
-    def again(contenders: Mapping[str, list[str]]) -> Results:
-        wanted = [(query, name) for query, names in contenders.items() for name in names][::-1]
-        found: Results = {query: {} for query in contenders}
-        for (query, name), score in zip(wanted, scores(wanted, other_batch_size(size)), strict=True):
-            found[query][name] = float(score)
-        return found
-
-    def watch() -> None:
-        some = ((query, name) for query, names in shortlists.items() for name in names)
-        with pair.pair.observed():
-            scores(list(islice(some, PROBE)), PROBE)
+    def score(wanted: Mapping[str, list[str]], batch_size: int) -> Results:
+        pairs = [(query, name) for query, names in wanted.items() for name in names]
+        texts = [[queries[query], _text(corpus[name])] for query, name in pairs]
+        scores: Results = {query: {} for query in wanted}
+        predicted = pair.base.predict(texts, batch_size=batch_size, show_progress_bar=False)
+        for (query, name), value in zip(pairs, predicted, strict=True):
+            scores[query][name] = float(value)
+        return scores
 
     activation = activation_of(pair.pair.modules)
     reading = {
@@ -107,7 +97,8 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
     found = search_lists(
         pair.arms,
         lambda: {query: dict(own) for query, own in original(reranker, **given).items()},
-        again,
+        score,
+        shortlists=shortlists,
         item_ids=list(corpus),
         scorers=pair.pair.modules,
         harness="beir",
@@ -115,7 +106,6 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         settings=Settings(k=DEPTH, batch_size=size),
         reading=reading,
         what="reranking",
-        watch=watch,
         calibrate=lambda: calibrate(
             pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_if(True)
         ),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.config.group import AggMetricConfig
 from lm_eval.evaluator_utils import _compute_task_aggregations
@@ -31,7 +30,7 @@ from quantdrift.finished.lm_eval_evidence import (
     pooled_details,
     scores_of,
 )
-from quantdrift.harness import Found, carefully
+from quantdrift.harness import Found, carefully, finite
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift_lm_eval.model import Recording
 
@@ -139,7 +138,7 @@ def _add_to_samples(
     for filter_name, paired in joined.items():
         columns = per_document(paired) | scores_of(paired)
         for row, doc_id in enumerate(paired.doc_ids):
-            figures[filter_name, doc_id] = {name: _number(column[row]) for name, column in columns.items()}
+            figures[filter_name, doc_id] = {name: finite(column[row]) for name, column in columns.items()}
     for sample in samples:
         where = (sample["filter"], sample["doc_id"])
         reference = before[where]
@@ -151,11 +150,6 @@ def _add_to_samples(
 
 def _metrics_of(sample: Mapping[str, Any]) -> list[str]:
     return [name for name in sample["metrics"] if name != _BYPASS]
-
-
-def _number(value: Any) -> float | None:
-    """As JSON has it: it knows no infinity, which a separation can be."""
-    return float(value) if np.isfinite(value) else None
 
 
 def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Sequence[PairedFilter]]) -> None:

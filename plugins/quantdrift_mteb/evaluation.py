@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from quantdrift.base.display import clean, complain, say
 from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.inputs import Settings
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import DEPTH, Found, carefully, refuse_without_search, remembered
+from quantdrift.harness import DEPTH, Found, carefully, finite, refuse_without_search, remembered, summary
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.runs.folder import now, write_run
 from quantdrift_mteb.families import Recorder
@@ -70,7 +69,7 @@ def _evaluate(
     settings = Settings(k=DEPTH, batch_size=int(encoding.get("batch_size", 32)), noise_floor=False)
     for subset, subset_scores in scores.items():
         where = (split, subset)
-        main = _number(reference[subset].get("main_score"))
+        main = finite(reference[subset].get("main_score"))
         keys: dict[str, Any] = {"drift_spec": str(pair.spec), "drift_reference_main_score": main}
         if where in pair.found:
             found = pair.found[where][1]
@@ -146,17 +145,10 @@ def _summary(scores: Mapping[str, Any]) -> str:
     if (flip := scores.get("drift_flip_at_1")) is None:
         low, full = scores.get("main_score"), scores["drift_reference_main_score"]
         return f"main score {low}, at full precision {full}"
-    noise = scores["drift_noise_floor"]
-    floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-    return f"another top-1 for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs{floor}"
+    return summary(flip, scores["drift_noise_floor"], scores["drift_n_inputs"])
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
     data = task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
     qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
     return qrels
-
-
-def _number(value: Any) -> float | None:
-    """As JSON has it: it knows no NaN."""
-    return None if value is None or not math.isfinite(value) else float(value)

@@ -18,11 +18,10 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
@@ -157,27 +156,15 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
     refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
     known = set(call.queries["id"])
     ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in known and len(names)}
-    probe = {query: names[:PROBE] for query, names in list(ranked.items())[:PROBE]}
-    if not probe:
-        raise DataError(f"no query of {name} has a document to rank")
     encodes = isinstance(searcher, SearchEncoderWrapper)
 
     def run() -> Results:
         arms.put_in_place()
         return call.run(searcher, top_k=len(ids))
 
-    def again(wanted: Mapping[str, list[str]]) -> Results:
-        part = call.part(wanted, other_batch_size(call.batch_size))
+    def score(wanted: Mapping[str, list[str]], batch_size: int) -> Results:
+        part = call.part(wanted, batch_size)
         return part.run(searcher, top_k=len(part.corpus))
-
-    def watch() -> None:
-        part = call.part(probe, call.batch_size)
-        with pair.observed():
-            if not encodes:
-                part.run(searcher)
-                return
-            for role, dataset in (("query", part.queries), ("document", part.corpus)):
-                inputs_of(model, part, role, dataset).run(np.arange(len(dataset)), PROBE)
 
     def inputs() -> Side:
         texts = calibration_texts(pair.scheme)
@@ -189,7 +176,8 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
     found = search_lists(
         arms,
         run,
-        again,
+        score,
+        shortlists=ranked,
         item_ids=ids,
         scorers=scorers,
         harness="mteb",
@@ -197,7 +185,6 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
         reading={"similarity": own if activation is None else f"{own}, before its {activation}"},
         dataset=name,
-        watch=watch,
         calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
     return replace(found, results=lambda arm: _cut(found.results(arm), call.top_k))
