@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
@@ -18,7 +18,9 @@ from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import Estimate, undefined
-from quantdrift_beir.pairs import QuantizedPair
+
+if TYPE_CHECKING:
+    from quantdrift_beir.pairs import QuantizedPair
 
 _OTHERS = ("recall_cap", "r_cap", "r_cap@k", "hole", "hole@k")
 BEIR_METRICS = ("mrr", "mrr@k", "mrr_cut", *_OTHERS, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")

@@ -314,13 +314,9 @@ class Encoded:
             number = int(groups[rows[0]])  # a batch is of one call
             encode_some(model, calls[number], [row - int(starts[number]) for row in rows], batch_size)
 
-        key = None
-        if all(dataset.column_names == ["text"] for dataset, _, _ in calls):
-            told = [[len(data), *(f"{k}: {_told(v)}" for k, v in sorted(own.items()))] for data, _, own in calls]
-            key = {**_key(model), "calls": told, "texts": _digest_of_rows(dataset for dataset, _, _ in calls)}
         calibrate(
             pair,
-            lambda: runs(run, len(groups), key=key),
+            lambda: runs(run, len(groups), key=None),  # mteb itself keeps the result, so nothing else would
             batch_size=int(kwargs.get("batch_size", 32)),
             progress=progress_if(kwargs.get("show_progress_bar", True)),
             groups=groups,
@@ -341,9 +337,3 @@ def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str,
         return
     with suppress(Exception), pair.observed():
         encode_some(model, (dataset, loader.collate_fn, kwargs), range(min(PROBE, len(dataset))), PROBE)
-
-
-def _told(value: Any) -> str:
-    """An argument as a string; of a task's metadata what models choose prompts by."""
-    name = getattr(value, "name", None)
-    return str(value) if name is None else f"{name} {getattr(value, 'prompt', None)}"
