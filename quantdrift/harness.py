@@ -2,7 +2,7 @@
 
 A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
 and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
-What came out is a `Found`, of which a plugin makes the harness's results and a run folder.
+What came out is a `Outcome`, of which a plugin makes the harness's results and a run folder.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Arms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Outcome:
     """Both arms on one search or task.
 
     Attributes:
@@ -146,7 +146,7 @@ class Found:
     deployment: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Found:
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
         """What was found, without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
@@ -195,8 +195,8 @@ class Sides:
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         """What the model makes of rows, by their numbers."""
-        found: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
-        return found
+        vectors: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
+        return vectors
 
     def key(self, role: str) -> Mapping[str, Any]:
         """Nothing, as what is known of the model stands in the inputs' digest."""
@@ -220,7 +220,7 @@ def search_embedded(
     calibration: Side | None,
     two_towers: bool = False,
     dataset: str | None = None,
-) -> Found:
+) -> Outcome:
     """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries."""
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
@@ -246,15 +246,16 @@ def search_embedded(
         places, values = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
         top = places[:, :top_k], as_ranked(values[:, :top_k]) if isinstance(state, DeployedState) else values[:, :top_k]
         ranks = zip(queries.inputs.ids, *(part.tolist() for part in top), strict=True)
-        found: Results = {}
+        ranked: Results = {}
         for query, positions, scores in ranks:
-            own = found[query] = {}
+            listed = ranked[query] = {}
             for place, score in zip(positions, scores, strict=True):
                 if place >= 0:
-                    own.setdefault(documents.inputs.ids[place], score)  # of documents that share an id the best counts
-        return found
+                    # of documents that share an id the best counts
+                    listed.setdefault(documents.inputs.ids[place], score)
+        return ranked
 
-    return Found(
+    return Outcome(
         evidence=measured.evidence,
         fingerprint=measured.fingerprint,
         candidate_fingerprint=measured.candidate_fingerprint,
@@ -285,7 +286,7 @@ def search_lists(
     calibrate: Callable[[], object],
     what: str = "search",
     dataset: str | None = None,
-) -> Found:
+) -> Outcome:
     """Search or rerank once per arm; both arms score the same items of a query.
 
     `run` does so as the harness would, `score` some items of some queries in batches of a size. A cross-encoder gives
@@ -338,7 +339,7 @@ def search_lists(
         noise = noise_of_scores(once.astype(np.float64), second, positions)
         clock.append(time.perf_counter())
     stages = (f"reference: {what}", "calibration", f"candidate: {what}", "noise floor")
-    return Found.of(
+    return Outcome.of(
         arms.pair,
         assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH),
         dataset=dataset,
@@ -395,12 +396,12 @@ def progress_if(shown: bool) -> Progress:
 
 def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
     """What puts every random generator back to where it is now, so that both arms see the same draws."""
-    own = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
+    states = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def put_back() -> None:
-        for name, state in own.items():
+        for name, state in states.items():
             setattr(holder, name, state)
         random.setstate(python)
         np.random.set_state(numpy)
@@ -442,8 +443,8 @@ _MIXED = ((0.9, 0, 0), (0, 0.4, 0.1), (0.3, 0, -0.5), (0, -0.8, 0), (-0.1, 0.7, 
 
 def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
     """The similarity that a score function is, found by asking it; what it is called can mislead."""
-    found = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
-    return found.pop() if len(found) == 1 else None
+    similarities = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
+    return similarities.pop() if len(similarities) == 1 else None
 
 
 def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
@@ -454,13 +455,13 @@ def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
         for part in (drawn[0], np.array(_MIXED) @ drawn[0] + drawn[1] / 2)
     )
     try:
-        own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
+        theirs = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
     except Exception:  # code of the user; the harness itself runs it on what it is for
         return None
     for similarity in Similarity:
         ours = torch.empty(len(left), len(right))
         prepared = [prepare(part, similarity, torch.device("cpu")) for part in (left, right)]
         scores_from_products(prepared[0], prepared[1], similarity, out=ours)
-        if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-5):
+        if theirs.shape == ours.shape and torch.allclose(theirs, ours, atol=1e-5):
             return similarity
     return None

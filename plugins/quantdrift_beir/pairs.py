@@ -158,7 +158,7 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
     if (texts := calibration_texts(pair.spec.scheme)) is not None:
         documents = {f"calibration-{number}": {"title": "", "text": text} for number, text in enumerate(texts)}
         calibration = inputs_of(pair, "calibration", documents, options)
-    found = search_embedded(
+    outcome = search_embedded(
         pair.pair,
         inputs_of(pair, "query", queries, options),
         inputs_of(pair, "document", corpus, options),
@@ -171,8 +171,8 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
     )
     if n := len(queries.keys() & corpus.keys()):
         who = "1 query has" if n == 1 else f"{n:,} queries have"
-        found = replace(found, notes=[f"{who} the id of a document, which beir leaves out", *found.notes])
-    searcher.results = paired_results(pair, found, digest_of_data(queries, corpus), started=started, shown=shown)
+        outcome = replace(outcome, notes=[f"{who} the id of a document, which beir leaves out", *outcome.notes])
+    searcher.results = paired_results(pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown)
     return searcher.results
 
 
@@ -201,9 +201,9 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         "scores": "as the model gives them" if activation is None else f"raw, before the {activation}",
         "top_k": int(given["top_k"]),
     }
-    found = search_lists(
+    outcome = search_lists(
         pair.arms,
-        lambda: {query: dict(own) for query, own in original(reranker, **given).items()},
+        lambda: {query: dict(scores) for query, scores in original(reranker, **given).items()},
         score,
         shortlists=shortlists,
         item_ids=list(corpus),
@@ -217,20 +217,20 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
             pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_if(True)
         ),
     )
-    lists = {query: sorted(own.keys() - {query}) for query, own in found.results("reference").items()}
+    lists = {query: sorted(scores.keys() - {query}) for query, scores in outcome.results("reference").items()}
     lists = {query: names for query, names in lists.items() if names}
     shortlist = digest_of(text for query in sorted(lists) for text in (query, *lists[query], ""))
     data = digest_of_data(
         {query: queries[query] for query in lists}, {name: corpus[name] for names in lists.values() for name in names}
     )
-    found = replace(found, reading={**reading, "shortlist": {"digest": shortlist}})
-    reranker.rerank_results = results = paired_results(pair, found, data, started=started)
+    outcome = replace(outcome, reading={**reading, "shortlist": {"digest": shortlist}})
+    reranker.rerank_results = results = paired_results(pair, outcome, data, started=started)
     return results
 
 
 def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
     """Documents that are each asked for by their own first words: no query is ever used."""
-    texts = calibration_texts(pair.spec.scheme) or [_text(one) for one in corpus.values()]
+    texts = calibration_texts(pair.spec.scheme) or [_text(document) for document in corpus.values()]
 
     def run(rows: list[int], batch_size: int) -> None:
         asked = [[opening_of(texts[row]), texts[row]] for row in rows]
@@ -259,7 +259,8 @@ def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], optio
 
     texts = items
     if role != "query":  # what the model reads, as in quantdrift run: then both share batches and agree exactly
-        texts = [f"{one.get('title') or ''}{getattr(base, 'sep', ' ')}{one.get('text') or ''}".strip() for one in items]
+        sep = getattr(base, "sep", " ")
+        texts = [f"{item.get('title') or ''}{sep}{item.get('text') or ''}".strip() for item in items]
     key = key_of_texts(pair, items, encode=dict(options))
     return Side.of(role, [str(name) for name in contents], encode, key, [len(text) for text in texts])
 
@@ -288,7 +289,7 @@ def description_of(model: Any) -> str | None:
 
 
 def _written(contents: Iterable[Any]) -> Iterable[str]:
-    return (json.dumps(one, sort_keys=True, default=str) for one in contents)
+    return (json.dumps(content, sort_keys=True, default=str) for content in contents)
 
 
 def _said(value: Any) -> Any:

@@ -13,7 +13,7 @@ from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.store import key_of
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import Found, Results, summary
+from quantdrift.harness import Outcome, Results, summary
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
@@ -115,21 +115,21 @@ class PairedResults(dict[str, dict[str, float]]):
 
 
 def paired_results(
-    pair: QuantizedPair, found: Found, fingerprint: str, *, started: str, shown: bool = True
+    pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
     """The results that carry what was found, and a line on standard error."""
-    record = found.record(
+    record = outcome.record(
         pair.spec,
         pair.pair,
         model={},
         data={"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint},
         started=started,
     )
-    drift = Drift(evidence=found.evidence, reference=found.results("reference"), record=record)
+    drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
     if shown:
-        told = summary(drift["flip@1"].value, drift["noise_floor"].value, found.evidence.n_inputs)
-        say(f"drift of {clean(str(pair.spec))}: {told}", error=True)
-    return PairedResults(found.results("candidate"), drift)
+        line = summary(drift["flip@1"].value, drift["noise_floor"].value, outcome.evidence.n_inputs)
+        say(f"drift of {clean(str(pair.spec))}: {line}", error=True)
+    return PairedResults(outcome.results("candidate"), drift)
 
 
 # --- metrics by name ------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ def evaluate_custom(
             "diff A B. A copy made by dict(results) or {**results} has lost its drift; results.copy() has not"
         )
     evidence = with_qrels(results.evidence, qrels)
-    found = {str(one): _estimate(one, evidence) for one in chosen}
-    for name, estimate in found.items():
+    estimates = {str(wanted): _estimate(wanted, evidence) for wanted in chosen}
+    for name, estimate in estimates.items():
         if estimate.value is None:
             complain(f"{name} is undefined: {estimate.reason}")
-    return {name: estimate.value for name, estimate in found.items()}
+    return {name: estimate.value for name, estimate in estimates.items()}
 
 
 def _estimate(metric: Metric, evidence: Evidence) -> Estimate:

@@ -97,7 +97,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
-        with vetted(asked.model, options) if named else nullcontext(Told()) as told:
+        with vetted(asked.model, options) if named else nullcontext(Told()) as loaded:
             super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
@@ -105,10 +105,10 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
                 "made from"
             )
         refuse_small_vocabulary(self.model, asked.model, self.tokenizer)
-        own = without_output_layer(self.model, asked.scheme)
-        self.spec = Spec(model=asked.model, scheme=own)
-        self.pair = QuantizedPair([self.model], own, name=asked.model)
-        self.pair.notes = tuple(told.notes)
+        kept = without_output_layer(self.model, asked.scheme)
+        self.spec = Spec(model=asked.model, scheme=kept)
+        self.pair = QuantizedPair([self.model], kept, name=asked.model)
+        self.pair.notes = tuple(loaded.notes)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}
@@ -193,12 +193,12 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         if not self.rank:
             self.barrier()
 
-    def _of_all_ranks(self, own: list[Any]) -> list[Any]:
+    def _of_all_ranks(self, values: list[Any]) -> list[Any]:
         """The lists of all ranks, one after another: every rank holds a pair of its own."""
         if self.world_size <= 1:
-            return own
+            return values
         every: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(every, own)
+        torch.distributed.all_gather_object(every, values)
         return list(chain.from_iterable(every))
 
     def autocast(self) -> Any:
@@ -235,8 +235,8 @@ def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[Told
 
 def prompts_of(requests: Sequence[Any]) -> list[str]:
     """The prompts of requests that have one, each once, in alphabetical order."""
-    found = {str(one.args[0]) for one in requests if len(one.args) >= _WITH_ANSWER}
-    return sorted(prompt for prompt in found if prompt.strip())
+    prompts = {str(request.args[0]) for request in requests if len(request.args) >= _WITH_ANSWER}
+    return sorted(text for text in prompts if text.strip())
 
 
 def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
@@ -264,8 +264,8 @@ def run_texts(lm: Any, texts: Sequence[str]) -> None:
     tokens = [lm.tok_encode(text)[-lm.max_length :] or [lm.prefix_token_id] for text in texts]
     ids = torch.zeros((len(tokens), max(map(len, tokens))), dtype=torch.long)
     mask = torch.zeros_like(ids)
-    for row, own in enumerate(tokens):
-        ids[row, : len(own)], mask[row, : len(own)] = torch.tensor(own), 1
+    for row, kept in enumerate(tokens):
+        ids[row, : len(kept)], mask[row, : len(kept)] = torch.tensor(kept), 1
     given = {"input_ids": ids.to(lm.device), "attention_mask": mask.to(lm.device)}
     if lm.backend == "seq2seq":
         start = lm.config.decoder_start_token_id or 0

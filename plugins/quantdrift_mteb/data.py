@@ -165,7 +165,7 @@ def _other_prompts(task: Any) -> frozenset[str]:
     """
     heads = (task.metadata.name, task.metadata.type)
     roles = [kind.value for kind in PromptType]
-    own = {*heads, *(f"{head}-{role}" for head in heads for role in roles)}
+    prompts = {*heads, *(f"{head}-{role}" for head in heads for role in roles)}
     if isinstance(task, AbsTaskClassification):
-        own = {*heads, *roles, "passage", "corpus"} - {"query"}
-    return frozenset(own)
+        prompts = {*heads, *roles, "passage", "corpus"} - {"query"}
+    return frozenset(prompts)

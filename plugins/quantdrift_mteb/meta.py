@@ -96,7 +96,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
         trusted = bool(asked.get("trust_remote_code"))
         quiet_loading()
         reads: Reads = "head" if "cross-encoder" in base.model_type else "states"
-        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as told:
+        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as loaded:
             if source.kind == "hub":
                 model = base.load_model(device=device, **kwargs)
             else:
@@ -106,7 +106,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 model = loader(source.location, revision=None, **asked)
                 # as load_model does; what it was loaded with tells its embeddings apart
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
-        return make_pair(model, spec, source, notes=told.notes)
+        return make_pair(model, spec, source, notes=loaded.notes)
 
     return load_quantdrift_pair
 

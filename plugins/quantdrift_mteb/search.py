@@ -31,7 +31,7 @@ from quantdrift.harness import (
     DEPTH,
     PROBE,
     Arms,
-    Found,
+    Outcome,
     Results,
     Side,
     as_vectors,
@@ -91,10 +91,10 @@ class SearchCall:
     def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
         """Ask a search model of mteb's, for as many documents as mteb asked for if not told otherwise."""
         searcher.index(self.corpus, **self.context)
-        found: Results = searcher.search(
+        results: Results = searcher.search(
             self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **self.context
         )
-        return found
+        return results
 
     def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
         """The same call for other queries and documents, without a progress bar."""
@@ -111,18 +111,18 @@ class SearchCall:
         )
         return self.of(queries, corpus, wanted, batch_size)
 
-    def answered_by(self, found: tuple[SearchCall, Found] | None) -> bool:
+    def answered_by(self, earlier: tuple[SearchCall, Outcome] | None) -> bool:
         """Whether an earlier call found what this one would."""
-        if found is None:
+        if earlier is None:
             return False
-        other = found[0]
+        other = earlier[0]
         return len(self.corpus) == len(other.corpus) and list(self.queries["id"]) == list(other.queries["id"])
 
 
 # --- one search, by both arms ---------------------------------------------------------------------
 
 
-def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Found:
+def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
     """Embed with both arms and stream the scores."""
     known = model.mteb_model_meta.embed_dim
     similarity = similarity_of(model.similarity, known if isinstance(known, int) else None)
@@ -150,7 +150,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Fo
     )
 
 
-def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
+def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
     """Rerank a shortlist once per arm, with what mteb itself would search with."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
     refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
@@ -172,8 +172,8 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         return inputs_of(model, call, "document", corpus) if encodes else _asked_for(searcher, call, corpus)
 
     scorers = [getattr(model, "model", None)]
-    activation, own = activation_of(scorers), "the model's own search"
-    found = search_lists(
+    activation, search = activation_of(scorers), "the model's own search"
+    outcome = search_lists(
         arms,
         run,
         score,
@@ -183,11 +183,11 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         harness="mteb",
         skip_same_id=call.skip_identical,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
-        reading={"similarity": own if activation is None else f"{own}, before its {activation}"},
+        reading={"similarity": search if activation is None else f"{search}, before its {activation}"},
         dataset=name,
         calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
-    return replace(found, results=lambda arm: _cut(found.results(arm), call.top_k))
+    return replace(outcome, results=lambda arm: _cut(outcome.results(arm), call.top_k))
 
 
 def _cut(results: Results, top_k: int) -> Results:
@@ -215,10 +215,10 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
-        found = model.encode(
+        embeddings = model.encode(
             chunk, **context, prompt_type=kind, batch_size=batch_size, show_progress_bar=False, **others
         )
-        return as_vectors(found)
+        return as_vectors(embeddings)
 
     key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:

@@ -59,12 +59,12 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
 
 def looks(place: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the files at a place, sorted; hidden ones change without the content, and do not count."""
-    found = []
+    files = []
     for file in [place] if place.is_file() else place.rglob("*"):
         name = file.relative_to(place).as_posix()
         if not any(part.startswith(".") and part != "." for part in name.split("/")) and not file.is_dir():
-            found.append((name, file.stat().st_size, file.stat().st_mtime_ns))
-    return sorted(found)
+            files.append((name, file.stat().st_size, file.stat().st_mtime_ns))
+    return sorted(files)
 
 
 def content_digest(place: Path) -> str:
@@ -103,11 +103,11 @@ def _model(name: str, revision: str | None) -> str | None:
         return None
     if name.lower().endswith(".gguf"):
         place, on_hub = Path(name).expanduser(), name.rpartition(":")[0]
-        found = place if place.is_file() else _downloaded(on_hub, revision)
+        folder = place if place.is_file() else _downloaded(on_hub, revision)
     else:
         source = resolve(name)
-        found = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
-    return None if found is None else content_digest(found)
+        folder = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
+    return None if folder is None else content_digest(folder)
 
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:

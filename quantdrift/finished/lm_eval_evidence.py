@@ -326,7 +326,7 @@ def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequenc
     ]
     qrels, right = None, right_choices(before, after)
     if right is not None:
-        qrels = {name: {str(n): 1 for n in sorted(own)} for name, own in zip(rankings[0], right, strict=True)}
+        qrels = {name: {str(n): 1 for n in sorted(choices)} for name, choices in zip(rankings[0], right, strict=True)}
     evidence = evidence_of_rankings(*rankings, qrels=qrels, complete=True, position=int)
     return replace(paired, evidence=evidence, judged_by=None if right is None else ACCURACY)
 
@@ -385,17 +385,17 @@ def per_document(paired: PairedFilter) -> dict[str, Values]:
 
 def scores_of(paired: PairedFilter) -> dict[str, Values]:
     """Gap, epsilon and separation ratio of every document, NaN and +inf where it has no finite value."""
-    found = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
-    return {name: values for name, values in found.items() if values is not None and not np.isnan(values).all()}
+    columns = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
+    return {name: values for name, values in columns.items() if values is not None and not np.isnan(values).all()}
 
 
 def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     """Medians over the documents of one task, or of several pooled, where they are finite."""
     separation = parse_metric("separation")
-    found = {key_of(separation): _over(separation, parts)}
+    medians = {key_of(separation): _over(separation, parts)}
     if changes := [change for part in parts if (change := _change(part)) is not None]:
-        found[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
-    return {name: each for name, each in found.items() if each.value is not None and np.isfinite(each.value)}
+        medians[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
+    return {name: median for name, median in medians.items() if median.value is not None and np.isfinite(median.value)}
 
 
 def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -415,13 +415,13 @@ def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str
         details["no_evidence"] = paired.reason
     else:
         details |= drift_keys(paired.evidence, _metrics(), warn=warn)
-    own = {}
+    of_harness = {}
     for name, (before, after) in paired.values.items():
         here = ~(np.isnan(before) | np.isnan(after))
         if here.any():
-            own[f"drift_reference_{name}"] = mean_estimate(before[here])
-            own[f"drift_change_{name}"] = mean_estimate((after - before)[here])
-    return details | _written(_estimates([paired])) | _written(own)
+            of_harness[f"drift_reference_{name}"] = mean_estimate(before[here])
+            of_harness[f"drift_change_{name}"] = mean_estimate((after - before)[here])
+    return details | _written(_estimates([paired])) | _written(of_harness)
 
 
 def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
@@ -445,11 +445,11 @@ def _metrics() -> list[Metric]:
 
 def _estimates(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     figures = [per_document(part) for part in parts]
-    found = {}
-    for name in dict.fromkeys(name for own in figures for name in own):
-        values = np.concatenate([own[name] for own in figures if name in own])
-        found[name] = mean_estimate(values) if name == CHANGE else rate_estimate(values)
-    return found | {name: each for name, each in medians_of(parts).items() if name == EPSILON}
+    estimates = {}
+    for name in dict.fromkeys(name for columns in figures for name in columns):
+        values = np.concatenate([columns[name] for columns in figures if name in columns])
+        estimates[name] = mean_estimate(values) if name == CHANGE else rate_estimate(values)
+    return estimates | {name: median for name, median in medians_of(parts).items() if name == EPSILON}
 
 
 def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:

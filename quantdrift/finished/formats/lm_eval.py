@@ -20,8 +20,8 @@ _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
 
 def sample_files(folder: Path) -> list[Path]:
     """The files of samples in a folder and in those right below it (lm-eval makes one per model)."""
-    found = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
-    return sorted(file for file in found if _NAME.fullmatch(file.name))
+    files = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
+    return sorted(file for file in files if _NAME.fullmatch(file.name))
 
 
 def _is_sample(content: Any) -> bool:
