@@ -253,9 +253,9 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
     for name, documents in before.items():
         where = f"{task}, filter {name}" if len(before) > 1 else task
         _same("documents", documents, after[name], where)
-        arms = [[arm[number] for number in sorted(documents)] for arm in (documents, after[name])]
-        _same_questions(*arms, where)
-        filters[name] = _paired(*arms)
+        first, second = ([arm[number] for number in sorted(documents)] for arm in (documents, after[name]))
+        _same_questions(first, second, where)
+        filters[name] = _paired(first, second)
     return filters
 
 
@@ -332,17 +332,20 @@ def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequenc
 
 
 def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
-    def columns(of: Callable[[Document], float]) -> tuple[Values, Values]:
-        first, second = (np.array([of(document) for document in arm], dtype=np.float64) for arm in (before, after))
+    def columns(name: str) -> tuple[Values, Values]:
+        first, second = (
+            np.array([document.metrics.get(name, math.nan) for document in arm]) for arm in (before, after)
+        )
         return first, second
 
     names = dict.fromkeys(name for document in before for name in document.metrics)
     known = set().union(*(document.metrics for document in after))
-    values = {name: columns(lambda d, name=name: d.metrics.get(name, math.nan)) for name in names if name in known}
+    values = {name: columns(name) for name in names if name in known}
     if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
+        arms = (np.array([document.loglikelihoods[0] for document in arm]) for arm in (before, after))
         # a text that a model holds for impossible has no change that could be averaged
-        scores = columns(lambda document: document.loglikelihoods[0])
-        values[LOGLIKELIHOOD] = tuple(np.where(np.isfinite(arm), arm, np.nan) for arm in scores)
+        first, second = (np.where(np.isfinite(arm), arm, np.nan) for arm in arms)
+        values[LOGLIKELIHOOD] = first, second
     return values
 
 
