@@ -74,9 +74,9 @@ def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
         _function(_hook.WATCHED[name])(module)
     except Exception as error:  # whatever it is, the harness must go on as if we were not here
         harness = name.partition(".")[0]
-        told = any(each.startswith(f"{harness}.") for each in finder.errors)
+        said = any(watched.startswith(f"{harness}.") for watched in finder.errors)
         finder.errors[name] = " ".join(f"{type(error).__name__}: {error}".split())
-        if not told and sys.stderr is not None:  # once a harness, and no warning, which -W error would raise
+        if not said and sys.stderr is not None:  # once a harness, and no warning, which -W error would raise
             print(  # noqa: T201 -- nothing more is loaded here
                 f"quantdrift could not hook into {name} ({finder.errors[name]}); {harness} goes on without "
                 f"quantdrift. {_hook.OFF_SWITCH}=0 switches the hook off.",

@@ -274,9 +274,9 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
 
 def _refuse(said: Mapping[str, Any], taken: Collection[str], what: str) -> None:
     """Refuse what does not belong to these arrays."""
-    if found := [name for name, value in said.items() if value is not None and name not in taken]:
+    if wrong := [name for name, value in said.items() if value is not None and name not in taken]:
         names = ", ".join(sorted(taken)) or "none of these, as data have their labels"
-        raise DataError(f"{', '.join(found)} given, and {what} take {names}")
+        raise DataError(f"{', '.join(wrong)} given, and {what} take {names}")
 
 
 def _of_arrays(
@@ -340,7 +340,7 @@ def _of_arrays(
         "data": described if dataset is not None else {**described, "harness": "arrays"},
         "settings": {"k": evidence.depth, **settings},
         "versions": {"quantdrift": __version__},
-        "metrics": {name: found.to_json() for name, found in measure(evidence).items()},
+        "metrics": {name: estimate.to_json() for name, estimate in measure(evidence).items()},
     }
 
 
@@ -353,7 +353,8 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
             test = Labelled(ids=ids, inputs=ids, labels=labels)
             return ClassificationDataset(name="arrays", kind="text", split="test", test=test)
         items = _names(said["item_ids"], n_items, "item_ids")
-        qrels = {str(query): {str(item): n for item, n in own.items()} for query, own in (said["qrels"] or {}).items()}
+        given = said["qrels"] or {}
+        qrels = {str(query): {str(item): n for item, n in grades.items()} for query, grades in given.items()}
         queries, documents = (dict(zip(names, names, strict=True)) for names in (ids, items))
         return RetrievalDataset.of(queries, documents, qrels, name="arrays")
     if isinstance(dataset, ClassificationDataset) != (what == "logits"):
@@ -361,9 +362,9 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
     held = (
         (dataset.test.ids,) if isinstance(dataset, ClassificationDataset) else (dataset.query_ids, dataset.document_ids)
     )
-    expected, found = [len(ids) for ids in held], [n_inputs, n_items][: len(held)]
-    if expected != found:
-        raise DataError(f"expected {what} of what {dataset.name} holds, {expected} inputs and documents; got {found}")
+    expected, sizes = [len(ids) for ids in held], [n_inputs, n_items][: len(held)]
+    if expected != sizes:
+        raise DataError(f"expected {what} of what {dataset.name} holds, {expected} inputs and documents; got {sizes}")
     return dataset
 
 

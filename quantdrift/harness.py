@@ -2,17 +2,19 @@
 
 A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
 and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
-What came out is a `Found`, of which a plugin makes the harness's results and a run folder.
+What came out is a `Outcome`, of which a plugin makes the harness's results and a run folder.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.checkpoints.checkpoint import refuse_quantized
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
-from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on
+from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on, other_batch_size
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import measure
@@ -112,7 +114,7 @@ class Arms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Outcome:
     """Both arms on one search or task.
 
     Attributes:
@@ -144,7 +146,7 @@ class Found:
     deployment: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Found:
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
         """What was found, without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
@@ -193,8 +195,8 @@ class Sides:
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         """What the model makes of rows, by their numbers."""
-        found: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
-        return found
+        vectors: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
+        return vectors
 
     def key(self, role: str) -> Mapping[str, Any]:
         """Nothing, as what is known of the model stands in the inputs' digest."""
@@ -218,7 +220,7 @@ def search_embedded(
     calibration: Side | None,
     two_towers: bool = False,
     dataset: str | None = None,
-) -> Found:
+) -> Outcome:
     """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries."""
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
@@ -244,15 +246,16 @@ def search_embedded(
         places, values = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
         top = places[:, :top_k], values[:, :top_k] if state.told is None else as_ranked(values[:, :top_k])
         ranks = zip(queries.inputs.ids, *(part.tolist() for part in top), strict=True)
-        found: Results = {}
+        ranked: Results = {}
         for query, positions, scores in ranks:
-            own = found[query] = {}
+            listed = ranked[query] = {}
             for place, score in zip(positions, scores, strict=True):
                 if place >= 0:
-                    own.setdefault(documents.inputs.ids[place], score)  # of documents that share an id the best counts
-        return found
+                    # of documents that share an id the best counts
+                    listed.setdefault(documents.inputs.ids[place], score)
+        return ranked
 
-    return Found(
+    return Outcome(
         evidence=measured.evidence,
         fingerprint=measured.fingerprint,
         candidate_fingerprint=measured.candidate_fingerprint,
@@ -271,27 +274,33 @@ def search_embedded(
 def search_lists(
     arms: Arms,
     run: Callable[[], Results],
-    again: Callable[[Mapping[str, list[str]]], Mapping[str, Mapping[str, float]]],
+    score: Callable[[Mapping[str, list[str]], int], Results],
     *,
+    shortlists: Mapping[str, Collection[str]],
     item_ids: Sequence[str],
     scorers: Sequence[Any],
     harness: str,
     skip_same_id: bool,
     settings: Settings,
     reading: Mapping[str, Any],
-    watch: Callable[[], object],
     calibrate: Callable[[], object],
     what: str = "search",
     dataset: str | None = None,
-) -> Found:
+) -> Outcome:
     """Search or rerank once per arm; both arms score the same items of a query.
 
-    A cross-encoder gives raw scores meanwhile; the results are as it gives them otherwise.
+    `run` does so as the harness would, `score` some items of some queries in batches of a size. A cross-encoder gives
+    raw scores meanwhile; the results are as it gives them otherwise.
     """
+    filled = ((query, names) for query, names in shortlists.items() if names)
+    probe = {query: [*islice(names, PROBE)] for query, names in islice(filled, PROBE)}
+    if not probe:
+        raise DataError("nothing to rank: the shortlists hold no document")
     clock = [time.perf_counter()]
     with raw_scores(scorers, harness) as activated:
         with arms.answering("reference"):
-            watch()
+            with arms.pair.observed():
+                score(probe, PROBE)
             reference = run()
             clock.append(time.perf_counter())
             calibrate()
@@ -323,13 +332,14 @@ def search_lists(
             for query, row in zip(counted, positions.tolist(), strict=True)
         }
         second = np.zeros(once.shape, dtype=np.float64)
-        rescored = again(contenders)
+        backwards = {query: names[::-1] for query, names in reversed(contenders.items())}
+        rescored = score(backwards, other_batch_size(settings.batch_size))
         for row, (query, names) in enumerate(contenders.items()):
             second[row, : len(names)] = np.array([rescored[query][name] for name in names], dtype=np.float32)
         noise = noise_of_scores(once.astype(np.float64), second, positions)
         clock.append(time.perf_counter())
     stages = (f"reference: {what}", "calibration", f"candidate: {what}", "noise floor")
-    return Found.of(
+    return Outcome.of(
         arms.pair,
         assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH),
         dataset=dataset,
@@ -386,12 +396,12 @@ def progress_if(shown: bool) -> Progress:
 
 def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
     """What puts every random generator back to where it is now, so that both arms see the same draws."""
-    own = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
+    states = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def put_back() -> None:
-        for name, state in own.items():
+        for name, state in states.items():
             setattr(holder, name, state)
         random.setstate(python)
         np.random.set_state(numpy)
@@ -411,6 +421,18 @@ def carefully(place: str) -> Iterator[None]:
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
 
 
+def finite(value: Any) -> float | None:
+    """A number as JSON has it, which knows no NaN and no infinity."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def summary(flip: float | None, floor: float | None, n: int) -> str:
+    """What a harness's command says of the inputs whose top-1 changed; the rest is in its result."""
+    share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
+    noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
+    return f"another top-1 for {share} of {n:,} inputs{noise}"
+
+
 # --- the similarity that a score function is --------------------------------------------------------
 
 _LONGEST = 16_384
@@ -421,8 +443,8 @@ _MIXED = ((0.9, 0, 0), (0, 0.4, 0.1), (0.3, 0, -0.5), (0, -0.8, 0), (-0.1, 0.7, 
 
 def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
     """The similarity that a score function is, found by asking it; what it is called can mislead."""
-    found = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
-    return found.pop() if len(found) == 1 else None
+    similarities = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
+    return similarities.pop() if len(similarities) == 1 else None
 
 
 def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
@@ -433,13 +455,13 @@ def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
         for part in (drawn[0], np.array(_MIXED) @ drawn[0] + drawn[1] / 2)
     )
     try:
-        own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
+        theirs = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
     except Exception:  # code of the user; the harness itself runs it on what it is for
         return None
     for similarity in Similarity:
         ours = torch.empty(len(left), len(right))
         prepared = [prepare(part, similarity, torch.device("cpu")) for part in (left, right)]
         scores_from_products(prepared[0], prepared[1], similarity, out=ours)
-        if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-5):
+        if theirs.shape == ours.shape and torch.allclose(theirs, ours, atol=1e-5):
             return similarity
     return None

@@ -16,9 +16,8 @@ from beir.retrieval.search.dense import DenseRetrievalExactSearch  # type: ignor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.patching import arguments_of, errors_in_one_line, wrap
-from quantdrift_beir.pairs import held_pair
+from quantdrift_beir.pairs import held_pair, rerank_both, search_both
 from quantdrift_beir.results import evaluate_custom
-from quantdrift_beir.search import rerank_both, search_both
 
 
 def wrap_beir() -> None:

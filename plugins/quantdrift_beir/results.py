@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.display import clean, complain
-from quantdrift.base.display import say as print_line
+from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.store import key_of
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import Found, Results
+from quantdrift.harness import Outcome, Results, summary
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import Estimate, undefined
-from quantdrift_beir.pairs import QuantizedPair
+
+if TYPE_CHECKING:
+    from quantdrift_beir.pairs import QuantizedPair
 
 _OTHERS = ("recall_cap", "r_cap", "r_cap@k", "hole", "hole@k")
 BEIR_METRICS = ("mrr", "mrr@k", "mrr_cut", *_OTHERS, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
@@ -114,23 +115,21 @@ class PairedResults(dict[str, dict[str, float]]):
 
 
 def paired_results(
-    pair: QuantizedPair, found: Found, fingerprint: str, *, started: str, shown: bool = True
+    pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
     """The results that carry what was found, and a line on standard error."""
-    record = found.record(
+    record = outcome.record(
         pair.spec,
         pair.pair,
         model={},
         data={"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint},
         started=started,
     )
-    drift = Drift(evidence=found.evidence, reference=found.results("reference"), record=record)
+    drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
     if shown:
-        flip, noise = drift["flip@1"].value, drift["noise_floor"].value
-        told = "undefined" if flip is None else f"{100 * flip:.1f} % of {found.evidence.n_inputs:,} queries"
-        floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-        print_line(f"drift of {clean(str(pair.spec))}: another top-1 for {told}{floor}", error=True)
-    return PairedResults(found.results("candidate"), drift)
+        line = summary(drift["flip@1"].value, drift["noise_floor"].value, outcome.evidence.n_inputs)
+        say(f"drift of {clean(str(pair.spec))}: {line}", error=True)
+    return PairedResults(outcome.results("candidate"), drift)
 
 
 # --- metrics by name ------------------------------------------------------------------------------
@@ -166,11 +165,11 @@ def evaluate_custom(
             "diff A B. A copy made by dict(results) or {**results} has lost its drift; results.copy() has not"
         )
     evidence = with_qrels(results.evidence, qrels)
-    found = {str(one): _estimate(one, evidence) for one in chosen}
-    for name, estimate in found.items():
+    estimates = {str(wanted): _estimate(wanted, evidence) for wanted in chosen}
+    for name, estimate in estimates.items():
         if estimate.value is None:
             complain(f"{name} is undefined: {estimate.reason}")
-    return {name: estimate.value for name, estimate in found.items()}
+    return {name: estimate.value for name, estimate in estimates.items()}
 
 
 def _estimate(metric: Metric, evidence: Evidence) -> Estimate:

@@ -18,7 +18,7 @@ from typing import Any
 from lm_eval.api.model import CachingLM
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples
+from quantdrift.finished.lm_eval_evidence import PairedFilter, pair_samples
 from quantdrift.harness import carefully
 from quantdrift.runs.folder import now
 from quantdrift_lm_eval.results import Compared, add_drift
@@ -60,15 +60,15 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     with pair.recording(tasks, digest=folder is not None) as recorded:
         arguments |= {"lm": pair, "log_samples": True}
         results = original(*given.args, **given.kwargs)
-    own: dict[str, list[Any]] = {name: [] for name in tasks}
+    answered: dict[str, list[Any]] = {name: [] for name in tasks}
     for name, task in tasks.items():
         with carefully(name):
-            own[name] = reference_samples(task, recorded.answers, indices.get(name))
-    every = pair.gather_object(own, dst=0)
+            answered[name] = reference_samples(task, recorded.answers, indices.get(name))
+    every = pair.gather_object(answered, dst=0)
     if results is None:
         return None
     raw = {name: list(chain(*(rank[name] for rank in every))) for name in tasks}
-    joined: dict[str, PairedSamples] = {}
+    joined: dict[str, dict[str, PairedFilter]] = {}
     for name, samples in raw.items():
         with carefully(name):
             if samples:
@@ -91,17 +91,17 @@ def reference_samples(
     for request in requests:
         if id(request) not in answers:
             raise UnsupportedError("a request never came to the model")
-        own = copy.copy(request)
-        own.resps, own.filtered_resps = list(answers[id(request)]), {}
-        mine.append(own)
+        answered = copy.copy(request)
+        answered.resps, answered.filtered_resps = list(answers[id(request)]), {}
+        mine.append(answered)
     task._instances = mine
     try:
         task.apply_filters()
     finally:
         task._instances = requests
     by_document: dict[int, list[Any]] = {}
-    for own in sorted(mine, key=lambda one: one.idx):
-        by_document.setdefault(own.doc_id, []).append(own)
+    for answered in sorted(mine, key=lambda request: request.idx):
+        by_document.setdefault(answered.doc_id, []).append(answered)
     samples = []
     for name in mine[0].filtered_resps:
         for number, parts in by_document.items():

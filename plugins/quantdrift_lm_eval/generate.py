@@ -84,30 +84,30 @@ class HarnessGenerator:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
         vetting = vetted(named, options) if model in _LOCAL else nullcontext(LoadLog())
         with _told(self.name, "cannot be loaded"), vetting as said:
-            own = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
-            self._lm: Any = get_model(model).create_from_arg_string(arguments, own)
+            config = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
+            self._lm: Any = get_model(model).create_from_arg_string(arguments, config)
         self._said = said.notes
         if (server := sys.modules.get("lm_eval.models.api_models")) is not None:
             server.tqdm = partial(server.tqdm, disable=True)  # type: ignore[attr-defined]  # it heeds no argument
         weights = getattr(self._lm, "model", None)  # of a server its name
-        told = weights_fingerprint([weights]) if isinstance(weights, nn.Module) else ""
+        digest = weights_fingerprint([weights]) if isinstance(weights, nn.Module) else ""
         open_ = sorted((key, str(value)) for key, value in options.items() if not _SECRET.search(key))
-        self.identity = f"{model} {open_} {version('lm_eval')} {told} {self._settings} chat={self._chat}"
+        self.identity = f"{model} {open_} {version('lm_eval')} {digest} {self._settings} chat={self._chat}"
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
         """Every prompt with its answer, a batch at a time; those of about one length together, the longest first."""
         from lm_eval.api.instance import Instance  # noqa: PLC0415
 
-        ordered = sorted(prompts, key=lambda each: (-len(each.text), each.text))
+        ordered = sorted(prompts, key=lambda prompt: (-len(prompt.text), prompt.text))
         for start in range(0, len(ordered), self._batch_size):
             batch = ordered[start : start + self._batch_size]
             with _told(self.name, "did not answer"):
                 requests = [
-                    Instance("generate_until", {}, (self._given(each), dict(self._settings)), start + n)
-                    for n, each in enumerate(batch)
+                    Instance("generate_until", {}, (self._given(prompt), dict(self._settings)), start + n)
+                    for n, prompt in enumerate(batch)
                 ]
                 said = self._lm.generate_until(requests, disable_tqdm=True)
-            yield [(each, str(text or "")) for each, text in zip(batch, said, strict=True)]
+            yield [(prompt, str(text or "")) for prompt, text in zip(batch, said, strict=True)]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """How many prompts were cut, where the model's tokenizer is at hand."""
@@ -119,9 +119,9 @@ class HarnessGenerator:
         ):
             return [*self._said]
         room = longest - self._settings["max_gen_toks"]
-        cut = sum(len(encode(self._given(each))) > room for each in prompts)
-        told = f"{cut:,} of {len(prompts):,} prompts are longer than the {room:,} tokens that the generator reads, and "
-        return [*self._said, *([told + "lost their beginning: take fewer --passages"] if cut else [])]
+        cut = sum(len(encode(self._given(prompt))) > room for prompt in prompts)
+        note = f"{cut:,} of {len(prompts):,} prompts are longer than the {room:,} tokens that the generator reads, and "
+        return [*self._said, *([note + "lost their beginning: take fewer --passages"] if cut else [])]
 
     def _given(self, prompt: Prompt) -> Any:
         if not self._chat:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import version
@@ -27,13 +27,19 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import tokenizer_digest
+from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
-from quantdrift.spec.grammar import Spec
-from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
+from quantdrift.spec.grammar import Scheme, Spec, chooses, parse, parse_scheme
 from quantdrift_lm_eval.hooks import on_evaluator_imported
+
+EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
+_REFUSED = (
+    *("autogptq", "gguf_file", "gptqmodel", "load_in_4bit", "load_in_8bit", "quantization_config"),
+    *("peft", "tp_plan"),
+)
 
 DEFAULT_BATCH = 8
 """Texts per pass of the calibration where lm-eval finds the batch size itself."""
@@ -91,7 +97,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         refuse_batches(asked.scheme, "lm-eval makes the batches")
         refuse_options(options)
         named = isinstance(pretrained, str)
-        with vetted(asked.model, options) if named else nullcontext(LoadLog()) as told:
+        with vetted(asked.model, options) if named else nullcontext(LoadLog()) as loaded:
             super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
@@ -99,10 +105,10 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
                 "made from"
             )
         refuse_small_vocabulary(self.model, asked.model, self.tokenizer)
-        own = without_output_layer(self.model, asked.scheme)
-        self.spec = Spec(model=asked.model, scheme=own)
-        self.pair = QuantizedPair([self.model], own, name=asked.model)
-        self.pair.notes = tuple(told.notes)
+        kept = without_output_layer(self.model, asked.scheme)
+        self.spec = Spec(model=asked.model, scheme=kept)
+        self.pair = QuantizedPair([self.model], kept, name=asked.model)
+        self.pair.notes = tuple(loaded.notes)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}
@@ -187,12 +193,12 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         if not self.rank:
             self.barrier()
 
-    def _of_all_ranks(self, own: list[Any]) -> list[Any]:
+    def _of_all_ranks(self, values: list[Any]) -> list[Any]:
         """The lists of all ranks, one after another: every rank holds a pair of its own."""
         if self.world_size <= 1:
-            return own
+            return values
         every: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(every, own)
+        torch.distributed.all_gather_object(every, values)
         return list(chain.from_iterable(every))
 
     def autocast(self) -> Any:
@@ -229,8 +235,8 @@ def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[Load
 
 def prompts_of(requests: Sequence[Any]) -> list[str]:
     """The prompts of requests that have one, each once, in alphabetical order."""
-    found = {str(one.args[0]) for one in requests if len(one.args) >= _WITH_ANSWER}
-    return sorted(prompt for prompt in found if prompt.strip())
+    prompts = {str(request.args[0]) for request in requests if len(request.args) >= _WITH_ANSWER}
+    return sorted(text for text in prompts if text.strip())
 
 
 def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
@@ -258,11 +264,59 @@ def run_texts(lm: Any, texts: Sequence[str]) -> None:
     tokens = [lm.tok_encode(text)[-lm.max_length :] or [lm.prefix_token_id] for text in texts]
     ids = torch.zeros((len(tokens), max(map(len, tokens))), dtype=torch.long)
     mask = torch.zeros_like(ids)
-    for row, own in enumerate(tokens):
-        ids[row, : len(own)], mask[row, : len(own)] = torch.tensor(own), 1
+    for row, kept in enumerate(tokens):
+        ids[row, : len(kept)], mask[row, : len(kept)] = torch.tensor(kept), 1
     given = {"input_ids": ids.to(lm.device), "attention_mask": mask.to(lm.device)}
     if lm.backend == "seq2seq":
         start = lm.config.decoder_start_token_id or 0
         given["decoder_input_ids"] = torch.full_like(given["input_ids"][:, :1], start)
     with torch.no_grad(), lm.autocast():  # of one thread; batches have threads of their own
         lm.model(**given)
+
+
+# --- which pair --model_args mean, and what cannot be one -------------------------------------------
+
+
+def read_spec(pretrained: Any, scheme: str | None) -> Spec:
+    """The pair that is asked for."""
+    if pretrained is None:
+        raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
+    if not isinstance(pretrained, str):
+        pretrained = getattr(pretrained, "name_or_path", "") or type(pretrained).__name__
+    if scheme is None and "@" not in pretrained:
+        raise UnsupportedError(
+            f"expected the scheme of the candidate beside pretrained={pretrained}; got none. Name it: {EXAMPLE}, or "
+            f"pretrained={pretrained}@W4-gptq"
+        )
+    spec = parse(pretrained) if scheme is None else Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
+    if spec.scheme.query_only or chooses(spec.scheme):
+        raise UnsupportedError(
+            f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out; choose widths with "
+            "quantdrift allocate, and name the file: scheme=allocation.json"
+        )
+    return spec
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse arguments of lm-eval's hf model that make no pair."""
+    for name in _REFUSED:
+        if options.get(name):
+            raise UnsupportedError(
+                f"{name}={options[name]}: a pair starts from a whole model at full precision, without adapters (merge "
+                "them first, with merge_and_unload). Leave it out, and name the scheme"
+            )
+
+
+def without_output_layer(model: Any, scheme: Scheme) -> Scheme:
+    """The scheme with +head= for the layer that gives the vocabulary's logits, where it has one.
+
+    That layer is left out as a classification head is; one that is tied to the token embeddings is left out anyway,
+    and a head that the user names stays.
+    """
+    get = getattr(model, "get_output_embeddings", None)
+    output = get() if callable(get) else None
+    if scheme.option("head") is None and output is not None:
+        for layer in find_linears([model]):
+            if any(module is output for module in layer.modules):
+                return replace(scheme, options=(*scheme.options, ("head", layer.name)))
+    return scheme

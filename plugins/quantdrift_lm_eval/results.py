@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.config.group import AggMetricConfig
 from lm_eval.evaluator_utils import _compute_task_aggregations
@@ -25,14 +24,13 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.finished.lm_eval_evidence import (
     HIGHER_IS_BETTER,
     PairedFilter,
-    PairedSamples,
     details_of,
     medians_of,
     per_document,
     pooled_details,
     scores_of,
 )
-from quantdrift.harness import Found, carefully
+from quantdrift.harness import Outcome, carefully, finite
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift_lm_eval.model import Recording
 
@@ -58,7 +56,7 @@ class Compared:
 
     tasks: Mapping[str, Any]
     groups: Mapping[str, Any]
-    joined: Mapping[str, PairedSamples]
+    joined: Mapping[str, Mapping[str, PairedFilter]]
     raw: Mapping[str, Sequence[Mapping[str, Any]]]
     bootstrap_iters: int | None
 
@@ -67,23 +65,23 @@ def add_drift(
     results: dict[str, Any], compared: Compared, pair: Any, recorded: Recording, *, folder: Path | None, started: str
 ) -> None:
     """Write the drift into lm-eval's results, and the run folders."""
-    told: dict[str, Any] = {}
+    details_by_task: dict[str, Any] = {}
     for name, samples in compared.joined.items():
         with carefully(name):
             rows, details = _reference_rows(compared, name), {}
-            for filter_name, paired in samples.filters.items():
+            for filter_name, paired in samples.items():
                 rows |= _rows(paired, filter_name, compared.bootstrap_iters)
                 details[filter_name] = details_of(paired, warn=lambda message: complain(clean(message)))
             _add_to_samples(results["samples"][name], samples, compared.raw[name])
             results["results"][name] |= rows
             better = results.setdefault("higher_is_better", {}).setdefault(name, {})
             better |= _directions(rows, better)
-            told[name] = details
+            details_by_task[name] = details
     pooled = {}
     for name, group in compared.groups.items():
         members: dict[str, list[PairedFilter]] = {}
-        for task in (task.task_name for task in group.get_all_tasks() if task.task_name in told):
-            for filter_name, paired in compared.joined[task].filters.items():
+        for task in (task.task_name for task in group.get_all_tasks() if task.task_name in details_by_task):
+            for filter_name, paired in compared.joined[task].items():
                 members.setdefault(filter_name, []).append(paired)
         with carefully(name):
             add_group_rows(results, group, members)
@@ -93,7 +91,7 @@ def add_drift(
         "spec": str(pair.spec),
         "bits_per_weight": pair.pair.bits().to_json(),
         "seconds": dict(recorded.seconds),
-        "tasks": told,
+        "tasks": details_by_task,
         "groups": pooled,
     }
     if folder is not None:
@@ -103,12 +101,12 @@ def add_drift(
 def _rows(paired: PairedFilter, filter_name: str, bootstrap_iters: int | None) -> dict[str, float | str]:
     rows: dict[str, float | str] = {}
     for name, values in per_document(paired).items():
-        own = values.tolist()
-        rows[f"{name},{filter_name}"] = mean(own)
-        known = len(own) > 1 and bool(bootstrap_iters)  # 0 asks for no standard errors
-        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(own) if known else "N/A"
+        column = values.tolist()
+        rows[f"{name},{filter_name}"] = mean(column)
+        known = len(column) > 1 and bool(bootstrap_iters)  # 0 asks for no standard errors
+        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if known else "N/A"
     medians = medians_of([paired]).items()
-    return rows | {f"{name},{filter_name}": found.value for name, found in medians if found.value is not None}
+    return rows | {f"{name},{filter_name}": median.value for name, median in medians if median.value is not None}
 
 
 def _reference_rows(compared: Compared, name: str) -> dict[str, Any]:
@@ -123,38 +121,35 @@ def _reference_rows(compared: Compared, name: str) -> dict[str, Any]:
 
 def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, bool]:
     """Which way is better, of every row that is ours and has one."""
-    found: dict[str, Any] = {}
+    directions: dict[str, Any] = {}
     for name in {key.partition(",")[0]: None for key in rows if "_stderr," not in key}:
-        start = next((own for own in HIGHER_IS_BETTER if own.endswith("_") and name.startswith(own)), name)
+        start = next((prefix for prefix in HIGHER_IS_BETTER if prefix.endswith("_") and name.startswith(prefix)), name)
         own_metric = name.removeprefix(REFERENCE)
-        found[name] = HIGHER_IS_BETTER.get(start) if name == own_metric else stock.get(own_metric)
-    return {name: better for name, better in found.items() if better is not None}
+        directions[name] = HIGHER_IS_BETTER.get(start) if name == own_metric else stock.get(own_metric)
+    return {name: better for name, better in directions.items() if better is not None}
 
 
-def _add_to_samples(samples: Sequence[dict[str, Any]], joined: PairedSamples, raw: Sequence[Mapping[str, Any]]) -> None:
+def _add_to_samples(
+    samples: Sequence[dict[str, Any]], joined: Mapping[str, PairedFilter], raw: Sequence[Mapping[str, Any]]
+) -> None:
     """The figures of every document, and what the reference answered, beside the candidate's."""
-    before = {(one["filter"], one["doc_id"]): one for one in raw}
+    before = {(sample["filter"], sample["doc_id"]): sample for sample in raw}
     figures: dict[tuple[str, int], dict[str, Any]] = {}
-    for filter_name, paired in joined.filters.items():
+    for filter_name, paired in joined.items():
         columns = per_document(paired) | scores_of(paired)
         for row, doc_id in enumerate(paired.doc_ids):
-            figures[filter_name, doc_id] = {name: _number(column[row]) for name, column in columns.items()}
+            figures[filter_name, doc_id] = {name: finite(column[row]) for name, column in columns.items()}
     for sample in samples:
         where = (sample["filter"], sample["doc_id"])
         reference = before[where]
-        own = figures[where] | {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
-        sample["metrics"] = [*sample["metrics"], *own]
-        sample.update(own)
+        added = figures[where] | {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
+        sample["metrics"] = [*sample["metrics"], *added]
+        sample.update(added)
         sample[f"{REFERENCE}filtered_resps"] = sanitize_list(reference["filtered_resps"])
 
 
 def _metrics_of(sample: Mapping[str, Any]) -> list[str]:
     return [name for name in sample["metrics"] if name != _BYPASS]
-
-
-def _number(value: Any) -> float | None:
-    """As JSON has it: it knows no infinity, which a separation can be."""
-    return float(value) if np.isfinite(value) else None
 
 
 def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Sequence[PairedFilter]]) -> None:
@@ -165,7 +160,7 @@ def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Se
     """
     if not group.aggregate_metric_list or group.name not in results["results"]:
         return
-    weights = {one.metric: one.weight_by_size for one in group.aggregate_metric_list}
+    weights = {config.metric: config.weight_by_size for config in group.aggregate_metric_list}
     tasks = [task.task_name for task in group.get_all_tasks()]
     better: dict[str, Any] = results["higher_is_better"].setdefault(group.name, {})
     wanted: dict[str, bool] = {}
@@ -199,7 +194,7 @@ READING = {
 
 
 def write_runs(
-    pair: Any, recorded: Recording, joined: Mapping[str, PairedSamples], *, folder: Path, started: str
+    pair: Any, recorded: Recording, joined: Mapping[str, Mapping[str, PairedFilter]], *, folder: Path, started: str
 ) -> dict[str, dict[str, str]]:
     """Write a run folder of every task and filter that has evidence.
 
@@ -211,16 +206,16 @@ def write_runs(
     model = {"canonical": pair.spec.model, "kind": pair.backend, "revision": getattr(pair, "revision", None)}
     for name, samples in joined.items():
         task = recorded.tasks[name]
-        for filter_name, paired in samples.filters.items():
+        for filter_name, paired in samples.items():
             evidence = paired.evidence
             if evidence is None:
                 continue
             settings = Settings(k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=False)
-            stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples.filters) > 1 else "")
+            stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples) > 1 else "")
             place = folder / _safe(str(pair.spec.scheme)) / stem
             while place in taken or _spec_of(place) not in {None, str(pair.spec)}:  # of another task or model
                 place = place.with_name(f"{place.name}-")
-            found = Found(
+            outcome = Outcome(
                 evidence=evidence,
                 fingerprint=pair.fingerprint,
                 candidate_fingerprint=recorded.candidate_fingerprint,
@@ -238,7 +233,7 @@ def write_runs(
                 "n_fewshot": task.config.num_fewshot,
             }
             try:
-                record = found.record(pair.spec, pair.pair, data=data, model=model, started=started)
+                record = outcome.record(pair.spec, pair.pair, data=data, model=model, started=started)
                 write_run(place, evidence=evidence, record=record)
             except RunError as error:  # the evaluation itself went well
                 complain(clean(f"the evidence is not kept: {error}"))

@@ -16,7 +16,7 @@ def main() -> None:
 
 def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:
     """The data of a task, for a study; see `quantdrift_mteb.data.read_task`."""
-    found: tuple[Dataset, frozenset[str]] = importlib.import_module("quantdrift_mteb.data").read_task(
+    content: tuple[Dataset, frozenset[str]] = importlib.import_module("quantdrift_mteb.data").read_task(
         name, split, subset
     )
-    return found
+    return content

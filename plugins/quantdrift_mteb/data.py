@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -84,8 +85,8 @@ def _content(task: Any, split: str, subset: str | None) -> Any:
         raise
     except Exception as error:  # the hub client, and the code of a task
         raise DataError(f"the data of {name} cannot be loaded: {one_line(error)}") from error
-    found = task.dataset if chosen not in task.dataset and chosen == "default" else task.dataset[chosen]
-    return found[split] if isinstance(task, AbsTaskRetrieval) else found
+    content = task.dataset if chosen not in task.dataset and chosen == "default" else task.dataset[chosen]
+    return content[split] if isinstance(task, AbsTaskRetrieval) else content
 
 
 def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
@@ -120,13 +121,11 @@ def _texts(task: Any, part: Any, kind: PromptType) -> tuple[str, ...]:
 def images_of(part: Any, column: str = "image") -> Images:
     """The images of a column, decoded when they are asked for, and digests of them as they are stored."""
     stored = part.cast_column(column, Image(decode=False))
-    digests = [
-        blake2b(one["bytes"] if one["bytes"] is not None else Path(one["path"]).read_bytes(), digest_size=16)
-        for one in stored[column]
-    ]
-    return Images(
-        lambda row: np.asarray(part[row][column].convert("RGB"), dtype=np.uint8), [one.hexdigest() for one in digests]
+    contents = (
+        image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes() for image in stored[column]
     )
+    digests = [blake2b(content, digest_size=16).hexdigest() for content in contents]
+    return Images(lambda row: np.asarray(part[row][column].convert("RGB"), dtype=np.uint8), digests)
 
 
 def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
@@ -136,30 +135,26 @@ def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
     for number in range(task.n_experiments):
         _, order, chosen = task._undersample_data(train, number, order)
         drawn.append(list(chosen))
-    learnt, image = train.select(list(dict.fromkeys(chain(*drawn)))), list(task.metadata.modalities) == ["image"]
-    if image:
-        parts = [_pictured(task, part, name) for part, name in ((test, split), (learnt, "train"))]
-    else:
-        parts = [_part(_labelled(task, test), split), _part(list(dict.fromkeys(_labelled(task, learnt))), "train")]
+    learnt, kind = train.select(list(dict.fromkeys(chain(*drawn)))), task.metadata.modalities[0]
     return ClassificationDataset(
-        name=task.metadata.name, kind="image" if image else "text", split=split, test=parts[0], train=parts[1]
+        name=task.metadata.name,
+        kind=kind,
+        split=split,
+        test=_labelled(task, test, split, kind),
+        train=_labelled(task, learnt, "train", kind, once=True),
     )
 
 
-def _pictured(task: Any, part: Any, name: str) -> Labelled:
+def _labelled(task: Any, part: Any, name: str, kind: str, *, once: bool = False) -> Labelled:
+    """Inputs and labels of a part, of texts each `once` if asked; called by their numbers."""
     labels = tuple(map(str, part[task.label_column_name]))
-    ids = tuple(f"{name}-{row}" for row in range(len(labels)))
-    return Labelled(ids=ids, inputs=images_of(part, task.input_column_name), labels=labels)
-
-
-def _labelled(task: Any, part: Any) -> list[tuple[str, str]]:
-    columns = (part[task.input_column_name], part[task.label_column_name])
-    return [(str(text), str(label)) for text, label in zip(*columns, strict=True)]
-
-
-def _part(inputs: list[tuple[str, str]], name: str) -> Labelled:
-    texts, labels = zip(*inputs, strict=True) if inputs else ((), ())
-    return Labelled(ids=tuple(f"{name}-{row}" for row in range(len(inputs))), inputs=texts, labels=labels)
+    inputs: Sequence[Any]
+    if kind == "image":
+        inputs = images_of(part, task.input_column_name)
+    else:
+        rows = list(zip(map(str, part[task.input_column_name]), labels, strict=True))
+        inputs, labels = zip(*(dict.fromkeys(rows) if once else rows), strict=True) if rows else ((), ())
+    return Labelled(ids=tuple(f"{name}-{row}" for row in range(len(labels))), inputs=inputs, labels=labels)
 
 
 def _other_prompts(task: Any) -> frozenset[str]:
@@ -170,7 +165,7 @@ def _other_prompts(task: Any) -> frozenset[str]:
     """
     heads = (task.metadata.name, task.metadata.type)
     roles = [kind.value for kind in PromptType]
-    own = {*heads, *(f"{head}-{role}" for head in heads for role in roles)}
+    prompts = {*heads, *(f"{head}-{role}" for head in heads for role in roles)}
     if isinstance(task, AbsTaskClassification):
-        own = {*heads, *roles, "passage", "corpus"} - {"query"}
-    return frozenset(own)
+        prompts = {*heads, *roles, "passage", "corpus"} - {"query"}
+    return frozenset(prompts)

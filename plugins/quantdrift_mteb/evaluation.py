@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from quantdrift.base.display import clean, complain, say
 from quantdrift.engine.flow import with_qrels
 from quantdrift.engine.inputs import Settings
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import DEPTH, Found, carefully, refuse_without_search, remembered
+from quantdrift.harness import DEPTH, Outcome, carefully, finite, refuse_without_search, remembered, summary
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.runs.folder import now, write_run
 from quantdrift_mteb.families import Recorder
@@ -70,17 +69,17 @@ def _evaluate(
     settings = Settings(k=DEPTH, batch_size=int(encoding.get("batch_size", 32)), noise_floor=False)
     for subset, subset_scores in scores.items():
         where = (split, subset)
-        main = _number(reference[subset].get("main_score"))
+        main = finite(reference[subset].get("main_score"))
         keys: dict[str, Any] = {"drift_spec": str(pair.spec), "drift_reference_main_score": main}
         if where in pair.found:
-            found = pair.found[where][1]
-            found = replace(found, evidence=with_qrels(found.evidence, _qrels(task, *where)))
-            keys |= mteb_keys(found.evidence) | _written(pair, task, where, found, place=place, started=started)
+            outcome = pair.found[where][1]
+            outcome = replace(outcome, evidence=with_qrels(outcome.evidence, _qrels(task, *where)))
+            keys |= mteb_keys(outcome.evidence) | _written(pair, task, where, outcome, place=place, started=started)
         else:
             with carefully(f"{name} {split}/{subset}"):
                 compared = watch.compared(where)
                 if compared is not None and compared.evidence is not None:
-                    found = Found.of(
+                    outcome = Outcome.of(
                         pair.pair,
                         compared.evidence,
                         dataset=name,
@@ -88,18 +87,18 @@ def _evaluate(
                         reading=compared.reading,
                         n_items=int(compared.evidence.n_items.max()),
                     )
-                    keys |= mteb_keys(found.evidence, searched=False)
-                    keys |= _written(pair, task, where, found, place=place, started=started)
+                    keys |= mteb_keys(outcome.evidence, searched=False)
+                    keys |= _written(pair, task, where, outcome, place=place, started=started)
                 keys |= {} if compared is None else compared.keys
         subset_scores.update(keys)
         if encoding.get("show_progress_bar", True):
-            told = clean(f"{pair.spec} on {name} {split}/{subset}")
-            say(f"drift of {told}: {_summary(subset_scores)}", error=True)
+            what = clean(f"{pair.spec} on {name} {split}/{subset}")
+            say(f"drift of {what}: {_summary(subset_scores)}", error=True)
     return scores
 
 
 def _written(
-    pair: MtebPair, task: Any, where: Where, found: Found, *, place: Path | None, started: str
+    pair: MtebPair, task: Any, where: Where, outcome: Outcome, *, place: Path | None, started: str
 ) -> dict[str, str]:
     """Write the run folder, and say where it is."""
     if place is None:
@@ -107,7 +106,7 @@ def _written(
     metadata = task.metadata
     folder = place / re.sub(r"[^\w.-]", "_", "-".join(where))
     source, revision = pair.source, pair.mteb_model_meta.revision
-    record = found.record(
+    record = outcome.record(
         pair.spec,
         pair.pair,
         model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
@@ -122,7 +121,7 @@ def _written(
     )
     if getattr(task, "skip_first_result", False):
         record["data"]["warnings"].append("mteb leaves the first result of this task out; here it counts")
-    write_run(folder, evidence=found.evidence, record=record)
+    write_run(folder, evidence=outcome.evidence, record=record)
     return {"drift_evidence": f"drift/{metadata.name}/{folder.name}"}
 
 
@@ -146,17 +145,10 @@ def _summary(scores: Mapping[str, Any]) -> str:
     if (flip := scores.get("drift_flip_at_1")) is None:
         low, full = scores.get("main_score"), scores["drift_reference_main_score"]
         return f"main score {low}, at full precision {full}"
-    noise = scores["drift_noise_floor"]
-    floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-    return f"another top-1 for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs{floor}"
+    return summary(flip, scores["drift_noise_floor"], scores["drift_n_inputs"])
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
     data = task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
     qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
     return qrels
-
-
-def _number(value: Any) -> float | None:
-    """As JSON has it: it knows no NaN."""
-    return None if value is None or not math.isfinite(value) else float(value)

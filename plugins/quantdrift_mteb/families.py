@@ -183,9 +183,9 @@ def _order(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compa
     arms = []
     for heard in map(_only, (reference, candidate)):
         scores = heard.arguments["scores"]
-        own = _SIMILARITIES.get(name, "similarity_scores")
+        key = _SIMILARITIES.get(name, "similarity_scores")
         # mteb takes the cosine for a model without a similarity
-        arms.append(np.asarray(scores["cosine_scores" if scores[own] is None else own], dtype=np.float64))
+        arms.append(np.asarray(scores["cosine_scores" if scores[key] is None else key], dtype=np.float64))
     return Compared(keys={"drift_n_inputs": len(arms[0]), **_order_keys(*arms)})
 
 
@@ -222,9 +222,9 @@ def _decisions(task: Any, where: Where, reference: Calls, candidate: Calls) -> C
 
 
 def _order_keys(reference: ArrayLike, candidate: ArrayLike) -> dict[str, Any]:
-    found = order_agreement(reference, candidate)
+    agreement = order_agreement(reference, candidate)
     names = ("flip", "kendall_tau", "spearman", "epsilon", "delta_median")
-    return {f"drift_order_{name}": getattr(found, name) for name in names}
+    return {f"drift_order_{name}": getattr(agreement, name) for name in names}
 
 
 def _only(calls: Calls) -> RecordedCall:
@@ -240,7 +240,7 @@ def _deciding(main_score: str, figures: Any) -> str:
         return name
     if name != "max":
         raise DataError(f"its main score is {main_score}, which is not of one similarity")
-    return max(_SIMILARITIES, key=lambda each: figures[f"{each}_{figure}"])
+    return max(_SIMILARITIES, key=lambda similarity: figures[f"{similarity}_{figure}"])
 
 
 def _similar(heard: RecordedCall, name: str) -> NDArray[np.float64]:

@@ -49,10 +49,10 @@ def _benchmark(original: Any, *args: Any, **kwargs: Any) -> Any:
     name = arguments_of(original, *args, **kwargs)["benchmark_name"]
     if not (isinstance(name, str) and name.startswith("QuantDrift(")):
         return original(*args, **kwargs)
-    found = importlib.import_module("quantdrift_tasks.mteb_tasks").benchmarks()
-    if name not in found:
-        raise KeyError(f"'{name}' not found; expected one of {', '.join(found)}")
-    return found[name]
+    ours = importlib.import_module("quantdrift_tasks.mteb_tasks").benchmarks()
+    if name not in ours:
+        raise KeyError(f"'{name}' not found; expected one of {', '.join(ours)}")
+    return ours[name]
 
 
 def _model_meta(original: Any, *args: Any, **kwargs: Any) -> Any:

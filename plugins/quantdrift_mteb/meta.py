@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Any
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
+from quantdrift.ask import files_of, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.classifier_config import is_cross_encoder, model_json
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
-from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
+from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.metrics.keys import harness_metrics
-from quantdrift.spec.grammar import Scheme, Spec, parse
+from quantdrift.spec.grammar import Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
 GetModelMeta = Callable[..., ModelMeta]
@@ -43,29 +43,19 @@ def pair_meta(
     calibration_texts(spec.scheme)  # likewise
     source = full_precision(spec.model)
     base = _base_meta(source, revision, get_model_meta)
-    name = str(base.name)
+    name, digests = str(base.name), [digest[:12] for digest in files_of(spec).values()]
     fields = {
         **dict(base),
         "name": f"quantdrift/{name.replace('/', '__')}@{spec.scheme}",
         "adapted_from": name,
         "loader": _loader(spec, source, base),
         "loader_kwargs": {},
-        "revision": _revision(base, spec.scheme),
+        # mteb takes a result of the same name and revision as done already, whatever the files say now
+        "revision": "-".join([str(base.revision), *digests]) if digests else base.revision,
         "superseded_by": None,
         "experiment_kwargs": base.experiment_kwargs if experiment_kwargs is None else experiment_kwargs,
     }
     return PairMeta.model_construct(**fields)
-
-
-def _revision(base: ModelMeta, scheme: Scheme) -> str | None:
-    """The base's, and a digest of the files that decide the candidate.
-
-    mteb takes a result of the same name and revision as done already.
-    """
-    stored = scheme.option("allocation")
-    files = [None if stored is None else Path(stored).expanduser(), calibration_file(scheme)]
-    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in files if path]
-    return "-".join([str(base.revision), *digests]) if digests else base.revision
 
 
 def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
@@ -106,7 +96,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
         trusted = bool(asked.get("trust_remote_code"))
         quiet_loading()
         reads: Reads = "head" if "cross-encoder" in base.model_type else "states"
-        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as told:
+        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as loaded:
             if source.kind == "hub":
                 model = base.load_model(device=device, **kwargs)
             else:
@@ -116,7 +106,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 model = loader(source.location, revision=None, **asked)
                 # as load_model does; what it was loaded with tells its embeddings apart
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
-        return make_pair(model, spec, source, notes=told.notes)
+        return make_pair(model, spec, source, notes=loaded.notes)
 
     return load_quantdrift_pair
 
@@ -130,15 +120,11 @@ def local_meta(source: ModelSource) -> ModelMeta:
     kind = model_json(source, "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     if kind not in ("SentenceTransformer", "CrossEncoder"):
         raise UnsupportedError(f"{folder} holds a {kind}; expected a SentenceTransformer or a CrossEncoder")
-    digest = hashlib.blake2b(digest_size=6)  # changes with a file, so that results of other weights are not reused
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            stat = path.stat()
-            digest.update(f"{path.relative_to(folder)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
     return ModelMeta.create_empty(
         {
             "name": f"local/{source.canonical}",
-            "revision": f"local-{digest.hexdigest()}",
+            # changes with a file, so that results of other weights are not reused
+            "revision": f"local-{stamp_of(source.location)[:12]}",
             "loader": CrossEncoderWrapper if crosses else SentenceTransformerEncoderWrapper,
             "framework": ["Sentence Transformers", "PyTorch"],
             "model_type": ["cross-encoder" if crosses else "dense"],

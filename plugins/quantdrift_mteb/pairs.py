@@ -22,7 +22,7 @@ from mteb.types import PromptType
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.pair import Arm, QuantizedPair
-from quantdrift.harness import Arms, Found, Results, refuse_without_search, weights_of
+from quantdrift.harness import Arms, Outcome, Results, refuse_without_search, weights_of
 from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.search import NAMED, Encoded, SearchCall, rerank, search_by_embedding, watch_layers
 
@@ -67,7 +67,7 @@ class MtebPair:
         self.base, self.pair, self.arms = base, pair, Arms(pair)
         self.spec, self.source = spec, source
         self.mteb_model_meta = base.mteb_model_meta
-        self.found: dict[Where, tuple[SearchCall, Found]] = {}
+        self.found: dict[Where, tuple[SearchCall, Outcome]] = {}
         self._task: Any = None
         self._corpus: Any = None
         self._encoded = Encoded()
@@ -128,7 +128,7 @@ class MtebPair:
             self.found[where] = (call, self._measure(call))
         return self.found[where][1].results(self.arms.arm)
 
-    def _measure(self, call: SearchCall) -> Found:
+    def _measure(self, call: SearchCall) -> Outcome:
         raise NotImplementedError
 
     def _searcher(self) -> Any:
@@ -158,7 +158,7 @@ class PairedEncoder(MtebPair):
         """The base model's pairwise similarity."""
         return self.base.similarity_pairwise(embeddings1, embeddings2)
 
-    def _measure(self, call: SearchCall) -> Found:
+    def _measure(self, call: SearchCall) -> Outcome:
         if call.top_ranked is None:
             return search_by_embedding(self.pair, self.base, call)
         return rerank(self.arms, SearchEncoderWrapper(self.base), call)
@@ -170,7 +170,7 @@ class PairedEncoder(MtebPair):
 class PairedReranker(MtebPair):
     """A pair of cross-encoders."""
 
-    def _measure(self, call: SearchCall) -> Found:
+    def _measure(self, call: SearchCall) -> Outcome:
         if call.top_ranked is None:
             raise UnsupportedError(
                 f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. {call.task.name} has none; "

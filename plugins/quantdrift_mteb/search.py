@@ -18,11 +18,10 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
@@ -32,7 +31,7 @@ from quantdrift.harness import (
     DEPTH,
     PROBE,
     Arms,
-    Found,
+    Outcome,
     Results,
     Side,
     as_vectors,
@@ -92,10 +91,10 @@ class SearchCall:
     def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
         """Ask a search model of mteb's, for as many documents as mteb asked for if not told otherwise."""
         searcher.index(self.corpus, **self.context)
-        found: Results = searcher.search(
+        results: Results = searcher.search(
             self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **self.context
         )
-        return found
+        return results
 
     def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
         """The same call for other queries and documents, without a progress bar."""
@@ -112,18 +111,18 @@ class SearchCall:
         )
         return self.of(queries, corpus, wanted, batch_size)
 
-    def answered_by(self, found: tuple[SearchCall, Found] | None) -> bool:
+    def answered_by(self, earlier: tuple[SearchCall, Outcome] | None) -> bool:
         """Whether an earlier call found what this one would."""
-        if found is None:
+        if earlier is None:
             return False
-        other = found[0]
+        other = earlier[0]
         return len(self.corpus) == len(other.corpus) and list(self.queries["id"]) == list(other.queries["id"])
 
 
 # --- one search, by both arms ---------------------------------------------------------------------
 
 
-def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Found:
+def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
     """Embed with both arms and stream the scores."""
     known = model.mteb_model_meta.embed_dim
     similarity = similarity_of(model.similarity, known if isinstance(known, int) else None)
@@ -151,33 +150,21 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Fo
     )
 
 
-def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
+def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
     """Rerank a shortlist once per arm, with what mteb itself would search with."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
     refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
     known = set(call.queries["id"])
     ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in known and len(names)}
-    probe = {query: names[:PROBE] for query, names in list(ranked.items())[:PROBE]}
-    if not probe:
-        raise DataError(f"no query of {name} has a document to rank")
     encodes = isinstance(searcher, SearchEncoderWrapper)
 
     def run() -> Results:
         arms.put_in_place()
         return call.run(searcher, top_k=len(ids))
 
-    def again(wanted: Mapping[str, list[str]]) -> Results:
-        part = call.part(wanted, other_batch_size(call.batch_size))
+    def score(wanted: Mapping[str, list[str]], batch_size: int) -> Results:
+        part = call.part(wanted, batch_size)
         return part.run(searcher, top_k=len(part.corpus))
-
-    def watch() -> None:
-        part = call.part(probe, call.batch_size)
-        with pair.observed():
-            if not encodes:
-                part.run(searcher)
-                return
-            for role, dataset in (("query", part.queries), ("document", part.corpus)):
-                inputs_of(model, part, role, dataset).run(np.arange(len(dataset)), PROBE)
 
     def inputs() -> Side:
         texts = calibration_texts(pair.scheme)
@@ -185,22 +172,22 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         return inputs_of(model, call, "document", corpus) if encodes else _asked_for(searcher, call, corpus)
 
     scorers = [getattr(model, "model", None)]
-    activation, own = activation_of(scorers), "the model's own search"
-    found = search_lists(
+    activation, search = activation_of(scorers), "the model's own search"
+    outcome = search_lists(
         arms,
         run,
-        again,
+        score,
+        shortlists=ranked,
         item_ids=ids,
         scorers=scorers,
         harness="mteb",
         skip_same_id=call.skip_identical,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
-        reading={"similarity": own if activation is None else f"{own}, before its {activation}"},
+        reading={"similarity": search if activation is None else f"{search}, before its {activation}"},
         dataset=name,
-        watch=watch,
         calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
-    return replace(found, results=lambda arm: _cut(found.results(arm), call.top_k))
+    return replace(outcome, results=lambda arm: _cut(outcome.results(arm), call.top_k))
 
 
 def _cut(results: Results, top_k: int) -> Results:
@@ -228,10 +215,10 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
-        found = model.encode(
+        embeddings = model.encode(
             chunk, **context, prompt_type=kind, batch_size=batch_size, show_progress_bar=False, **others
         )
-        return as_vectors(found)
+        return as_vectors(embeddings)
 
     key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:
@@ -327,13 +314,9 @@ class Encoded:
             number = int(groups[rows[0]])  # a batch is of one call
             encode_some(model, calls[number], [row - int(starts[number]) for row in rows], batch_size)
 
-        key = None
-        if all(dataset.column_names == ["text"] for dataset, _, _ in calls):
-            told = [[len(data), *(f"{k}: {_told(v)}" for k, v in sorted(own.items()))] for data, _, own in calls]
-            key = {**_key(model), "calls": told, "texts": _digest_of_rows(dataset for dataset, _, _ in calls)}
         calibrate(
             pair,
-            lambda: runs(run, len(groups), key=key),
+            lambda: runs(run, len(groups), key=None),  # mteb itself keeps the result, so nothing else would
             batch_size=int(kwargs.get("batch_size", 32)),
             progress=progress_if(kwargs.get("show_progress_bar", True)),
             groups=groups,
@@ -354,9 +337,3 @@ def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str,
         return
     with suppress(Exception), pair.observed():
         encode_some(model, (dataset, loader.collate_fn, kwargs), range(min(PROBE, len(dataset))), PROBE)
-
-
-def _told(value: Any) -> str:
-    """An argument as a string; of a task's metadata what models choose prompts by."""
-    name = getattr(value, "name", None)
-    return str(value) if name is None else f"{name} {getattr(value, 'prompt', None)}"

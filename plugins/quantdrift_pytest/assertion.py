@@ -103,13 +103,13 @@ class Drifts:
             pytest.UsageError: no marker of the test names a spec.
         """
         __tracebackhide__ = True
-        found = self.item.stash.get(_MARKED, None)
-        if found is None:
+        drift = self.item.stash.get(_MARKED, None)
+        if drift is None:
             raise pytest.UsageError(
                 "drift.current is what the test's marker has measured; expected one, such as "
                 '@pytest.mark.drift("minilm@W4-rtn", data="data/faq", flip=0.25)'
             )
-        return found
+        return drift
 
 
 def hold_marks(item: pytest.Item, marks: Sequence[pytest.Mark]) -> None:

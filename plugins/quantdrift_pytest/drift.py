@@ -66,7 +66,7 @@ class Drift:
     @property
     def changed(self) -> list[Changed]:
         """The inputs whose top-1 changed: right ones that became wrong first."""
-        return [each for evidence in self.target.evidence for each in changed_inputs(evidence)]
+        return [changed for evidence in self.target.evidence for changed in changed_inputs(evidence)]
 
     @tersely
     def estimate(self, metric: str) -> Estimate:
@@ -141,7 +141,7 @@ class Question:
     """What is asked.
 
     Attributes:
-        given: limits and rules, as they were given.
+        rules: limits and rules, as they were given.
         by_default: whether the rules that a baseline has by itself are asked too.
         path: of the baseline; None without one.
         baseline: what it holds; None without one, and where it is to be written.
@@ -149,16 +149,12 @@ class Question:
         alpha: level of the tests.
     """
 
-    given: tuple[Rule, ...]
+    rules: tuple[Rule, ...]
     by_default: bool
     path: Path | None
     baseline: Snapshot | None
     slices: Slices
     alpha: float
-
-    def rules(self, target: Target) -> tuple[Rule, ...]:
-        """All rules, for a run."""
-        return (*self.given, *(default_rules(target) if self.by_default else ()))
 
 
 def ask(
@@ -174,7 +170,7 @@ def ask(
     if session.item is None:
         raise pytest.UsageError("drift is asserted in tests and fixtures, not where a module is imported")
     several = (rules,) if isinstance(rules, str | Rule) else tuple(rules)
-    ruled = tuple(each if isinstance(each, Rule) else parse_rule(each) for each in several)
+    ruled = tuple(rule if isinstance(rule, Rule) else parse_rule(rule) for rule in several)
     given = (*(limit_rule(name, value) for name, value in limits.items()), *ruled)
     if not given and baseline is None:
         raise pytest.UsageError("nothing is asked of the run; expected a limit such as flip=0.25, a baseline or rules")
@@ -182,15 +178,15 @@ def ask(
     if comparing := [rule for rule in given if rule.compares and baseline is None]:
         raise RuleError(f"the rule '{comparing[0]}' needs a baseline, such as baseline=\"drift-baseline.json\"")
     path = None if baseline is None else session.config.rootpath / baseline
-    held: Snapshot | None = None
+    stored: Snapshot | None = None
     if path is not None and session.config.getoption("quantdrift_update"):
         Baseline.check_place(path)
     elif path is not None and not path.exists():
         raise RunError(f"expected a baseline; {path} does not exist. Write it with pytest --quantdrift-update")
     elif path is not None:
-        held = read_baseline(path)
+        stored = read_baseline(path)
     by_default = path is not None and not ruled
-    return Question(given=given, by_default=by_default, path=path, baseline=held, slices=groups, alpha=alpha)
+    return Question(rules=given, by_default=by_default, path=path, baseline=stored, slices=groups, alpha=alpha)
 
 
 # --- what it comes to -------------------------------------------------------------------------
@@ -198,13 +194,13 @@ def ask(
 
 def judged(drift: Drift, question: Question) -> GateResult:
     """What a run comes to; where its baseline is to be written, only limits are judged."""
-    target, rules = drift.target, question.rules(drift.target)
+    rules = [*question.rules, *(default_rules(drift.target) if question.by_default else ())]
     if question.path is not None and question.baseline is None:
         # what the process that writes baselines has to know, as plain values
-        told = {"path": str(question.path), "run": str(drift.run.path), "rules": [str(rule) for rule in rules]}
-        _note(drift, passed=True, line="", update=told)
-        rules = tuple(rule for rule in rules if not rule.compares)
-    return gate(target, rules, question.baseline, slices=question.slices, alpha=question.alpha)
+        update = {"path": str(question.path), "run": str(drift.run.path), "rules": [str(rule) for rule in rules]}
+        _note(drift, passed=True, line="", update=update)
+        rules = [rule for rule in rules if not rule.compares]
+    return gate(drift.target, rules, question.baseline, slices=question.slices, alpha=question.alpha)
 
 
 def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
@@ -220,11 +216,11 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
     )
     _note(drift, passed=result.exit_code == 0, line=line, update=None)
     # for JUnit: who, on what, the verdict, and the metrics that are read first
-    found = {"spec": drift.spec, "data": drift.data, "verdict": result.verdict, "n_inputs": drift.n_inputs}
+    properties = {"spec": drift.spec, "data": drift.data, "verdict": result.verdict, "n_inputs": drift.n_inputs}
     for name in ("flip@1", "noise_floor", "gold_lost@10", "ndcg@10", "accuracy"):
         value = drift.run.record.get("metrics", {}).get(name, {}).get("value")
-        found |= {} if value is None else {name: value}
-    item.user_properties += [(f"quantdrift.{name}", value) for name, value in found.items()]
+        properties |= {} if value is None else {name: value}
+    item.user_properties += [(f"quantdrift.{name}", value) for name, value in properties.items()]
     if result.accepted:
         warnings.warn(clean(f"{drift.spec} on {drift.data}: {headline(result)}"), UnderpoweredWarning, stacklevel=3)
     elif result.verdict != "pass":
@@ -256,9 +252,9 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _note(drift: Drift, **told: Any) -> None:
+def _note(drift: Drift, **asserted: Any) -> None:
     assert drift.session.item is not None  # as above
-    drift.session.item.stash[ASSERTED].append(told)
+    drift.session.item.stash[ASSERTED].append(asserted)
 
 
 # --- baselines that tests name, written at the end of a session by one process ----------------
@@ -266,14 +262,14 @@ def _note(drift: Drift, **told: Any) -> None:
 
 def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]:
     """Write every baseline that a test has named, unless the session was broken off, and knows too little."""
-    asked: dict[str, list[dict[str, Any]]] = {}
-    for told in session.told:
-        if update := told["update"]:
-            asked.setdefault(update["path"], []).append(update)
-    if broken_off and asked:
+    by_path: dict[str, list[dict[str, Any]]] = {}
+    for asserted in session.asserted:
+        if update := asserted["update"]:
+            by_path.setdefault(update["path"], []).append(update)
+    if broken_off and by_path:
         return ["no baseline was written: the session was broken off"], False
     lines, whole = [], True
-    for place, updates in sorted(asked.items()):
+    for place, updates in sorted(by_path.items()):
         path = Path(place)
         root = session.config.rootpath
         name = path.relative_to(root) if path.is_relative_to(root) else path
@@ -288,7 +284,7 @@ def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]
 def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
     """Write one; it holds what all tests that name it compare."""
     targets = [target_of_run(read_run(run)) for run in sorted({update["run"] for update in updates})]
-    whose = " and ".join(f"{each.identity.spec} on {each.identity.data_name}" for each in targets)
+    whose = " and ".join(f"{target.identity.spec} on {target.identity.data_name}" for target in targets)
     if len(targets) > 1:
         raise RunError(f"tests name it for more than one run ({whose}); give each run a file of its own")
     rules = dict.fromkeys(rule for update in updates for rule in update["rules"])

@@ -1,21 +1,17 @@
 """A measurement that is made once: by one process of one session, for all that ask the same.
 
-Runs lie in pytest's cache under a digest of what decides them. A lock per run lets one process measure while the
-others wait and then read. A run folder is there in full or not at all, so a session that was killed leaves nothing to
-be taken for a run.
+Runs lie in pytest's cache under the fingerprint of what is asked; those that a later session cannot trust lie in a
+folder of the session. A lock per run lets one process measure while the others wait and then read.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import platform
-import shutil
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -24,14 +20,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-import quantdrift
-from quantdrift.ask import Ask
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError
-from quantdrift.base.records import problem_of, write_text
+from quantdrift.ask import Ask, ensure
+from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.extras import extras_named
+from quantdrift.base.records import bytes_digest, file_digest, problem_of
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.target import target_of_run
-from quantdrift.runs.folder import Run, read_run
+from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
 from quantdrift_pytest.session import Session
@@ -61,32 +57,26 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
 # --- what decides a measurement, as far as it can be told without loading the model -----------
 
 
-def digest_of_json(value: Any) -> str:
-    """A digest of a JSON value, 32 hex digits."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def looks(place: Path, pattern: str = "*") -> list[tuple[str, int, int]]:
+def looks(place: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the files at a place, sorted; hidden ones change without the content, and do not count."""
-    found = []
-    for file in [place] if place.is_file() else place.rglob(pattern):
+    files = []
+    for file in [place] if place.is_file() else place.rglob("*"):
         name = file.relative_to(place).as_posix()
         if not any(part.startswith(".") and part != "." for part in name.split("/")) and not file.is_dir():
-            found.append((name, file.stat().st_size, file.stat().st_mtime_ns))
-    return sorted(found)
+            files.append((name, file.stat().st_size, file.stat().st_mtime_ns))
+    return sorted(files)
 
 
-def content_digest(place: Path, pattern: str = "*") -> str:
+def content_digest(place: Path) -> str:
     """A digest of the names and contents of the files at a place: a copy has the same."""
-    return digest_of_json([[name, _of_file(place / name, *seen)] for name, *seen in looks(place, pattern)])
+    contents = [[name, _digest_of_file(place / name, *seen)] for name, *seen in looks(place)]
+    return bytes_digest(json.dumps(contents).encode())
 
 
 @functools.cache
-def _of_file(file: Path, *seen: int) -> str:
+def _digest_of_file(file: Path, *seen: int) -> str:
     """A digest of a file, taken once as long as its size and time are the same."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "blake2b").hexdigest()
+    return file_digest(file)
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
@@ -102,7 +92,7 @@ def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
         pair=pair,
         data=[dataset.name, dataset.split, dataset.fingerprint],
         settings=how.model_dump(),
-        part=["code", content_digest(Path(quantdrift.__file__).parent, "*.py"), "machine", *machine],
+        part=["machine", *machine],
         models=models,
     )
 
@@ -113,11 +103,11 @@ def _model(name: str, revision: str | None) -> str | None:
         return None
     if name.lower().endswith(".gguf"):
         place, on_hub = Path(name).expanduser(), name.rpartition(":")[0]
-        found = place if place.is_file() else _downloaded(on_hub, revision)
+        folder = place if place.is_file() else _downloaded(on_hub, revision)
     else:
         source = resolve(name)
-        found = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
-    return None if found is None else content_digest(found)
+        folder = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
+    return None if folder is None else content_digest(folder)
 
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:
@@ -125,9 +115,9 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for hub models
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 -- likewise
 
-    own = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
     try:
-        return Path(snapshot_download(repo, revision=revision, cache_dir=own, local_files_only=True))
+        return Path(snapshot_download(repo, revision=revision, cache_dir=folder, local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):  # not here, or no such name
         return None
 
@@ -167,27 +157,26 @@ def measured(
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
     if name in session.measured:
         return session.measured[name]
-    path, note = session.folder("runs") / name, session.folder("runs") / f"{name}.session"
-    # models that are not seen from here may be others in the next session
     anew = bool(session.config.getoption("quantdrift_no_cache"))
-    lasts = not anew and ask.certain
-    with _one_at_a_time(path.with_name(f"{name}.lock")):
-        drift = None
-        with suppress(RunError, OSError, ValueError):  # there is none, or one that cannot be read
-            if lasts or note.read_text(encoding="utf-8") == session.id:
-                run = read_run(path)
-                drift = Drift(run=run, target=target_of_run(run), kept=True, session=session)
-        if drift is None:
-            shutil.rmtree(path, ignore_errors=True)  # of another session, or damaged
-            run = _measure(pair, dataset, path, how, anew=anew)
-            drift = Drift(run=run, target=target_of_run(run), kept=False, session=session)
-            write_text(note, session.id, what="a note beside a run")
-    # whoever asks next gets one that was measured before
-    session.measured[name] = replace(drift, kept=True)
+    # models that are not seen from here may be others in the next session
+    path = session.folder("runs", lasting=ask.certain and not anew) / name
+    with extras_named(needed_for="measuring in pytest", extra="pytest"):
+        from filelock import FileLock  # noqa: PLC0415 -- only the extra brings it
+    kept = True
+
+    def measure(fingerprint: str) -> Run:
+        nonlocal kept
+        kept = False
+        return _measure(pair, dataset, path, how, anew=anew, fingerprint=fingerprint)
+
+    with FileLock(path.with_name(f"{name}.lock")):
+        run = ensure(ask, path, measure)
+    drift = Drift(run=run, target=target_of_run(run), kept=kept, session=session)
+    session.measured[name] = replace(drift, kept=True)  # for whoever asks next
     return drift
 
 
-def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool) -> Run:
+def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool, fingerprint: str) -> Run:
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
@@ -200,21 +189,10 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
             pair,
             dataset,
             out=path,
-            settings=Settings(
-                k=how.k, batch_size=how.batch_size, noise_floor=how.noise_floor, seed=how.seed, dtype=how.dtype
-            ),
+            settings=Settings(**how.model_dump(exclude={"device", "revision"})),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,
             revision=how.revision,
+            fingerprint=fingerprint,
         )
-
-
-@contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
-    try:
-        from filelock import FileLock  # noqa: PLC0415 -- only the extra brings it
-    except ImportError as error:
-        raise MissingExtraError("filelock", "pytest", needed_for="measuring in pytest") from error
-    with FileLock(lock):
-        yield

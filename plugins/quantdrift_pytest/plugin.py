@@ -20,8 +20,8 @@ _HELP = (
     "drift(spec, *, data=None, task=None, baseline=None, rules=(), **limits): assert_drift of "
     "quantdrift_pytest before the test's body; tests that use the fixture have the marker too."
 )
-_TOLD = "quantdrift"
-"""Of a report: what the test asserted. pytest-xdist carries it from the worker."""
+_ON_REPORT = "quantdrift"
+"""Attribute of a report: what the test asserted. pytest-xdist carries it from the worker."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +65,7 @@ def _takes_fixture(item: pytest.Item) -> bool:
     # a project may have a fixture of that name, of its own or on top of ours; pytest has no public way to tell
     info = getattr(item, "_fixtureinfo", None)
     defined = () if info is None else info.name2fixturedefs.get(MARKER, ())
-    return any(getattr(each.func, "__module__", None) == __name__ for each in defined[-1:])
+    return any(getattr(fixture.func, "__module__", None) == __name__ for fixture in defined[-1:])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,14 +92,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Put what a test asserted on its report, which reaches the controller of pytest-xdist."""
     report = yield
     if asserted := item.stash.get(ASSERTED, []):
-        setattr(report, _TOLD, asserted[:])
+        setattr(report, _ON_REPORT, asserted[:])
         asserted.clear()
     return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Collect what tests asserted."""
-    sessions.current().told += getattr(report, _TOLD, [])
+    sessions.current().asserted += getattr(report, _ON_REPORT, [])
 
 
 @pytest.hookimpl(trylast=True)
@@ -120,7 +120,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Say what was asserted (all of it with -v, else what did not pass) and what was written."""
     running = sessions.current()
     verbose = config.get_verbosity() > 0
-    lines = [each["line"] for each in running.told if each["line"] and (verbose or not each["passed"])]
+    lines = [note["line"] for note in running.asserted if note["line"] and (verbose or not note["passed"])]
     if lines or running.written:
         from quantdrift.base.display import one_line, printable  # noqa: PLC0415 -- only where it tells
 

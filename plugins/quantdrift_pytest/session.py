@@ -42,7 +42,7 @@ class Session:
         item: the test that is running; None between tests.
         measured: what was measured or read back in this process, by the name it is kept under.
         data: what was read from disk in this process, by place and what the files there look like.
-        told: what the tests asserted, in the order in which they ended.
+        asserted: what the tests asserted, in the order in which they ended.
         written: lines on baselines, for the end of the session.
     """
 
@@ -51,7 +51,7 @@ class Session:
     item: pytest.Item | None = None
     measured: dict[str, Drift] = field(default_factory=dict)
     data: dict[tuple[object, ...], Dataset] = field(default_factory=dict)
-    told: list[dict[str, Any]] = field(default_factory=list)
+    asserted: list[dict[str, Any]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
 
     @property
@@ -59,10 +59,10 @@ class Session:
         """A folder of this session only."""
         return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
 
-    def folder(self, name: str) -> Path:
-        """A folder in pytest's cache, or without that (`-p no:cacheprovider`) of this session only."""
+    def folder(self, name: str, *, lasting: bool) -> Path:
+        """A folder in pytest's cache; one of this session if it need not last, or there is no cache."""
         cache = getattr(self.config, "cache", None)
-        if cache is not None:
+        if lasting and cache is not None:
             with suppress(OSError):  # it may not be writable, as pytest itself only warns of
                 folder = Path(cache.mkdir("quantdrift")) / name
                 folder.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def begin(config: pytest.Config) -> None:
 
 def end(config: pytest.Config) -> None:
     """A session ends; what was only for it goes when no process needs it any more."""
-    for session in [each for each in _RUNNING if each.config is config]:
+    for session in [running for running in _RUNNING if running.config is config]:
         _RUNNING.remove(session)
         if not is_worker(config):
             shutil.rmtree(session.temporary, ignore_errors=True)

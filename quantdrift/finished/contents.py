@@ -30,8 +30,8 @@ class Part:
 
     Attributes:
         kind: what it holds.
-        content: of rankings, input to item to score; of answers, input to answer; of samples, as lm-eval logged them,
-            one per document and filter.
+        content: input to what it got: of rankings item to score, of answers the answer, of samples those that lm-eval
+            logged of the document, one per filter.
         depth: how many of the first ranks are surely the first; None for all of them.
         complete: whether every input's list holds all its items.
         qrels: relevance labels, where the run has them; of answers only those given are graded.
@@ -39,7 +39,7 @@ class Part:
     """
 
     kind: Kind
-    content: Any
+    content: Mapping[Any, Any]
     depth: int | None = None
     complete: bool = False
     qrels: Qrels | None = None
@@ -97,13 +97,13 @@ def read_text(path: Path) -> str:
 
 def _unpacked(raw: bytes) -> bytes:
     """What gzip packed, a part at a time, so that it cannot fill the memory."""
-    found, made = [], 0
+    parts, made = [], 0
     with gzip.open(io.BytesIO(raw)) as stream:
         while part := stream.read(_PART):
             made += len(part)
             records.refuse_bomb(made, len(raw))
-            found.append(part)
-    return b"".join(found)
+            parts.append(part)
+    return b"".join(parts)
 
 
 def parse_json(text: str, where: object) -> Any:
@@ -119,10 +119,10 @@ def number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def digest(*parts: str) -> str:
-    """A digest of texts in their order, 16 hexadecimal digits."""
-    found = blake2b(digest_size=8)
+def digest(*parts: str, size: int = 8) -> str:
+    """A digest of texts in their order, of so many bytes, as hexadecimal digits."""
+    summed = blake2b(digest_size=size)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
-        found.update(len(raw).to_bytes(8, "little") + raw)
-    return found.hexdigest()
+        summed.update(len(raw).to_bytes(8, "little") + raw)
+    return summed.hexdigest()

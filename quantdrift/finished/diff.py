@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,11 @@ from quantdrift.base.errors import DataError, RunError, UnknownNameError
 from quantdrift.base.text import some
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import FinishedRun, Part, digest
-from quantdrift.finished.lm_eval_evidence import pair_samples
+from quantdrift.finished.lm_eval_evidence import HASHES, pair_samples
 from quantdrift.finished.rankings import DEPTH, Qrels, evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, measure
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
-
-if TYPE_CHECKING:
-    pass
 
 Values = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -87,10 +85,10 @@ def diff_runs(
     if a.identity is not None and b.identity is not None and a.data_by == b.data_by:
         wrong += a.identity.differences(b.identity, ("data", "meaning"))
     shared = []
-    for name, (one, other) in pairs.items():
-        if one is not None and other is not None:
+    for name, (before, after) in pairs.items():
+        if before is not None and after is not None:
             try:
-                shared.append((name, *_shared(one, other, common=common)))
+                shared.append((name, *_shared(before, after, common=common)))
             except RunError as error:
                 wrong.append(f"{name}: {error}" if name else str(error))
     if wrong or not shared:
@@ -98,17 +96,17 @@ def diff_runs(
         advice = "" if common else "\n--common compares what both hold, where the rest is the same."
         raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
     parts: list[PartDiff] = []
-    for name, one, other, left_out in shared:
-        if one.kind == "samples":
+    for name, before, after, left_out in shared:
+        if before.kind == "samples":
             if qrels is not None:
                 raise DataError("samples of lm-eval hold their labels; leave --qrels out")
-            found = _of_samples(name, one, other)
-        elif one.kind == "answers":
-            found = [_of_answers(name, one, other, qrels)]
+            compared = _of_samples(name, before, after)
+        elif before.kind == "answers":
+            compared = [_of_answers(name, before, after, qrels)]
         else:
-            found = [_of_rankings(name, one, other, qrels, complete=complete, ignore_identical=ignore_identical)]
-        parts += [replace(each, left_out=left_out) for each in found]
-    notes = dict.fromkeys([*a.notes, *b.notes, *(f"{each}; left out" for each in missing)])
+            compared = [_of_rankings(name, before, after, qrels, complete=complete, ignore_identical=ignore_identical)]
+        parts += [replace(part, left_out=left_out) for part in compared]
+    notes = dict.fromkeys([*a.notes, *b.notes, *(f"{part}; left out" for part in missing)])
     same = ["A and B hold the same, to the letter"] if a.digest == b.digest else []
     return Diff(a=a, b=b, parts=tuple(parts), notes=(*same, *notes))
 
@@ -121,48 +119,41 @@ def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tup
     names = list(dict.fromkeys([*a.parts, *b.parts]))
     for name in only:
         if name not in names:
-            there = some([each for each in names if each])
+            there = some([known for known in names if known])
             hint = f"(there are {there})" if there else "(these runs have no parts; leave out --part)"
             raise UnknownNameError("part", name, names, hint=hint)
     # a part of no name is all that its run holds
-    one, other = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
-    if len(one) == len(other) == 1 and a.format != b.format:
-        return {"": (next(iter(one.values())), next(iter(other.values())))}
-    if ("" in one) != ("" in other):
-        parts = list(other if "" in one else one)
+    first, second = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
+    if len(first) == len(second) == 1 and a.format != b.format:
+        return {"": (next(iter(first.values())), next(iter(second.values())))}
+    if ("" in first) != ("" in second):
+        parts = list(second if "" in first else first)
         raise RunError(
             f"expected one part to compare with a run that has one; the other run has {len(parts):,}: {some(parts)}. "
             "Choose with --part"
         )
-    return {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
+    return {name: (first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second])}
 
 
 def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, int]]:
     """Both parts over the inputs that both have, and how many of either are left out."""
     if a.kind != b.kind:
         raise RunError(f"what they hold: {a.kind} and {b.kind}")
-    if a.kind == "samples":
-        mine, theirs = ({sample["doc_id"]: sample for sample in part.content} for part in (a, b))
-    else:
-        mine, theirs = a.content, b.content
-    shared = [input_id for input_id in mine if input_id in theirs]
+    mine, theirs = a.content, b.content
+    shared = [name for name in mine if name in theirs]
     left_out = len(mine) - len(shared), len(theirs) - len(shared)
     if any(left_out):
         if a.numbered or b.numbered:
             raise RunError(f"inputs: {len(mine):,} in A and {len(theirs):,} in B, which have no names to tell them by")
         if not (common and shared):
             raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
-    if a.kind == "samples":
-        kept = set(shared)
-        a, b = (replace(part, content=[each for each in part.content if each["doc_id"] in kept]) for part in (a, b))
-        return a, b, left_out
-    filled = [one for one in shared if mine[one] and theirs[one]] if a.kind == "rankings" else []
-    if filled and not any(mine[one].keys() & theirs[one].keys() for one in filled):
+    filled = [name for name in shared if mine[name] and theirs[name]] if a.kind == "rankings" else []
+    if filled and not any(mine[name].keys() & theirs[name].keys() for name in filled):
         raise RunError(
             f"all items: no input has an item in both lists; that of {filled[0]!r} holds "
             f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
         )
-    a, b = (replace(part, content={one: part.content[one] for one in shared}) for part in (a, b))
+    a, b = (replace(part, content={name: part.content[name] for name in shared}) for part in (a, b))
     return a, b, left_out
 
 
@@ -175,10 +166,10 @@ def _of_rankings(
     rankings = [a.content, b.content]
     if ignore_identical:
         rankings = [
-            {name: {item: score for item, score in own.items() if item != name} for name, own in arm.items()}
+            {name: {item: score for item, score in ranking.items() if item != name} for name, ranking in arm.items()}
             for arm in rankings
         ]
-    same_items = all(own.keys() == rankings[1][query].keys() for query, own in rankings[0].items())
+    same_items = all(ranking.keys() == rankings[1][query].keys() for query, ranking in rankings[0].items())
     labels = qrels or a.qrels or b.qrels
     cut = [part.depth for part in (a, b) if part.depth is not None]
     evidence = evidence_of_rankings(
@@ -189,7 +180,7 @@ def _of_rankings(
     )
     lists, notes = [], _labels_missing(labels, list(rankings[0]))
     for part, arm in zip((a, b), rankings, strict=True):
-        lengths = [min(len(own), part.depth or len(own)) for own in arm.values()]
+        lengths = [min(len(ranking), part.depth or len(ranking)) for ranking in arm.values()]
         lists.append((min(lengths), max(lengths)))
     if not evidence.exact:
         notes.append(
@@ -212,33 +203,33 @@ def _labels_missing(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
 def _of_answers(name: str, a: Part, b: Part, qrels: Qrels | None) -> PartDiff:
     """Answers that are right by the labels; of those that runs bring, only what they grade is known."""
     arms, right = (a.content, b.content), None
-    if qrels is not None and (missing := [one for one in a.content if not qrels.get(one)]):
+    if qrels is not None and (missing := [key for key in a.content if not qrels.get(key)]):
         raise DataError(
             f"{len(missing):,} of {len(a.content):,} inputs have no label, {missing[0]!r} for one; expected the "
             "right answer of every input (inputs that have no name are numbered from 0)"
         )
-    labels = qrels or {one: {**(b.qrels or {}).get(one, {}), **(a.qrels or {}).get(one, {})} for one in a.content}
-    if qrels or all(answer in labels[one] for arm in arms for one, answer in arm.items()):
-        right = [{one: labels[one].get(answer, 0) > 0 for one, answer in arm.items()} for arm in arms]
+    labels = qrels or {key: {**(b.qrels or {}).get(key, {}), **(a.qrels or {}).get(key, {})} for key in a.content}
+    if qrels or all(answer in labels[key] for arm in arms for key, answer in arm.items()):
+        right = [{key: labels[key].get(answer, 0) > 0 for key, answer in arm.items()} for arm in arms]
     evidence = evidence_of_answers(*arms, right=(right[0], right[1]) if right else None)
     return PartDiff(name=name, inputs=name.partition("#")[0], evidence=evidence)
 
 
 def _of_samples(name: str, a: Part, b: Part) -> list[PartDiff]:
-    told = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
-    rows = {"\t".join(str(sample.get(each)) for each in told) for sample in a.content}
-    paired = pair_samples(a.content, b.content, task=name)
+    before, after = (list(chain(*part.content.values())) for part in (a, b))
+    rows = {"\t".join(str(sample.get(key)) for key in ("doc_id", *HASHES)) for sample in before}
+    paired = pair_samples(before, after, task=name)
     return [
         PartDiff(
-            name=f"{name} ({filtered})" if len(paired.filters) > 1 else name,
+            name=f"{name} ({filtered})" if len(paired) > 1 else name,
             inputs=name,
-            evidence=found.evidence,
-            reason=found.reason,
-            values=found.values,
-            judged_by=found.judged_by,
+            evidence=both.evidence,
+            reason=both.reason,
+            values=both.values,
+            judged_by=both.judged_by,
             asked=digest(*sorted(rows)),
         )
-        for filtered, found in paired.filters.items()
+        for filtered, both in paired.items()
     ]
 
 
@@ -272,7 +263,7 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
             return metric.over([group[0] for group in groups.values()])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
-        rows = [np.stack([metric.per_input(one) for one in group]) for group in groups.values()]
+        rows = [np.stack([metric.per_input(evidence) for evidence in group]) for group in groups.values()]
     except MetricError as error:
         return undefined(str(error))
     means = [np.nanmean(row[:, ~np.isnan(row).all(axis=0)], axis=0) for row in rows]
@@ -350,7 +341,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
             # what a bound is worth depends on how deep the lists were
             **({} if evidence.exact else {"ranks_compared": evidence.depth}),
         },
-        "metrics": {name: found.to_json() for name, found in measure(evidence).items()},
+        "metrics": {name: estimate.to_json() for name, estimate in measure(evidence).items()},
     }
 
 
@@ -359,9 +350,6 @@ def data_digest(evidence: Evidence, asked: str = "") -> str:
     rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)
-        told = sorted(f"{evidence.item_ids[item]}\t{grade}" for item, grade in labels.items())
-        rows.append("\n".join([str(name), *told]))
+        graded = sorted(f"{evidence.item_ids[item]}\t{grade}" for item, grade in labels.items())
+        rows.append("\n".join([str(name), *graded]))
     return digest(*sorted(rows))
-
-
-# --- the inputs whose answer changed, the worst first ---------------------------------------------

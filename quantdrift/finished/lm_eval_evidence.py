@@ -43,7 +43,7 @@ class Document:
         doc_id: of the document, as lm-eval counts.
         filter: name of the filter.
         kind: of its requests.
-        requests: the arguments of each request, as JSON has them.
+        requests: the arguments of each request, as JSON has them; of a question its choices.
         loglikelihoods: of each request; empty for generated text.
         greedy: whether greedy decoding gives the text, of each request; empty where nobody asked.
         answer: the generated text after the filter; "" otherwise.
@@ -67,10 +67,10 @@ class Document:
 def read_document(sample: Sample, task: str) -> Document:
     """Read a sample as lm-eval has it in memory or in a file."""
     try:
-        own = _logged(sample)
-        requests = _requests(own["arguments"])
-        generates = [len(each) >= _TWO and isinstance(each[1], dict) for each in requests]
-        answers, kind = own["filtered_resps"], "multiple_choice" if len(requests) > 1 else "loglikelihood"
+        logged = _logged(sample)
+        requests, metrics = _requests(logged["arguments"]), _metrics_of(logged)
+        generates = [len(request) >= _TWO and isinstance(request[1], dict) for request in requests]
+        answers, kind = logged["filtered_resps"], "multiple_choice" if len(requests) > 1 else "loglikelihood"
         answered: dict[str, Any] = {}
         if any(generates):
             kind = "generate_until"
@@ -79,17 +79,19 @@ def read_document(sample: Sample, task: str) -> Document:
             answered["answer"] = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         else:
             kind = "rolling" if len(requests[0]) < _TWO else kind
+            if "acc_mutual_info" in metrics:  # it asks for each choice again, without the prompt
+                requests, answers = (part[: len(part) // 2] for part in (requests, answers))
             pairs = [answer if isinstance(answer, list) else (answer, None) for answer in answers]
             answered["loglikelihoods"] = tuple(float(score) for score, _ in pairs)
             answered["greedy"] = tuple(str(match) == "True" for _, match in pairs if match is not None)
         return Document(
-            doc_id=int(own["doc_id"]),
-            filter=str(own["filter"]),
+            doc_id=int(logged["doc_id"]),
+            filter=str(logged["filter"]),
             kind=kind,  # type: ignore[arg-type]  # one of them
             requests=requests,
-            target=str(own.get("target")),
-            metrics=_metrics_of(own),
-            hashes={name: str(own[name]) for name in HASHES if name in own},
+            target=str(logged.get("target")),
+            metrics=metrics,
+            hashes={name: str(logged[name]) for name in HASHES if name in logged},
             **answered,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -103,23 +105,23 @@ def read_document(sample: Sample, task: str) -> Document:
 def _requests(arguments: Any) -> tuple[tuple[Any, ...], ...]:
     """The arguments of every request; a file has {"gen_args_0": {"arg_0": ...}, ...}."""
     arguments = arguments.values() if isinstance(arguments, dict) else arguments
-    found = tuple(tuple(own.values() if isinstance(own, dict) else own) for own in arguments)
-    if not found or not all(found):
+    requests = tuple(tuple(parts.values() if isinstance(parts, dict) else parts) for parts in arguments)
+    if not requests or not all(requests):
         raise ValueError("it has no arguments")
-    return found
+    return requests
 
 
 def _logged(sample: Sample) -> dict[str, Any]:
     """What is read of a sample, as it reads back from JSON."""
     kept = {name: value for name, value in sample.items() if name not in {"doc", "resps"}}
-    text = json.dumps(kept, default=lambda one: one.item() if getattr(one, "ndim", None) == 0 else str(one))
-    found: dict[str, Any] = json.loads(text)
-    return found
+    text = json.dumps(kept, default=lambda value: value.item() if getattr(value, "ndim", None) == 0 else str(value))
+    logged: dict[str, Any] = json.loads(text)
+    return logged
 
 
 def _strings(value: Any) -> Any:
     """A generated text, or lists of them, as a file has it."""
-    return [_strings(one) for one in value] if isinstance(value, list) else str(value)
+    return [_strings(part) for part in value] if isinstance(value, list) else str(value)
 
 
 def _metrics_of(sample: Sample) -> dict[str, float]:
@@ -139,11 +141,6 @@ def _metrics_of(sample: Sample) -> dict[str, float]:
 ACCURACY = "acc"
 
 
-def n_choices(document: Document) -> int:
-    """How many choices a question has; for mutual information a task asks for each again, without the prompt."""
-    return len(document.requests) // (2 if "acc_mutual_info" in document.metrics else 1)
-
-
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
     """The right choices of every question of two arms, in their order; None where they are not sure.
 
@@ -153,42 +150,43 @@ def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) 
     pairs = list(zip(reference, candidate, strict=True))
     fitting = []
     for read in (_by_number, _by_text, _by_accuracy):
-        found = [read(*pair) for pair in pairs]
+        choices = [read(*pair) for pair in pairs]
         agrees = all(
             (logged := document.metrics.get(ACCURACY)) is None or logged == float(_chosen(document) in right)
-            for pair, right in zip(pairs, found, strict=True)
+            for pair, right in zip(pairs, choices, strict=True)
             for document in pair
         )
-        if all(found) and agrees:
-            fitting.append(found)
+        if all(choices) and agrees:
+            fitting.append(choices)
     # choices that are numbers themselves, and no accuracy that would tell which reading is meant
     unsure = not any(ACCURACY in document.metrics for document in reference)
-    return None if not fitting or (unsure and any(each != fitting[0] for each in fitting)) else fitting[0]
+    return None if not fitting or (unsure and any(other != fitting[0] for other in fitting)) else fitting[0]
 
 
 def _by_number(document: Document, _: Document) -> frozenset[int]:
     """A number, or a list of them; 1.0 is 1."""
     numbers = re.fullmatch(r"[\[(]?(\d{1,4}(?:\.0)?(?:, \d{1,4})*),?[\])]?", document.target)
-    right = {int(float(one)) for one in numbers[1].split(", ")} if numbers else set()
-    return frozenset(right if all(one < n_choices(document) for one in right) else ())
+    right = {int(float(number)) for number in numbers[1].split(", ")} if numbers else set()
+    return frozenset(right if all(number < len(document.requests) for number in right) else ())
 
 
 def _by_text(document: Document, _: Document) -> frozenset[int]:
-    texts = [str(request[1]).strip() for request in document.requests[: n_choices(document)]]
+    texts = [str(request[1]).strip() for request in document.requests]
     return frozenset(number for number, text in enumerate(texts) if text == document.target.strip())
 
 
 def _by_accuracy(document: Document, other: Document) -> frozenset[int]:
-    """From which answers were right, where that settles it."""
-    both = (document, other)
-    right = {_chosen(one) for one in both if one.metrics.get(ACCURACY) == 1}
-    left = set(range(n_choices(document))) - {_chosen(one) for one in both if one.metrics.get(ACCURACY) == 0}
+    """What an arm was right with; else the only choice that no arm was wrong with."""
+    right, wrong = (
+        {_chosen(arm) for arm in (document, other) if arm.metrics.get(ACCURACY) == value} for value in (1, 0)
+    )
+    left = set(range(len(document.requests))) - wrong
     return frozenset(right or (left if len(left) == 1 else ()))
 
 
 def _chosen(document: Document) -> int:
     """The chosen answer; of equal ones the first, as lm-eval chooses."""
-    return int(np.argmax(document.loglikelihoods[: n_choices(document)]))
+    return int(np.argmax(document.loglikelihoods))
 
 
 # --- two runs on one task -------------------------------------------------------------------------
@@ -231,15 +229,7 @@ class PairedFilter:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PairedSamples:
-    """Both arms on one task: its name, and its filters in the order of the samples."""
-
-    task: str
-    filters: Mapping[str, PairedFilter]
-
-
-def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> PairedSamples:
+def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> dict[str, PairedFilter]:
     """Join the samples of two runs on document and filter.
 
     The chosen answer of a question is the choice of highest log-likelihood, the first of equal ones, as in lm-eval's
@@ -249,6 +239,9 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
         reference: samples of one task, as lm-eval has them in memory or in a --log_samples file.
         candidate: likewise, of the other run.
         task: its name.
+
+    Returns:
+        Both arms by filter, in the order of the samples.
 
     Raises:
         RunError: they are no samples, or not of the same documents with the same prompts, targets, choices and
@@ -260,43 +253,40 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
     for name, documents in before.items():
         where = f"{task}, filter {name}" if len(before) > 1 else task
         _same("documents", documents, after[name], where)
-        order = sorted(documents)
-        one, other = ([arm[number] for number in order] for arm in (documents, after[name]))
-        _same_questions(one, other, where)
-        filters[name] = _paired(one, other)
-    return PairedSamples(task=task, filters=filters)
+        first, second = ([arm[number] for number in sorted(documents)] for arm in (documents, after[name]))
+        _same_questions(first, second, where)
+        filters[name] = _paired(first, second)
+    return filters
 
 
 def _by_filter(samples: Sequence[Sample], task: str) -> dict[str, dict[int, Document]]:
-    found: dict[str, dict[int, Document]] = {}
+    filters: dict[str, dict[int, Document]] = {}
     for sample in samples:
         document = read_document(sample, task)
-        if found.setdefault(document.filter, {}).setdefault(document.doc_id, document) is not document:
+        if filters.setdefault(document.filter, {}).setdefault(document.doc_id, document) is not document:
             raise RunError(
                 f"{task}: document {document.doc_id} occurs twice after the filter "
                 f"{document.filter}; expected the samples of one run. Is it two files in one?"
             )
-    if not found:
+    if not filters:
         raise RunError(f"{task}: expected samples of lm-eval; there are none")
-    return found
+    return filters
 
 
-def _same(what: str, one: Mapping[Any, Any], other: Mapping[Any, Any], where: str) -> None:
-    if told := only_in(one, other, ("the reference", "the candidate")):
-        raise RunError(f"{where}: expected the same {what} in both runs; {told}")
+def _same(what: str, before: Mapping[Any, Any], after: Mapping[Any, Any], where: str) -> None:
+    if difference := only_in(before, after, ("the reference", "the candidate")):
+        raise RunError(f"{where}: expected the same {what} in both runs; {difference}")
 
 
 def _same_questions(before: Sequence[Document], after: Sequence[Document], where: str) -> None:
     differ: dict[str, list[str]] = {}
-    for one, other in zip(before, after, strict=True):
-        known = one.hashes.keys() & other.hashes.keys()
-        told = [
-            name.removesuffix("_hash") for name in HASHES if name in known and one.hashes[name] != other.hashes[name]
-        ]
-        for what in told or ["choices or settings of generation"] * (one.requests != other.requests):
-            differ.setdefault(what, []).append(str(one.doc_id))
+    for document, other in zip(before, after, strict=True):
+        known = [name for name in HASHES if name in document.hashes and name in other.hashes]
+        parts = [name.removesuffix("_hash") for name in known if document.hashes[name] != other.hashes[name]]
+        for part in parts or ["choices or settings of generation"] * (document.requests != other.requests):
+            differ.setdefault(part, []).append(str(document.doc_id))
     if differ:
-        listed = "; ".join(f"{what} of {len(ids):,} documents ({some(ids)})" for what, ids in differ.items())
+        listed = "; ".join(f"{part} of {len(ids):,} documents ({some(ids)})" for part, ids in differ.items())
         raise RunError(
             f"{where}: expected the same questions in both runs; they differ in {listed}. Run both with the same task "
             "version, --num_fewshot, chat template, seeds and --gen_kwargs"
@@ -304,57 +294,55 @@ def _same_questions(before: Sequence[Document], after: Sequence[Document], where
 
 
 def _paired(before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
-    kind, documents = before[0].kind, (*before, *after)
-    found = PairedFilter(kind=kind, doc_ids=tuple(one.doc_id for one in before), values=_values(before, after))
-    if any(document.kind != kind for document in documents):
-        return replace(found, reason="its documents ask for answers of different kinds")
+    kind, ids = before[0].kind, [str(document.doc_id) for document in before]
+    paired = PairedFilter(kind=kind, doc_ids=tuple(d.doc_id for d in before), values=_values(before, after))
+    if any(document.kind != kind for document in (*before, *after)):
+        return replace(paired, reason="its documents ask for answers of different kinds")
     if kind == "rolling":
-        return replace(found, reason="a document's perplexity has no answer that could change")
+        return replace(paired, reason="a document's perplexity has no answer that could change")
     if kind == "multiple_choice":
-        return _of_choices(found, before, after)
+        return _of_choices(paired, before, after)
     if kind == "loglikelihood":
-        answers = [
-            {str(one.doc_id): "target" if all(one.greedy) else "other" for one in arm} for arm in (before, after)
-        ]
-        right = [{name: answer == "target" for name, answer in arm.items()} for arm in answers]
-        return replace(found, evidence=evidence_of_answers(*answers, right=(right[0], right[1])), judged_by=ACCURACY)
-    answers = [{str(one.doc_id): one.answer for one in arm} for arm in (before, after)]
-    for judge in sorted(found.right_or_wrong, key=lambda name: name not in _BEST_KNOWN):
-        marks = [dict(zip(answers[0], arm == 1.0, strict=True)) for arm in found.values[judge]]
+        marks = [{name: all(d.greedy) for name, d in zip(ids, arm, strict=True)} for arm in (before, after)]
+        answers = [{name: "target" if right else "other" for name, right in arm.items()} for arm in marks]
+        return replace(paired, evidence=evidence_of_answers(*answers, right=(marks[0], marks[1])), judged_by=ACCURACY)
+    answers = [{name: d.answer for name, d in zip(ids, arm, strict=True)} for arm in (before, after)]
+    for judge in sorted(paired.right_or_wrong, key=lambda name: name not in _BEST_KNOWN):
+        marks = [dict(zip(ids, arm == 1.0, strict=True)) for arm in paired.values[judge]]
         try:
-            return replace(found, evidence=evidence_of_answers(*answers, right=(marks[0], marks[1])), judged_by=judge)
+            return replace(paired, evidence=evidence_of_answers(*answers, right=(marks[0], marks[1])), judged_by=judge)
         except RunError:  # it judges more than the answer, or not the same way twice
             continue
-    return replace(found, evidence=evidence_of_answers(*answers))
+    return replace(paired, evidence=evidence_of_answers(*answers))
 
 
-def _of_choices(found: PairedFilter, before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
+def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
     """The choices of every question as its two rankings."""
-    if not all(math.isfinite(score) for one in (*before, *after) for score in one.loglikelihoods[: n_choices(one)]):
-        return replace(found, reason="a choice has a log-likelihood that is not finite")
+    if not np.isfinite([score for document in (*before, *after) for score in document.loglikelihoods]).all():
+        return replace(paired, reason="a choice has a log-likelihood that is not finite")
     rankings = [
-        {
-            str(one.doc_id): {str(n): score for n, score in enumerate(one.loglikelihoods[: n_choices(one)])}
-            for one in arm
-        }
+        {str(document.doc_id): {str(n): score for n, score in enumerate(document.loglikelihoods)} for document in arm}
         for arm in (before, after)
     ]
     qrels, right = None, right_choices(before, after)
     if right is not None:
-        qrels = {name: {str(n): 1 for n in sorted(own)} for name, own in zip(rankings[0], right, strict=True)}
+        qrels = {name: {str(n): 1 for n in sorted(choices)} for name, choices in zip(rankings[0], right, strict=True)}
     evidence = evidence_of_rankings(*rankings, qrels=qrels, complete=True, position=int)
-    return replace(found, evidence=evidence, judged_by=None if right is None else ACCURACY)
+    return replace(paired, evidence=evidence, judged_by=None if right is None else ACCURACY)
 
 
 def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
-    def column(arm: Sequence[Document], name: str) -> Values:
-        return np.array([one.metrics.get(name, math.nan) for one in arm], dtype=np.float64)
+    def columns(name: str) -> tuple[Values, Values]:
+        first, second = (
+            np.array([document.metrics.get(name, math.nan) for document in arm]) for arm in (before, after)
+        )
+        return first, second
 
-    names = dict.fromkeys(name for one in before for name in one.metrics)
-    known = set().union(*(one.metrics for one in after))
-    values = {name: (column(before, name), column(after, name)) for name in names if name in known}
-    if all(len(one.loglikelihoods) == 1 for one in (*before, *after)):
-        arms = [np.array([one.loglikelihoods[0] for one in arm], dtype=np.float64) for arm in (before, after)]
+    names = dict.fromkeys(name for document in before for name in document.metrics)
+    known = set().union(*(document.metrics for document in after))
+    values = {name: columns(name) for name in names if name in known}
+    if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
+        arms = (np.array([document.loglikelihoods[0] for document in arm]) for arm in (before, after))
         # a text that a model holds for impossible has no change that could be averaged
         first, second = (np.where(np.isfinite(arm), arm, np.nan) for arm in arms)
         values[LOGLIKELIHOOD] = first, second
@@ -378,8 +366,8 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 }
 """Figure to the better direction; names that end in an underscore go before one of a metric."""
 
-_RANKING = ("set_kept", "new_top_rank", "cut_separation", "ndcg", "recall", "mrr", "served_relevance", "rbo", "tau_b")
-"""Families of metrics that say something of longer rankings than a question's few choices."""
+_OF_RANKINGS = frozenset({"rank", "gain", "grade", "similarity"})
+"""Units of metrics that say something of longer rankings than a question's few choices."""
 
 
 def per_document(paired: PairedFilter) -> dict[str, Values]:
@@ -400,17 +388,17 @@ def per_document(paired: PairedFilter) -> dict[str, Values]:
 
 def scores_of(paired: PairedFilter) -> dict[str, Values]:
     """Gap, epsilon and separation ratio of every document, NaN and +inf where it has no finite value."""
-    found = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
-    return {name: values for name, values in found.items() if values is not None and not np.isnan(values).all()}
+    columns = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
+    return {name: values for name, values in columns.items() if values is not None and not np.isnan(values).all()}
 
 
 def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     """Medians over the documents of one task, or of several pooled, where they are finite."""
     separation = parse_metric("separation")
-    found = {key_of(separation): _over(separation, parts)}
+    medians = {key_of(separation): _over(separation, parts)}
     if changes := [change for part in parts if (change := _change(part)) is not None]:
-        found[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
-    return {name: each for name, each in found.items() if each.value is not None and np.isfinite(each.value)}
+        medians[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
+    return {name: median for name, median in medians.items() if median.value is not None and np.isfinite(median.value)}
 
 
 def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -430,13 +418,13 @@ def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str
         details["no_evidence"] = paired.reason
     else:
         details |= drift_keys(paired.evidence, _metrics(), warn=warn)
-    own = {}
+    of_harness = {}
     for name, (before, after) in paired.values.items():
         here = ~(np.isnan(before) | np.isnan(after))
         if here.any():
-            own[f"drift_reference_{name}"] = mean_estimate(before[here])
-            own[f"drift_change_{name}"] = mean_estimate((after - before)[here])
-    return details | _written(_estimates([paired])) | _written(own)
+            of_harness[f"drift_reference_{name}"] = mean_estimate(before[here])
+            of_harness[f"drift_change_{name}"] = mean_estimate((after - before)[here])
+    return details | _written(_estimates([paired])) | _written(of_harness)
 
 
 def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
@@ -449,22 +437,22 @@ def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
 
 
 def _metrics() -> list[Metric]:
-    """The default metrics that fit, and those that the user asks for."""
+    """The default metrics that say something of the first answer, and those that the user asks for."""
     unfit = [
         metric
         for metric in default_metrics()
-        if metric.family.name in _RANKING or (metric.family.name in ("gold_lost", "gold_gained") and metric.cutoff > 1)
+        if metric.unit in _OF_RANKINGS or (metric.family.cutoff_is == "rank" and metric.cutoff > 1)
     ]
     return [metric for metric in harness_metrics() if metric not in unfit]
 
 
 def _estimates(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     figures = [per_document(part) for part in parts]
-    found = {}
-    for name in dict.fromkeys(name for own in figures for name in own):
-        values = np.concatenate([own[name] for own in figures if name in own])
-        found[name] = mean_estimate(values) if name == CHANGE else rate_estimate(values)
-    return found | {name: each for name, each in medians_of(parts).items() if name == EPSILON}
+    estimates = {}
+    for name in dict.fromkeys(name for columns in figures for name in columns):
+        values = np.concatenate([columns[name] for columns in figures if name in columns])
+        estimates[name] = mean_estimate(values) if name == CHANGE else rate_estimate(values)
+    return estimates | {name: median for name, median in medians_of(parts).items() if name == EPSILON}
 
 
 def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def evidence_of_rankings(
     _same_inputs(reference, candidate)
     key: Callable[[str], Any] = position or (lambda item: item)
     names: dict[str, int] = {}
-    deepest = [max(len(own) for own in arm.values()) for arm in (reference, candidate)]
+    deepest = [max(len(listed) for listed in arm.values()) for arm in (reference, candidate)]
     n_inputs, n_ranks = len(reference), max(1, min(depth, *deepest))
     items = np.full((2, n_inputs, n_ranks), -1, dtype=np.int64)
     scores = np.full((2, 2, n_inputs, n_ranks), np.nan, dtype=np.float32)
@@ -65,12 +65,12 @@ def evidence_of_rankings(
             extremes[:, row] = deltas.min(), deltas.max()
         elif complete:
             extremes[:, row] = np.nan
-        for arm, own in enumerate((before, after)):
+        for arm, listed in enumerate((before, after)):
             # twice, as Python sorts stably: by position, and then the best first
-            ranked = sorted(sorted(own, key=key), key=own.__getitem__, reverse=True)[:n_ranks]
+            ranked = sorted(sorted(listed, key=key), key=listed.__getitem__, reverse=True)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
-            for whose, told in enumerate((before, after)):
-                scores[arm, whose, row, : len(ranked)] = [told.get(item, math.nan) for item in ranked]
+            for whose, scored in enumerate((before, after)):
+                scores[arm, whose, row, : len(ranked)] = [scored.get(item, math.nan) for item in ranked]
     if not n_items.any():
         raise RunError("expected rankings; none of the inputs has an item")
     tops = [Top(items=items[arm], reference_scores=scores[arm, 0], candidate_scores=scores[arm, 1]) for arm in (0, 1)]
@@ -133,31 +133,31 @@ def evidence_of_answers(
     )
 
 
-def only_in(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> str:
+def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
     """What either of two mappings alone has: counts and examples; empty where they have the same."""
-    told = [
-        f"{len(missing):,} of {len(own):,} only in {name} ({some(map(str, missing))})"
-        for name, own, others in ((names[0], one, other), (names[1], other, one))
-        if (missing := sorted(own.keys() - others.keys()))
+    parts = [
+        f"{len(missing):,} of {len(names_here):,} only in {name} ({some(map(str, missing))})"
+        for name, names_here, others in ((names[0], first, second), (names[1], second, first))
+        if (missing := sorted(names_here.keys() - others.keys()))
     ]
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
-    if told := only_in(reference, candidate, ("the reference", "the candidate")):
-        raise RunError(f"expected the same inputs in both arms; got {told}")
+    if difference := only_in(reference, candidate, ("the reference", "the candidate")):
+        raise RunError(f"expected the same inputs in both arms; got {difference}")
     if not reference:
         raise RunError("expected answers to compare; there are no inputs")
 
 
 def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) -> None:
-    for arm, own in (("reference", before), ("candidate", after)):
+    for arm, listed in (("reference", before), ("candidate", after)):
         # also false of NaN, and of an integer that no float can hold
-        wrong = next((item for item, score in own.items() if not -_MOST <= score <= _MOST), None)
+        wrong = next((item for item, score in listed.items() if not -_MOST <= score <= _MOST), None)
         if wrong is not None:
             raise RunError(
                 f"expected finite scores, of 32-bit floats; the {arm}'s score of {wrong!r} for "
-                f"{input_id!r} is {excerpt(own[wrong])}"
+                f"{input_id!r} is {excerpt(listed[wrong])}"
             )
     if complete and before.keys() != after.keys():
         raise RunError(

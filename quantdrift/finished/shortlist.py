@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.text import some
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.finished.contents import digest
 from quantdrift.finished.formats.trec import read_trec
 from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.runs.identity import Identity
@@ -38,11 +38,8 @@ class Shortlist:
     @property
     def digest(self) -> str:
         """A digest of which documents each query has, in whatever order they were ranked."""
-        found = blake2b(digest_size=16)
-        for query in sorted(self.documents):
-            for text in (query, *sorted(self.documents[query]), ""):
-                found.update(len(raw := text.encode()).to_bytes(8, "little") + raw)
-        return found.hexdigest()
+        lists = sorted(self.documents.items())
+        return digest(*(text for query, names in lists for text in (query, *sorted(names), "")), size=16)
 
 
 def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -> Shortlist:
@@ -54,12 +51,12 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
             f"{path} does not exist; expected the shortlist: a run folder of the retriever, or a "
             "TREC run file (query Q0 document rank score tag)"
         )
-    found, record = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
-    documents = {query: found[query] for query in dataset.query_ids if found.get(query)}
+    lists, record = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
+    documents = {query: lists[query] for query in dataset.query_ids if lists.get(query)}
     if not documents:
         raise DataError(
             f"{path} has no document for any of the {len(dataset.query_ids):,} queries of "
-            f"{dataset.name} ({some(dataset.query_ids)}); it has {some(found) or 'no query of it'}"
+            f"{dataset.name} ({some(dataset.query_ids)}); it has {some(lists) or 'no query of it'}"
         )
     bare = [query for query in dataset.query_ids if query not in documents]
     lengths = [len(names) for names in documents.values()]
@@ -79,8 +76,8 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
     run = read_run(path)
     model = run.record.get("model") or {}
     here, there = Identity(data=dataset.name, data_fingerprint=dataset.fingerprint), Identity.of(run.record)
-    if there.data_fingerprint is None or (told := here.differences(there, ("data",), sides=("here", "there"))):
-        why = "the run has no digest of its data" if there.data_fingerprint is None else "; ".join(told)
+    if there.data_fingerprint is None or (differences := here.differences(there, ("data",), sides=("here", "there"))):
+        why = "the run has no digest of its data" if there.data_fingerprint is None else "; ".join(differences)
         raise DataError(
             f"the shortlist {run.path} is of other data than {dataset.name}: {why}. Search these data first "
             "(quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
@@ -92,9 +89,9 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
             f"--top {evidence.depth}, or make that run again with -k {top}"
         )
     rows = zip(evidence.input_ids, evidence.reference_top.items[:, :top].tolist(), strict=True)
-    found = {str(query): tuple(str(evidence.item_ids[item]) for item in items if item >= 0) for query, items in rows}
+    lists = {str(query): tuple(str(evidence.item_ids[item]) for item in items if item >= 0) for query, items in rows}
     named = {"retriever": model.get("name"), "retriever_fingerprint": model.get("fingerprint")}
-    return found, {"from": "run", "spec": run.record["spec"], **named}
+    return lists, {"from": "run", "spec": run.record["spec"], **named}
 
 
 def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
@@ -106,8 +103,8 @@ def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
             f"{path} ranks {len(strangers):,} documents that are not in {dataset.name} "
             f"({some(strangers)}), so it is of other data; expected a search of these documents"
         )
-    found = {
+    lists = {
         query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
         for query, ranking in rankings.items()
     }
-    return found, {"from": "trec", "retriever": read.name, "file_digest": read.digest}
+    return lists, {"from": "trec", "retriever": read.name, "file_digest": read.digest}

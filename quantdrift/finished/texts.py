@@ -55,9 +55,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     Of data that are not named, only such are taken as have the digest that the run recorded.
     """
     said: Mapping[str, Any] = run.record["data"]
-    digests = [
-        one for one in (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint")) if one
-    ]
+    known = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
+    digests = [digest for digest in known if digest]
     # other programs, and `quantdrift diff`, take digests of something else than texts
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
@@ -67,34 +66,34 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
         return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
-        found = _texts_of(_read(said, data, task), said, f"texts are from {data or task}")
-        if ours and found.digest not in digests:
+        texts = _texts_of(_read(said, data, task), said, f"texts are from {data or task}")
+        if ours and texts.digest not in digests:
             raise DataError(
                 f"expected the data that {run.path} was made of, with the digest {' or '.join(digests)}; "
-                f"{data or task} has {found.digest}, so its texts are others"
+                f"{data or task} has {texts.digest}, so its texts are others"
             )
-        if found.inputs and not found.inputs.keys() & set(map(str, run.evidence().input_ids)):
-            raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(found.inputs)}")
-        return found if ours else replace(found, told=f"{found.told}, matched by their ids")
+        if texts.inputs and not texts.inputs.keys() & set(map(str, run.evidence().input_ids)):
+            raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(texts.inputs)}")
+        return texts if ours else replace(texts, told=f"{texts.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
     absent = Texts(told=f"to see texts: quantdrift show {run.path} {where}")
     if not ours or not (place or name in task_names()):  # names alone tell too little to trust them unasked
         return absent
     try:
-        found = _texts_of(_read(said, Path(place) if place else None, name), said, f"texts are from {place or name}")
+        texts = _texts_of(_read(said, Path(place) if place else None, name), said, f"texts are from {place or name}")
     except (QuantDriftError, OSError, ValueError):
         return absent
     changed = f"{absent.told} ({place or name} holds other data than it did)"
-    return found if found.digest in digests else replace(absent, told=changed)
+    return texts if texts.digest in digests else replace(absent, told=changed)
 
 
 def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dataset:
     return load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
 
 
-def _texts_of(dataset: Dataset, said: Mapping[str, Any], told: str) -> Texts:
-    known: dict[str, Any] = {"digest": dataset.fingerprint, "told": told}
+def _texts_of(dataset: Dataset, said: Mapping[str, Any], where: str) -> Texts:
+    known: dict[str, Any] = {"digest": dataset.fingerprint, "told": where}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))
         inputs, items = (
@@ -126,7 +125,7 @@ def _of_samples(path: Path, name: str) -> Texts:
     if len(wanted) != 1:
         raise DataError(f"{path} holds no samples of {name}, or several; give the file of them")
     inputs, choices = {}, {}
-    for sample in parts[wanted[0]].content:
+    for sample, *_ in parts[wanted[0]].content.values():
         document = read_document(sample, wanted[0])
         inputs[str(document.doc_id)] = str(document.requests[0][0])
         if document.kind == "multiple_choice":

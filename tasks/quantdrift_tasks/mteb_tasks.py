@@ -153,20 +153,20 @@ _SUITES = ("text", "classes")
 def benchmarks() -> dict[str, Benchmark]:
     """Benchmarks of mteb by name: the tasks of the paper's suites, and what there is offline."""
     ours: list[dict[str, str]] = [{"mteb": python_docs.NAME}, {"mteb": python_docs.MODULES}]
-    found = {"offline": ours, **{name: load_suite(name).content["data"] for name in _SUITES}}
+    entries = {"offline": ours, **{name: load_suite(name).content["data"] for name in _SUITES}}
     about = {"offline": "what needs no network", **{name: load_suite(name).about for name in _SUITES}}
     return {
         f"QuantDrift({name})": Benchmark(
             name=f"QuantDrift({name})",
             tasks=[
                 mteb.get_task(
-                    one["mteb"], eval_splits=["test"], hf_subsets=[one["subset"]] if "subset" in one else None
+                    entry["mteb"], eval_splits=["test"], hf_subsets=[entry["subset"]] if "subset" in entry else None
                 )
-                for one in data
+                for entry in data
             ],
             description=f"Which answers quantization changes: {about[name]}. For pairs, quantdrift:MODEL@SCHEME.",
         )
-        for name, data in found.items()
+        for name, data in entries.items()
     }
 
 

@@ -133,17 +133,18 @@ def classify(library: Path) -> ClassificationDataset:
     occurs twice, whitespace apart, counts once, where it is first in the order of ids; so that no input is in both
     parts. In the order of ids, one docstring of a class goes to the train part, the next is tested.
     """
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for file in _source_files(library):
         for identifier, docstring in _docstrings(file, library):
             if not identifier.startswith("_") and len(docstring.split()) >= _MIN_INPUT_WORDS:
-                found.setdefault(identifier, docstring)
-    once = {_fold(text): name for name, text in sorted(found.items(), reverse=True)}  # the first of equal ones stays
+                docstrings.setdefault(identifier, docstring)
+    # the first of equal ones stays
+    once = {_fold(text): name for name, text in sorted(docstrings.items(), reverse=True)}
     sizes = Counter(_package(name) for name in once.values())
     classes = sorted(sizes, key=lambda name: (-sizes[name], name))[:_CLASSES]
     parts: dict[str, list[str]] = {"train": [], "test": []}
-    for each in classes:
-        names = sorted(name for name in once.values() if _package(name) == each)
+    for package in classes:
+        names = sorted(name for name in once.values() if _package(name) == package)
         parts["train"] += names[::2]
         parts["test"] += names[1::2]
     if len(classes) < 2 or not parts["test"]:  # noqa: PLR2004 -- nothing to tell apart otherwise
@@ -151,7 +152,7 @@ def classify(library: Path) -> ClassificationDataset:
     train, test = (
         Labelled(
             ids=tuple(names),
-            inputs=tuple(found[name] for name in names),
+            inputs=tuple(docstrings[name] for name in names),
             labels=tuple(_package(name) for name in names),
         )
         for names in map(sorted, parts.values())

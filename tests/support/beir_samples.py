@@ -1,9 +1,6 @@
 """Small models and small data for the tests of the beir plugin; nothing is downloaded."""
 
 import math
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +9,13 @@ from beir.retrieval.models import SentenceBERT
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair
 from quantdrift.evidence.record import Evidence
-from quantdrift.spec.grammar import parse_scheme
-from support.candidate_samples import WORDS, encoder
+from support.candidate_samples import encoder, text
 
 Results = dict[str, dict[str, float]]
 
 ARRAYS = ("input_ids", "delta_min", "delta_max", "n_items")
 SCORES = ("reference_scores", "candidate_scores")
-
-
-def text(seed: int, n_words: int = 12) -> str:
-    """Words drawn from the tiny model's vocabulary, the same ones for the same seed."""
-    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
 
 
 def texts(n_docs: int = 30, n_queries: int = 8) -> tuple[dict[str, Any], dict[str, str]]:
@@ -59,13 +48,6 @@ def model(folder: str, **options: Any) -> SentenceBERT:
 
 def exact(model: Any, **options: Any) -> DenseRetrievalExactSearch:
     return DenseRetrievalExactSearch(model, batch_size=8, **{"show_progress_bar": False, **options})
-
-
-@contextmanager
-def quantized(model: Any, scheme: str) -> Iterator[Any]:
-    """A stock model, quantized in place by hand."""
-    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
-        yield model
 
 
 def assert_same_results(found: Results, expected: Results, tolerance: float = 1e-5) -> None:

@@ -1,6 +1,8 @@
 """A tiny sentence encoder, and codes of every kind for it; nothing is downloaded."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,11 +18,12 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.saving.save import save_candidate
-from quantdrift.spec.grammar import parse
+from quantdrift.spec.grammar import parse, parse_scheme
 
 WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")
 TEXTS = ["the drag of the wing", "heat", "shock wave of the boundary layer flow " * 4, "lift flow"]
@@ -57,8 +60,8 @@ def save_backbone(folder: Path, model: Any = None) -> None:
 def encoder(folder: Path, model: Any = None, **options: Any) -> SentenceTransformer:
     """A SentenceTransformer around a backbone that is saved in a folder."""
     save_backbone(folder, model)
-    made = SentenceTransformer(str(folder), device="cpu", prompts={"query": "wing flow ", "document": ""}, **options)
-    return made.eval()
+    options = {"prompts": {"query": "wing flow ", "document": ""}, **options}
+    return SentenceTransformer(str(folder), device="cpu", **options).eval()
 
 
 @cache
@@ -93,6 +96,18 @@ def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) ->
         permutation=order,
         input_scaling=scaling,
     )
+
+
+def text(seed: int, n_words: int = 9) -> str:
+    """Words drawn from the vocabulary, the same ones for the same seed."""
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
+
+
+@contextmanager
+def quantized(model: Any, scheme: str) -> Iterator[Any]:
+    """A stock model, quantized in place by hand."""
+    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
+        yield model
 
 
 @dataclass(frozen=True, kw_only=True)

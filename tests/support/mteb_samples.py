@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,10 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.mocks import mock_tasks
 from mteb.mocks.mock_tasks import clustering
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
-from sentence_transformers import CrossEncoder, SentenceTransformer
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from transformers import BertModel
 
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.spec.grammar import parse_scheme
-from support.candidate_samples import tokenizer
+from support.candidate_samples import bert, encoder, text
 
-WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai", "ou"))
 QUIET = {"batch_size": 8, "show_progress_bar": False}
 
 
@@ -39,42 +33,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def text(seed: int, n_words: int = 9) -> str:
-    """Words drawn from the vocabulary, the same ones for the same seed."""
-    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
-
-
-def save_backbone(kind: Any, folder: Path, seed: int = 0) -> str:
-    """A BERT of a few thousand random weights, of a class of transformers."""
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-        num_labels=1,
-    )
-    kind(config).save_pretrained(folder)
-    tokenizer(WORDS, 64).save_pretrained(folder)
-    return str(folder)
-
-
-def save_encoder(folder: Path, *, seed: int = 0, **options: Any) -> Path:
+def save_encoder(folder: Path, **options: Any) -> Path:
     """A sentence-transformers model of a few thousand random weights; options are its own."""
-    backbone = save_backbone(BertModel, folder / "backbone", seed)
-    model = SentenceTransformer(backbone, device="cpu", **options)
-    model.save_pretrained(str(folder / "encoder"))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertModel(bert(**sizes, initializer_range=0.2))
+    encoder(folder / "backbone", model, **{"prompts": None, **options}).save_pretrained(str(folder / "encoder"))
     return folder / "encoder"
-
-
-def save_cross_encoder(folder: Path, *, seed: int = 0) -> Path:
-    """A cross-encoder of the same size."""
-    backbone = save_backbone(BertForSequenceClassification, folder / "backbone", seed)
-    CrossEncoder(backbone, device="cpu").save_pretrained(str(folder / "reranker"))
-    return folder / "reranker"
 
 
 def stock(folder: Path) -> Any:
@@ -96,13 +61,6 @@ class Model:
     @classmethod
     def of(cls, folder: Path) -> Model:
         return cls(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
-
-
-@contextmanager
-def quantized(model: Any, scheme: str) -> Iterator[Any]:
-    """A stock model, quantized in place by hand."""
-    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
-        yield model
 
 
 def scores(model: Any, task: Any, **kwargs: Any) -> Mapping[str, list[dict[str, Any]]]:

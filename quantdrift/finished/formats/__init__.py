@@ -78,7 +78,7 @@ FORMATS: Registry[Format] = Registry(
 
 def expected() -> str:
     """What a finished run can be, in words."""
-    *most, last = (each.expected for each in sorted(FORMATS.values(), key=lambda each: -each.place))
+    *most, last = reversed([entry.expected for entry in FORMATS.values()])
     return f"{'; '.join(most)}; or {last}"
 
 
@@ -92,9 +92,9 @@ def read_finished(path: Path, *, arm: Arm = "candidate") -> FinishedRun:
     if not path.exists():
         raise DataError(f"{path} does not exist; expected {expected()}")
     source = Source(path, arm)
-    accepting = (each for each in sorted(FORMATS.values(), key=lambda each: each.place) if each.accepts(source))
-    found = [*accepting] if path.is_dir() else [*islice(accepting, 1)]
-    if path.is_dir() and len(found) != 1:
+    accepting = (entry for entry in FORMATS.values() if entry.accepts(source))
+    formats = [*accepting] if path.is_dir() else [*islice(accepting, 1)]
+    if path.is_dir() and len(formats) != 1:
         names = some(sorted(entry.name for entry in path.iterdir())) or "nothing"
         raise DataError(f"{path}: expected {expected()}; the folder holds {names}")
-    return found[0].read(source)
+    return formats[0].read(source)

@@ -21,19 +21,20 @@ def _read(source: Source) -> FinishedRun:
             f"{path} holds the mean scores that beir's save_results writes, not the ranking of every query. Save what "
             "the search returned: beir.util.save_runfile(FILE, results), or json.dump(results, file)"
         )
-    for query, own in content.items():
-        if not is_ranking(own):
-            found = next(((n, s) for n, s in own.items() if not number(s)), own) if isinstance(own, dict) else own
-            raise DataError(f"{path}: expected document to score, a number, for query {query!r}; got {excerpt(found)}")
+    for query, ranking in content.items():
+        if not is_ranking(ranking):
+            entries = ranking.items() if isinstance(ranking, dict) else ()
+            wrong = next(((name, score) for name, score in entries if not number(score)), ranking)
+            raise DataError(f"{path}: expected document to score, a number, for query {query!r}; got {excerpt(wrong)}")
     if not content:
         raise DataError(f"{path}: expected {formats.expected()}; got an empty object")
     part = Part(kind="rankings", content=content)
     return FinishedRun(path=path, format="json", name=path.name, digest=digest(source.text), parts={"": part})
 
 
-def is_ranking(own: Any) -> bool:
+def is_ranking(value: Any) -> bool:
     """Whether a JSON value is document to score."""
-    return isinstance(own, dict) and all(map(number, own.values()))
+    return isinstance(value, dict) and all(map(number, value.values()))
 
 
 def _accepts(source: Source) -> bool:

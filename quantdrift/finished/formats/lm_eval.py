@@ -20,8 +20,8 @@ _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
 
 def sample_files(folder: Path) -> list[Path]:
     """The files of samples in a folder and in those right below it (lm-eval makes one per model)."""
-    found = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
-    return sorted(file for file in found if _NAME.fullmatch(file.name))
+    files = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
+    return sorted(file for file in files if _NAME.fullmatch(file.name))
 
 
 def _is_sample(content: Any) -> bool:
@@ -60,8 +60,9 @@ def read_lm_eval(source: Source) -> FinishedRun:
     )
 
 
-def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
-    samples = []
+def _samples(text: str, file: Path) -> dict[int, list[Mapping[str, Any]]]:
+    """The samples of each document."""
+    samples: dict[int, list[Mapping[str, Any]]] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             sample = parse_json(line, f"{file}, line {number}")
@@ -70,7 +71,7 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
                     f"{file}, line {number}: expected a sample as lm_eval --log_samples writes it, with "
                     f"{', '.join(sorted(_KEYS))}; got {excerpt(line)}"
                 )
-            samples.append(sample)
+            samples.setdefault(sample["doc_id"], []).append(sample)
     if not samples:
         raise DataError(f"{file} is empty; expected a sample a line")
     return samples

@@ -58,8 +58,8 @@ def _predicted(predictions: Any, where: str) -> Iterator[tuple[str, Part]]:
     if isinstance(predictions, dict) and predictions and all(map(is_ranking, predictions.values())):
         yield "", Part(kind="rankings", content=predictions)
     elif isinstance(predictions, dict) and predictions and all(map(_is_neighbours, predictions.values())):
-        for pair, found in predictions.items():
-            nearest = {str(n): {str(each["corpus_id"]): each["score"]} for n, each in enumerate(found)}
+        for pair, neighbours in predictions.items():
+            nearest = {str(n): {str(row["corpus_id"]): row["score"]} for n, row in enumerate(neighbours)}
             more = f"/{pair}" if len(predictions) > 1 else ""
             yield more, Part(kind="rankings", content=nearest, depth=1, numbered=True)
     elif rows and all(isinstance(row, list) and row and not any(map(_is_float, row)) for row in rows):
@@ -77,10 +77,10 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, float | dict) or (isinstance(value, list) and any(map(_is_float, value)))
 
 
-def _is_neighbours(found: Any) -> bool:
+def _is_neighbours(value: Any) -> bool:
     """Whether it is what bitext mining keeps: the nearest neighbour of every sentence."""
-    rows = found if isinstance(found, list) and found else [None]
-    return all(isinstance(each, dict) and "corpus_id" in each and number(each.get("score")) for each in rows)
+    rows = value if isinstance(value, list) and value else [None]
+    return all(isinstance(row, dict) and "corpus_id" in row and number(row.get("score")) for row in rows)
 
 
 def _accepts(source: Source) -> bool:

@@ -24,7 +24,7 @@ def _read(source: Source) -> FinishedRun:
     run = read_run(path)
     record = run.record
     if "diff" in record:
-        names = " and ".join(str(record["diff"][each]["path"]) for each in ("reference", "candidate"))
+        names = " and ".join(str(record["diff"][side]["path"]) for side in ("reference", "candidate"))
         raise RunError(f"{path} was made by quantdrift diff, of {names}; give one of those instead")
     spec, data = str(record["spec"]), record["data"]
     reading = record.get("settings", {}).get("reading", "similarities")
@@ -56,9 +56,9 @@ def _own_part(evidence: Evidence, arm: Arm) -> Part:
     scores = np.concatenate([getattr(top, f"{arm}_scores") for top in tops], axis=1).tolist()
     rankings = {
         name: {
-            names[item]: score for item, score in zip(own, given, strict=True) if item >= 0 and not math.isnan(score)
+            names[item]: score for item, score in zip(row, given, strict=True) if item >= 0 and not math.isnan(score)
         }
-        for name, own, given in zip(inputs, items, scores, strict=True)
+        for name, row, given in zip(inputs, items, scores, strict=True)
     }
     whole = not evidence.cut_short
     depth = None if whole else evidence.depth

@@ -34,10 +34,10 @@ def _read(source: Source) -> FinishedRun:
         except ValueError:
             expected = formats.expected() if not rankings else "6 columns (query, Q0, document, rank, score, tag)"
             raise DataError(f"{where}: expected {expected}; got {excerpt(line)}") from None
-        own = rankings.setdefault(query, {})
-        if document in own:
+        ranking = rankings.setdefault(query, {})
+        if document in ranking:
             raise DataError(f"{where}: query {query!r} has document {document!r} twice; keep one of the lines")
-        own[document] = score
+        ranking[document] = score
     if not rankings:
         raise DataError(f"{path} is empty; expected {formats.expected()}")
     part = Part(kind="rankings", content=rankings)

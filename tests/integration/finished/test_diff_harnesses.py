@@ -15,10 +15,10 @@ from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
 from quantdrift.finished.formats import read_finished
 from quantdrift.metrics import parse_metric
+from support.candidate_samples import quantized
 from support.mteb_samples import (
     one_thread,  # noqa: F401 -- used by being here
     other_task,
-    quantized,
     retrieval_task,
     save_encoder,
     split_data,

@@ -13,7 +13,8 @@ from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.engine.flow import other_batch_size
 from quantdrift.evidence.record import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair
-from support.beir_samples import assert_same_results, qrels_of, quantized, texts
+from support.beir_samples import assert_same_results, qrels_of, texts
+from support.candidate_samples import quantized
 from support.rerank_samples import save_cross_encoder
 
 CORPUS, QUERIES = texts()

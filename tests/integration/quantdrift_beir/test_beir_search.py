@@ -21,16 +21,8 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair
-from support.beir_samples import (
-    assert_same_evidence,
-    assert_same_results,
-    dataset_of,
-    exact,
-    model,
-    qrels_of,
-    quantized,
-    texts,
-)
+from support.beir_samples import assert_same_evidence, assert_same_results, dataset_of, exact, model, qrels_of, texts
+from support.candidate_samples import quantized
 
 CORPUS, QUERIES = texts()
 ASKED = {"query": "query", "passage": "document"}  # prompts as quantdrift run chooses them

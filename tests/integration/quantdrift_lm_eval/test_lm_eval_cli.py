@@ -9,6 +9,8 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError
 from quantdrift.cli.harness import harness_command
+from quantdrift.finished.diff import change_of, diff_runs
+from quantdrift.finished.formats import read_finished
 from quantdrift_lm_eval import cli
 from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 
@@ -72,6 +74,12 @@ def test_results_samples_and_run_folders_lie_beside_each_other(stock: Any, place
     lines = next(out.glob("samples_tiny_questions_*.jsonl")).read_text().splitlines()
     flips = [json.loads(line)["drift_flip_at_1"] for line in lines]
     assert sum(flips) / len(flips) == pytest.approx(row["drift_flip_at_1,none"])
+    kept = read_finished(out)  # as quantdrift diff reads it
+    compared = {part.name: part.values for part in diff_runs(kept, kept).parts}
+    for name in ("acc", "acc_norm"):
+        assert change_of(compared["tiny_questions"][name])[:2] == pytest.approx([row[f"{name},none"]] * 2)
+    exact = results["results"]["tiny_sums"]["exact_match,start"]
+    assert change_of(compared["tiny_sums (start)"]["exact_match"])[:2] == pytest.approx([exact] * 2)
     runs = {path.parent.name for path in out.glob("drift/W3-g128-rtn+head=lm_head/*/run.json")}
     assert runs == {"tiny_questions", "tiny_more_questions", "tiny_sums-first", "tiny_sums-start"}
 

@@ -84,13 +84,13 @@ def test_the_drift_is_that_of_two_single_runs(
     task = f"tiny_{kind}"
     joined = pair_samples(reference["samples"][task], candidate["samples"][task], task=task)
     rows = paired["results"][task]
-    figures = per_document(joined.filters[name])
+    figures = per_document(joined[name])
     assert figures
     for figure, values in figures.items():
         assert rows[f"{figure},{name}"] == pytest.approx(values.mean(), abs=1e-12)
         error = values.std(ddof=1) / np.sqrt(len(values))
         assert rows[f"{figure}_stderr,{name}"] == pytest.approx(error)
-    evidence = joined.filters[name].evidence
+    evidence = joined[name].evidence
     if evidence is not None:
         told = paired["quantdrift"]["tasks"][task][name]
         chosen = map(parse_metric, ("flip@1", "separation", "S", "harm", "coverage@0.10"))

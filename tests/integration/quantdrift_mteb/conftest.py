@@ -9,7 +9,8 @@ import pytest
 collect_ignore_glob = [] if find_spec("mteb") else ["test_*.py"]
 
 if find_spec("mteb"):
-    from support.mteb_samples import Model, one_thread, save_cross_encoder, save_encoder
+    from support.mteb_samples import Model, one_thread, save_encoder
+    from support.rerank_samples import save_cross_encoder
 
     __all__ = ["one_thread"]  # a fixture
 
@@ -31,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def models(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Model]:
     """An encoder and a cross-encoder, each as a pair and as mteb loads it."""
-    return {"encoder": Model.of(folder), "reranker": Model.of(save_cross_encoder(tmp_path_factory.mktemp("cross")))}
+    reranker = save_cross_encoder(tmp_path_factory.mktemp("cross") / "reranker")
+    return {"encoder": Model.of(folder), "reranker": Model.of(reranker)}
 
 
 @pytest.fixture

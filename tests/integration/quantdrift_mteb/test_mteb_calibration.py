@@ -14,16 +14,9 @@ from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
-from support.mteb_samples import (
-    other_task,
-    retrieval_task,
-    save_cross_encoder,
-    save_encoder,
-    scores,
-    split_data,
-    stock,
-    text,
-)
+from support.candidate_samples import text
+from support.mteb_samples import other_task, retrieval_task, save_encoder, scores, split_data, stock
+from support.rerank_samples import save_cross_encoder
 
 SCHEME = "W3-g16-adaround+calib=20"
 DATA = {"default": {"test": split_data(15, 40)}}
@@ -35,7 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUANTDRIFT_CACHE", "off")
-        yield {"encoder": save_encoder(folder), "reranker": save_cross_encoder(folder / "c")}
+        yield {"encoder": save_encoder(folder), "reranker": save_cross_encoder(folder / "reranker")}
 
 
 @pytest.fixture

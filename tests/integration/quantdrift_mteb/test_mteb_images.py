@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import mteb
-import numpy as np
 import pytest
 from datasets import Dataset
 from PIL import Image
 
 from quantdrift.harness import DEPTH
 from quantdrift.runs.folder import read_run
-from quantdrift_mteb.data import read_task
 from quantdrift_mteb.evaluation import mteb_keys
 from support.command_line import cli
 from support.mteb_samples import one_thread, retrieval_task, scores
@@ -72,12 +70,3 @@ def test_a_study_has_the_figures_of_mteb(task: Any, tmp_path: Path, scheme: str)
     assert keys["drift_n_inputs"] == (16 if scheme == "W2-rtn" else 12)  # a quarter calibrates the tower of texts
     for key in (key for key in keys if told.get(key) is not None):
         assert keys[key] == pytest.approx(told[key], rel=1e-3), key
-
-
-def test_the_images_of_a_task_are_those_that_mteb_gives(task: Any) -> None:
-    data, _ = read_task("TinyImages", "test", None)
-    assert data.kinds == ("text", "image")  # type: ignore[union-attr]
-    task.load_data()
-    images = task.dataset["default"]["test"]["corpus"]["image"]
-    assert np.array_equal(data.documents[7], np.asarray(images[7]))  # type: ignore[union-attr]
-    assert len(set(data.documents.contents)) == 20  # type: ignore[union-attr]

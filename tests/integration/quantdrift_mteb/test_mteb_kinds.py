@@ -17,7 +17,8 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from quantdrift.runs.folder import Run, read_run
-from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, quantized, scores, text
+from support.candidate_samples import quantized, text
+from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, scores
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -15,7 +15,8 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift_mteb.meta import local_meta
 from support.candidate_samples import tokenizer
-from support.mteb_samples import WORDS, retrieval_task, save_cross_encoder, scores, split_data
+from support.mteb_samples import retrieval_task, scores, split_data
+from support.rerank_samples import save_cross_encoder
 
 DATA = {"default": {"test": split_data(10, 30)}}
 
@@ -59,9 +60,9 @@ def loader_of(path: Path) -> Any:
 
 
 def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path) -> None:
-    reranker = save_cross_encoder(tmp_path)
+    reranker = save_cross_encoder(tmp_path / "reranker")
     assert loader_of(folder) is SentenceTransformerEncoderWrapper
-    for path in (reranker, reranker.parent / "backbone"):
+    for path in (reranker, reranker.with_name("reranker-backbone")):
         assert loader_of(path) is CrossEncoderWrapper
     with pytest.raises(UnsupportedError, match="reads query and document together"):
         mteb.get_model(f"quantdrift:{reranker}@W4+query")
@@ -72,7 +73,7 @@ def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path)
 
 
 def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:
-    static = StaticEmbedding(tokenizer(WORDS), embedding_dim=8)
+    static = StaticEmbedding(tokenizer(), embedding_dim=8)
     SentenceTransformer(modules=[static], device="cpu").save_pretrained(str(tmp_path / "static"))
     with pytest.raises(UnsupportedError, match=r"has no nn\.Linear layer"):
         mteb.get_model("quantdrift:./static@W4")

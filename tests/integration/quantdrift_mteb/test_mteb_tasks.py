@@ -16,13 +16,13 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
+from support.candidate_samples import quantized
 from support.mteb_samples import (
     OTHERS,
     QUIET,
     SCHEME,
     Model,
     other_task,
-    quantized,
     retrieval_task,
     save_encoder,
     scores,

@@ -17,7 +17,7 @@ from quantdrift.data.labelled import read_folder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.runs.folder import read_run
+from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import measuring
 from support.pytest_suites import PLUGIN, QUERIES, write_corpus
@@ -50,10 +50,10 @@ def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is measured, one by one; the runs are copies of those that were made."""
     found: list[str] = []
 
-    def copy(pair: object, _data: object, path: Path, *_: Any, **__: Any) -> Any:
+    def copy(pair: object, _data: object, path: Path, *_: Any, fingerprint: str, **__: Any) -> Any:
         found.append(str(pair))
-        shutil.copytree(made / RUNS[str(pair)], path)
-        return read_run(path)
+        run = read_run(made / RUNS[str(pair)])
+        return write_run(path, evidence=run.evidence(), record={**run.record, "cell": fingerprint})
 
     monkeypatch.setattr(measuring, "_measure", copy)
     return found

@@ -87,9 +87,7 @@ def test_two_workers_measure_once_and_the_next_session_needs_no_torch(
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     pytester.makeconftest(COUNTING)
     suite = pytester.makepyfile(test_workers=SUITE)
-    # anew means once for all workers, too
-    options = ("-v", "--quantdrift-update", "--quantdrift-no-cache")
-    told = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", *options)
+    told = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", "-v", "--quantdrift-update")
     told.assert_outcomes(passed=4)
     assert len((pytester.path / "measured").read_text().split()) == 1
     assert str(told.stdout).count("measured now") == 1

@@ -21,7 +21,7 @@ both_forms = pytest.mark.parametrize("form", [list, logged], ids=["in memory", "
 
 
 def paired(before: Samples, after: Samples) -> PairedFilter:
-    return pair_samples(before, after, task="t").filters["none"]
+    return pair_samples(before, after, task="t")["none"]
 
 
 def values(of: PairedFilter, *names: str) -> list[float | None]:

@@ -77,7 +77,7 @@ def test_predictions_of_mteb_are_read_by_subset_and_split(tmp_path: Path) -> Non
 def test_the_latest_samples_of_a_task_count(tmp_path: Path) -> None:
     folder = write_samples(tmp_path / "m", "t", [question(0, [-1.0, -2.0])])
     write_samples(folder, "t", [question(0, [-3.0, -2.0])], date="2026-02-01T00-00-00.000001")
-    assert read_finished(folder).parts["t"].content[0]["filtered_resps"][0][0] == "-3.0"
+    assert read_finished(folder).parts["t"].content[0][0]["filtered_resps"][0][0] == "-3.0"
 
 
 @pytest.mark.parametrize("predictions", [[[0.1, 0.7], [0.2, 0.3]], {"pair": [0.5, 0.2]}, [0.5], {}])

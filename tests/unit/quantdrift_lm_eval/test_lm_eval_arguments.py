@@ -1,11 +1,15 @@
+"""What --model_args of a pair mean, and what cannot be one."""
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+pytest.importorskip("lm_eval")
+
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec.grammar import parse_scheme
-from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
+from quantdrift_lm_eval.model import read_spec, refuse_options, without_output_layer
 
 
 def llama(*, tied: bool) -> LlamaForCausalLM:

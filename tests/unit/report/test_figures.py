@@ -10,7 +10,7 @@ import pytest
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
 from quantdrift.report.figures import Figure, mean_points, theme
-from quantdrift.spec.grammar import parse_scheme
+from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell, CellSettings, DataEntry
