@@ -11,8 +11,9 @@ from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show, show_p, show_step
 from quantdrift.runs.folder import read_run
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.verdicts import PairedComparison
 
 _VERDICTS = {
     "no worse": "No worse by {margin} or more: {names}.",
@@ -59,20 +60,27 @@ def command(
     )
 
 
-def _grid(found: Comparison) -> Grid:
-    """With a margin there are more columns."""
-    head = ["metric", "A", "B", "B - A (95 %)", "p", "p (Holm)"]
-    head += ["p no worse (Holm)", "needed (inputs)"] if found.margin is not None else []
-    rows = []
-    for each in found.metrics:
-        metric = parse_metric(each.metric)
-        values = [show(metric, Estimate(value=value)) for value in (each.value_a, each.value_b)]
-        row = [each.metric, *values, show_step(metric, each.difference), show_p(each.p_value), show_p(each.p_holm)]
-        if found.margin is not None:
-            needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,} ({each.n:,})"
-            row += [show_p(each.p_no_worse_holm), needed]
-        rows.append([*row, each.verdict or "-"])
-    return Grid(head=[*head, "verdict"], rows=rows, words={"verdict"}, stacked=True)
+def _grid(comparison: Comparison) -> Grid:
+    """A row a metric; with a margin there are more columns."""
+
+    def needed(row: PairedComparison) -> str:
+        return "-" if row.inputs_needed is None else f"{row.inputs_needed:,} ({row.n:,})"
+
+    def of_unit(row: PairedComparison, value: float | None) -> str:
+        return show(parse_metric(row.metric), Estimate(value=value))
+
+    columns = [
+        Column("metric", "metric", kind="words"),
+        Column("A", lambda row: of_unit(row, row.value_a)),
+        Column("B", lambda row: of_unit(row, row.value_b)),
+        Column("B - A (95 %)", lambda row: show_step(parse_metric(row.metric), row.difference)),
+        Column("p", "p_value", show_p),
+        Column("p (Holm)", "p_holm", show_p),
+    ]
+    if comparison.margin is not None:
+        columns += [Column("p no worse (Holm)", "p_no_worse_holm", show_p), Column("needed (inputs)", needed)]
+    columns.append(Column("verdict", "verdict", lambda verdict: verdict or "-", kind="words"))
+    return table(columns, comparison.metrics, stacked=True)
 
 
 def _lines(found: Comparison) -> Iterator[str]:

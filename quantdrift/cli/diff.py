@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +21,10 @@ from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.show.changes import HEAD, changed_row
+from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid, metric_grid
+from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
+from quantdrift.statistics.estimates import Estimate
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
@@ -128,53 +131,59 @@ def _chosen(found: compared.Diff) -> list[Metric]:
 
 def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
     if len(found.parts) > 1:
-        head = ["part", "inputs", *map(str, chosen)]
-        yield Grid(head=head, rows=list(_part_rows(found, chosen)), stacked=True)
+        yield _parts(found, chosen)
     elif found.parts[0].evidence is not None:
         estimates = {str(metric): compared.estimate_of(metric, found.parts[0]) for metric in chosen}
         yield metric_grid(estimates, found.parts[0].name)
-    if rows := list(_own_rows(found)):
-        yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
-    several = len(found.parts) > 1
-    known = [(part.name, part.evidence) for part in found.parts if part.evidence is not None]
-    changed = [
-        (name, changed_row(each, Texts(told=""), exact=evidence.exact))
-        for name, evidence in known
-        for each in changed_inputs(evidence)[:n_changed]
-    ]
-    if changed:
-        total = sum(int(perturbation.flips(evidence).sum()) for _, evidence in known)
-        yield Grid(
-            title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
-            head=[*(["part"] if several else []), *HEAD],
-            rows=[[*([name] if several else []), *row] for name, row in changed],
-            words=HEAD,
-        )
-
-
-def _part_rows(found: compared.Diff, chosen: Sequence[Metric]) -> Iterator[list[str]]:
+    if rows := [(p.name, name, compared.change_of(values)) for p in found.parts for name, values in p.values.items()]:
+        yield table(_HARNESS, rows)
     for part in found.parts:
-        n = "-" if part.evidence is None else f"{part.evidence.n_inputs:,}"
-        yield [part.name, n, *(cell(each, compared.estimate_of(each, part)) for each in chosen)]
+        if part.evidence is None or not (changed := changed_inputs(part.evidence)):
+            continue
+        listed = changed[:n_changed]
+        title = f"{len(listed):,} of {len(changed):,} changed inputs, the worst first"
+        if listed:
+            columns = changed_columns(Texts(told=""), exact=part.evidence.exact)
+            yield table(columns, listed, title=f"{part.name}: {title}" if len(found.parts) > 1 else title)
+
+
+def _parts(found: compared.Diff, chosen: Sequence[Metric]) -> Grid:
+    """A row a part, and one for all of them."""
+    rows = [
+        (part.name, part.evidence, {str(metric): compared.estimate_of(metric, part) for metric in chosen})
+        for part in found.parts
+    ]
+    pooled = {str(metric): compared.pooled_estimate(metric, found.parts) for metric in chosen}
     known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
-    yield [
-        "all",
-        f"{sum(known.values()):,}",
-        *(cell(each, compared.pooled_estimate(each, found.parts)) for each in chosen),
+    columns = [
+        Column("part", itemgetter(0), kind="words"),
+        Column("inputs", itemgetter(1), lambda evidence: "-" if evidence is None else f"{evidence.n_inputs:,}"),
+        *metric_columns(chosen, itemgetter(2)),
     ]
+    grid = table(columns, rows, stacked=True)
+    last = ["all", f"{sum(known.values()):,}", *(cell(metric, pooled[str(metric)]) for metric in chosen)]
+    return replace(grid, rows=[*grid.rows, last])
 
 
-def _own_rows(found: compared.Diff) -> Iterator[list[str]]:
-    """The harness's own metrics of either run, and their change."""
-    for part in found.parts:
-        for name, values in part.values.items():
-            before, after, change = compared.change_of(values)
-            if before is None or after is None or change.value is None:
-                yield [part.name, name, "-", "-", "-", "0"]
-                continue
-            exact = change.low is not None and change.high is not None
-            ends = f" ({change.low:+.4f} to {change.high:+.4f})" if exact else ""
-            yield [part.name, name, f"{before:.4f}", f"{after:.4f}", f"{change.value:+.4f}{ends}", f"{change.n:,}"]
+def _step(change: Estimate) -> str:
+    """A change of a harness's own metric, with its interval."""
+    ends = f" ({change.low:+.4f} to {change.high:+.4f})" if change.low is not None and change.high is not None else ""
+    return "-" if change.value is None else f"{change.value:+.4f}{ends}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+_HARNESS = (
+    Column("task", lambda row: row[0], kind="words"),
+    Column("metric", lambda row: row[1], kind="words"),
+    Column("A", lambda row: row[2][0], _number),
+    Column("B", lambda row: row[2][1], _number),
+    Column("B - A (95 %)", lambda row: row[2][2], _step),
+    Column("n", lambda row: row[2][2].n, "{:,}".format),
+)
+"""The harness's own metrics of either run, and their change."""
 
 
 # --- sentences and JSON ---------------------------------------------------------------------------

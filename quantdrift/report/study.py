@@ -323,7 +323,7 @@ def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
     names = [name for name in _CELL_METRICS if any(name in one.metrics for one in done)]
     rows = []
     for one in done:
-        bits = one.row()["bits_with_scales"]
+        bits = one.bits("linear_with_scales")
         cells = [shown_cell(parse_metric(name), one.metrics[name]) if name in one.metrics else "-" for name in names]
         rows.append(
             [

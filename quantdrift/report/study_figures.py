@@ -170,7 +170,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
         values = [float(one.metrics[metric].value or 0.0) for one in members]
         mean, error = fmean(values), standard_error(values)
         single = members[0].metrics[metric]
-        bits = [bits for one in members if (bits := one.row()["bits_with_scales"]) is not None]
+        bits = [bits for one in members if (bits := one.bits("linear_with_scales")) is not None]
         found.append(
             Averaged(
                 model=model,
