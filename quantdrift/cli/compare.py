@@ -50,13 +50,13 @@ def command(
     of quantdrift gate; the others are shown with their intervals. What -m names gets a verdict.
     """
     asked = [parse_metric(name) for name in metric or ()]
-    found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
-    runs = (("A", found.a), ("B", found.b))
+    comparison = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
+    runs = (("A", comparison.a), ("B", comparison.b))
     return Output(
-        data=found.to_json(),
+        data=comparison.to_json(),
         about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
-        grids=[_grid(found)],
-        lines=list(_lines(found)),
+        grids=[_grid(comparison)],
+        lines=list(_lines(comparison)),
     )
 
 
@@ -83,21 +83,21 @@ def _grid(comparison: Comparison) -> Grid:
     return table(columns, comparison.metrics, stacked=True)
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def _lines(comparison: Comparison) -> Iterator[str]:
     """The finding in plain sentences: what to know, who changes which inputs, the verdicts."""
-    for note in found.notes:
+    for note in comparison.notes:
         yield f"Note: {note}."
-    for each in found.metrics:
-        if each.metric == "flip@1" and each.p_value is not None:
-            beyond = each.p_holm is not None and each.p_holm < found.alpha
+    for row in comparison.metrics:
+        if row.metric == "flip@1" and row.p_value is not None:
+            beyond = row.p_holm is not None and row.p_holm < comparison.alpha
             yield (
-                f"B flips {each.higher_b:,} inputs that A does not, A flips {each.higher_a:,} that B does not: "
+                f"B flips {row.higher_b:,} inputs that A does not, A flips {row.higher_a:,} that B does not: "
                 f"a {'larger difference than chance makes' if beyond else 'difference that chance can make'} "
-                f"(p {show_p(each.p_value)}; {show_p(each.p_holm)} adjusted for the number of metrics)."
+                f"(p {show_p(row.p_value)}; {show_p(row.p_holm)} adjusted for the number of metrics)."
             )
     for verdict, text in _VERDICTS.items():
-        if names := [each.metric for each in found.metrics if each.verdict == verdict]:
-            yield text.format(names=", ".join(names), margin=f"{found.margin or 0:g}")
-    for each in found.metrics:
-        if each.reason:
-            yield f"{each.metric}: {each.reason}."
+        if names := [row.metric for row in comparison.metrics if row.verdict == verdict]:
+            yield text.format(names=", ".join(names), margin=f"{comparison.margin or 0:g}")
+    for row in comparison.metrics:
+        if row.reason:
+            yield f"{row.metric}: {row.reason}."

@@ -73,7 +73,7 @@ def command(
     runs = [read_finished(path, arm=cast(Arm, name)) for path, name in zip((a, b), (names[0], names[-1]), strict=True)]
     if len(names) > 1 and all(run.format != "run" for run in runs):
         raise QuantDriftError(f"--arms {arms} is for run folders of quantdrift; {a} and {b} hold one arm each")
-    found = compared.diff_runs(
+    diff = compared.diff_runs(
         *runs,
         qrels=labels,
         common=common,
@@ -81,38 +81,36 @@ def command(
         ignore_identical=ignore_identical_ids,
         only=tuple(part or ()),
     )
-    chosen = metrics or _chosen(found)
-    folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
-    lines = list(_sentences(found))
-    sides = {"a": found.a, "b": found.b}
-    pooled = {
-        str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1
-    }
+    chosen = metrics or _chosen(diff)
+    folders = [] if out is None else [str(run.path) for run in compared.write_diff(diff, out)]
+    lines = list(_sentences(diff))
+    sides = {"a": diff.a, "b": diff.b}
+    pooled = {str(each): compared.pooled_estimate(each, diff.parts).to_json() for each in chosen if len(diff.parts) > 1}
     return Output(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
                 for letter, run in sides.items()
             },
-            "parts": [_part_json(each, chosen, changed) for each in found.parts],
+            "parts": [_part_json(each, chosen, changed) for each in diff.parts],
             **({"pooled": pooled} if pooled else {}),
             "notes": lines,
             "folders": folders,
         },
         about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in sides.items()],
-        grids=list(_grids(found, chosen, changed)),
+        grids=list(_grids(diff, chosen, changed)),
         lines=lines,
         next=[f"written: {folder}" for folder in folders],
     )
 
 
-def _chosen(found: compared.Diff) -> list[Metric]:
+def _chosen(diff: compared.Diff) -> list[Metric]:
     """The metrics that are shown if none are asked for."""
-    known = [part.evidence for part in found.parts if part.evidence is not None]
-    ranked = all(part.lists for part in found.parts)
+    known = [part.evidence for part in diff.parts if part.evidence is not None]
+    ranked = all(part.lists for part in diff.parts)
     labelled = any(evidence.judgements is not None for evidence in known)
     scored = any(evidence.deltas != "none" for evidence in known)
-    if len(found.parts) > 1:
+    if len(diff.parts) > 1:
         metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
     elif ranked:  # nobody ran the reference a second time
         metrics = [metric for metric in headline_metrics() if str(metric) != "noise_floor"]
@@ -129,32 +127,32 @@ def _chosen(found: compared.Diff) -> list[Metric]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
-    if len(found.parts) > 1:
-        yield _parts(found, chosen)
-    elif found.parts[0].evidence is not None:
-        estimates = {str(metric): compared.estimate_of(metric, found.parts[0]) for metric in chosen}
-        yield metric_grid(estimates, found.parts[0].name)
-    if rows := [(p.name, name, compared.change_of(values)) for p in found.parts for name, values in p.values.items()]:
+def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
+    if len(diff.parts) > 1:
+        yield _parts(diff, chosen)
+    elif diff.parts[0].evidence is not None:
+        estimates = {str(metric): compared.estimate_of(metric, diff.parts[0]) for metric in chosen}
+        yield metric_grid(estimates, diff.parts[0].name)
+    if rows := [(p.name, name, compared.change_of(values)) for p in diff.parts for name, values in p.values.items()]:
         yield table(_HARNESS, rows)
-    for part in found.parts:
+    for part in diff.parts:
         if part.evidence is None or not (changed := changed_inputs(part.evidence)):
             continue
         listed = changed[:n_changed]
         title = f"{len(listed):,} of {len(changed):,} changed inputs, the worst first"
         if listed:
             columns = changed_columns(Texts(told=""), exact=part.evidence.exact)
-            yield table(columns, listed, title=f"{part.name}: {title}" if len(found.parts) > 1 else title)
+            yield table(columns, listed, title=f"{part.name}: {title}" if len(diff.parts) > 1 else title)
 
 
-def _parts(found: compared.Diff, chosen: Sequence[Metric]) -> Grid:
+def _parts(diff: compared.Diff, chosen: Sequence[Metric]) -> Grid:
     """A row a part, and one for all of them."""
     rows = [
         (part.name, part.evidence, {str(metric): compared.estimate_of(metric, part) for metric in chosen})
-        for part in found.parts
+        for part in diff.parts
     ]
-    pooled = {str(metric): compared.pooled_estimate(metric, found.parts) for metric in chosen}
-    known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
+    pooled = {str(metric): compared.pooled_estimate(metric, diff.parts) for metric in chosen}
+    known = {part.inputs: part.evidence.n_inputs for part in diff.parts if part.evidence is not None}
     columns = [
         Column("part", itemgetter(0), kind="words"),
         Column("inputs", itemgetter(1), lambda evidence: "-" if evidence is None else f"{evidence.n_inputs:,}"),
@@ -189,16 +187,16 @@ _HARNESS = (
 # --- sentences and JSON ---------------------------------------------------------------------------
 
 
-def _sentences(found: compared.Diff) -> Iterator[str]:
+def _sentences(diff: compared.Diff) -> Iterator[str]:
     """The finding of each part, what was left out, and what to know."""
-    for part in found.parts:
+    for part in diff.parts:
         yield _finding(part)
-    for part in found.parts:
+    for part in diff.parts:
         if any(part.left_out):
             before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
             yield f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."
     # a note that several parts have is told once
-    for note in dict.fromkeys((*found.notes, *(note for part in found.parts for note in part.notes))):
+    for note in dict.fromkeys((*diff.notes, *(note for part in diff.parts for note in part.notes))):
         yield f"Note: {note}."
 
 
@@ -220,10 +218,10 @@ def _finding(part: compared.PartDiff) -> str:
 
 
 def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
-    evidence, own = part.evidence, {}
+    evidence, harness_metrics = part.evidence, {}
     for name, values in part.values.items():
         before, after, change = compared.change_of(values)
-        own[name] = {"a": before, "b": after, "change": change.to_json()}
+        harness_metrics[name] = {"a": before, "b": after, "change": change.to_json()}
     listed = [] if evidence is None else changed_inputs(evidence)
     ranks = None
     if part.lists and evidence is not None:
@@ -236,7 +234,7 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
         "deltas": None if evidence is None else evidence.deltas,
         "ranks": ranks,
         "metrics": {str(metric): compared.estimate_of(metric, part).to_json() for metric in chosen},
-        "harness_metrics": own,
+        "harness_metrics": harness_metrics,
         "judged_by": part.judged_by,
         "n_changed": len(listed),
         "changed": [each.to_json() for each in listed[:n_changed]],

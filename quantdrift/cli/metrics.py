@@ -53,20 +53,20 @@ def command(
     if by is not None and per_input:
         raise QuantDriftError("expected one of --per-input and --by")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
-    found = find_runs(runs)
+    measured_runs = find_runs(runs)
     if per_input:
-        if len(found) > 1:
-            raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
-        return _per_input(found[0].evidence(), chosen)
+        if len(measured_runs) > 1:
+            raise QuantDriftError(f"--per-input is for one run; got {len(measured_runs)}")
+        return _per_input(measured_runs[0].evidence(), chosen)
     if by is not None:
-        return _in_buckets(found, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
-    if len(found) > 1:
-        classified = all(classifies(run.record) for run in found)
+        return _in_buckets(measured_runs, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
+    if len(measured_runs) > 1:
+        classified = all(classifies(run.record) for run in measured_runs)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
-    measured = [(run, measure(run.evidence(), chosen or None)) for run in found]
+    measured = [(run, measure(run.evidence(), chosen or None)) for run in measured_runs]
     data = [_json(run, estimates) for run, estimates in measured]
-    if len(found) == 1:
-        title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
+    if len(measured_runs) == 1:
+        title = f"{measured_runs[0].record['spec']} on {measured_runs[0].record['data']['name']}"
         return Output(data=data[0], grids=[metric_grid(measured[0][1], title)])
     columns = [
         Column("data", lambda row: row[0].record["data"]["name"], kind="words"),
@@ -94,7 +94,7 @@ def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | No
         Column("", "estimates", key="metrics"),
         *metric_columns(metrics, attrgetter("estimates")),
     ]
-    outside = sum(one.n_inputs for one in evidence) - sum(bucket.n for bucket in buckets)
+    outside = sum(part.n_inputs for part in evidence) - sum(bucket.n for bucket in buckets)
     note = f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {by}."
     return Output(
         data={"runs": [str(run.path) for run in runs], "by": by, "buckets": records(columns, buckets)},
@@ -120,6 +120,6 @@ def _per_input(evidence: Evidence, chosen: list[Metric]) -> Output:
     }
     lines = [["input_id", *columns]]
     for row, name in enumerate(names):
-        own = (column[row] for column in columns.values())
-        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in own)])
+        values_of_row = (column[row] for column in columns.values())
+        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in values_of_row)])
     return Output(data={"inputs": values}, text="\n".join(map("\t".join, lines)))

@@ -49,7 +49,7 @@ class RunOptions(MeasuringAnything):
         """Whether the corpus is read a part at a time."""
         from quantdrift.data.shards import is_sharded
 
-        asked = self.keep or any(one is not None for one in (self.engine, self.workers, self.shard))
+        asked = self.keep or any(value is not None for value in (self.engine, self.workers, self.shard))
         if asked and self.data is None:
             raise QuantDriftError("--engine, --workers, --shard and --keep are for a corpus in files: expected --data")
         return asked or (self.data is not None and is_sharded(self.data))

@@ -49,36 +49,38 @@ def command(
     """
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
-    found = read_run(run)
-    evidence, record = found.evidence(), found.record
+    source = read_run(run)
+    evidence, record = source.evidence(), source.record
     if kind != "all" and evidence.judgements is None:
-        raise DataError(f"--kind {kind} needs relevance labels, and {found.path} has none; leave it out")
-    every = changed_inputs(evidence, k)
-    wanted = [one for one in every if kind in {one.kind, "all"}]
+        raise DataError(f"--kind {kind} needs relevance labels, and {source.path} has none; leave it out")
+    changed = changed_inputs(evidence, k)
+    wanted = [change for change in changed if kind in {change.kind, "all"}]
     listed = wanted if everything or (out is not None and n is None) else wanted[: _FIRST if n is None else n]
-    texts = read_texts(found, data=data, task=task)
+    texts = read_texts(source, data=data, task=task)
     columns = changed_columns(texts, exact=evidence.exact)
     if out is not None:
         write_table(columns, listed, out)
-    kinds = [one.kind for one in every]
-    counts = {} if set(kinds) <= {None} else {each: kinds.count(each) for each in KINDS}
+    kinds = [change.kind for change in changed]
+    counts = {} if set(kinds) <= {None} else {name: kinds.count(name) for name in KINDS}
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
-    parts = ", ".join(f"{count:,} {each}" for each, count in counts.items())
-    lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    lines = (
+        [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
+    )
     grid = table(
         columns,
         listed,
-        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {evidence.n_inputs:,} "
+        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {evidence.n_inputs:,} "
         f"inputs have {what}{f' ({parts})' if parts else ''}",
-        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if every else [],
+        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if changed else [],
     )
     grid = replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
     data_shown = {
-        "path": str(found.path),
+        "path": str(source.path),
         "spec": record["spec"],
         "k": k,
         "n_inputs": evidence.n_inputs,
-        "n_changed": len(every),
+        "n_changed": len(changed),
         "kinds": counts,
         "changed": records(columns, listed),
         "texts": texts.told,

@@ -85,10 +85,10 @@ def measured(
     works = []
     if probe:
         works = survey(to_do, data, store=store, progress=bars, device=options.device)
-    told = _plan(folder, states, works, len(to_do))
+    counts = _plan(folder, states, works, len(to_do))
     if plan:
-        return told
-    for line in (told.title, *_told(works), *told.lines):
+        return counts
+    for line in (counts.title, *_told(works), *counts.lines):
         note(line)
     if again:
         for _, planned in to_do:
@@ -185,26 +185,26 @@ _WORK = (
 
 
 def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work], to_do: int) -> Output:
-    told = Counter(states.values())
+    counts = Counter(states.values())
     seconds, size = sum(work.seconds for work in works), sum(work.bytes for work in works)
     possible = [work for work in works if not work.problem]
     lines = [f"cannot be measured: {work.model} on {work.data}: {work.problem}" for work in works if work.problem]
     if seconds:
         lines.append(f"in all about {duration(seconds)} of encoding, and {_size(size)} in the cache")
-    if told["failed"]:
-        lines.append(f"{counted(told['failed'], 'cell')} failed before: quantdrift study retry tries again")
+    if counts["failed"]:
+        lines.append(f"{counted(counts['failed'], 'cell')} failed before: quantdrift study retry tries again")
     return Output(
         data={
             "path": str(folder.path),
             "cells": len(states),
-            "states": dict(told),
+            "states": dict(counts),
             "to_do": to_do,
             "work": records(_WORK, works),
         },
-        title=f"{folder.path}: {counted(len(states), 'cell')}, {told['done']:,} done, {to_do:,} to do",
+        title=f"{folder.path}: {counted(len(states), 'cell')}, {counts['done']:,} done, {to_do:,} to do",
         grids=[table(_WORK, possible)] if possible else [],
         lines=lines,
-        code=1 if told["failed"] and not to_do else 0,
+        code=1 if counts["failed"] and not to_do else 0,
     )
 
 
@@ -219,15 +219,15 @@ def _told(works: Sequence[Work]) -> Iterator[str]:
 
 
 def _ended(folder: StudyFolder) -> Output:
-    told = Counter(folder.state(cell) for cell in folder.cells)
+    counts = Counter(folder.state(cell) for cell in folder.cells)
     failed = [(cell, why) for cell in folder.cells if (why := folder.failure(cell)) is not None]
     return Output(
         data={
             "path": str(folder.path),
-            "states": dict(told),
+            "states": dict(counts),
             "failed": [{"name": cell.name, "reason": why.reason} for cell, why in failed],
         },
-        title=f"{folder.path}: {told['done']:,} of {counted(len(folder.cells), 'cell')} done",
+        title=f"{folder.path}: {counts['done']:,} of {counted(len(folder.cells), 'cell')} done",
         lines=list(_reasons(failed)),
         next=[
             f"\nwhat they say: quantdrift study results {shlex.quote(str(folder.path))}",

@@ -28,26 +28,38 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
         exact: whether separations are exact; of cut lists they are bounds.
     """
 
-    def named(one: Changed) -> str:
-        text = texts.inputs.get(one.input_id)
-        return shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
+    def named(changed: Changed) -> str:
+        text = texts.inputs.get(changed.input_id)
+        return shown(changed.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
 
-    def answer(one: Changed, *, reference: bool) -> str:
+    def answer(changed: Changed, *, reference: bool) -> str:
         """An arm's first answer, its score, whether it is relevant, its rank in the other arm, and its text."""
-        name, score, right, rank, other = one.after, one.score_after, one.is_right, one.rank_before, "reference"
+        name, score, right, rank, other = (
+            changed.after,
+            changed.score_after,
+            changed.is_right,
+            changed.rank_before,
+            "reference",
+        )
         if reference:
-            name, score, right, rank, other = one.before, one.score_before, one.was_right, one.rank_after, "candidate"
+            name, score, right, rank, other = (
+                changed.before,
+                changed.score_before,
+                changed.was_right,
+                changed.rank_after,
+                "candidate",
+            )
         parts = [] if score is None else [f"{score:.4f}"]
         parts += [] if right is None else ["relevant" if right else "not relevant"]
         parts += [] if rank is None else [f"rank {rank:,} in the {other}"]
-        text = texts.item(one.input_id, name)
+        text = texts.item(changed.input_id, name)
         words = f" ({', '.join(parts)})" if parts else ""
         return shown(name, _TEXT) + words + ("" if text is None else f"  {shown(text, _TEXT)}")
 
-    def change(one: Changed) -> str:
-        parts: list[str] = [one.kind or "no label"]
-        parts += [] if one.gap is None else [f"gap {one.gap:.4g}"]
-        parts += [] if one.separation is None else [f"separation {'' if exact else '≤ '}{one.separation:.3g}"]
+    def change(changed: Changed) -> str:
+        parts: list[str] = [changed.kind or "no label"]
+        parts += [] if changed.gap is None else [f"gap {changed.gap:.4g}"]
+        parts += [] if changed.separation is None else [f"separation {'' if exact else '≤ '}{changed.separation:.3g}"]
         return ", ".join(parts)
 
     return [
@@ -56,7 +68,7 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
         Column("candidate", partial(answer, reference=False), kind="words"),
         Column("change", change, kind="words"),
         *(Column("", field.name, kind=_KINDS.get(field.name, "words")) for field in fields(Changed)),
-        Column("", lambda one: texts.inputs.get(one.input_id), kind="words", key="text"),
-        Column("", lambda one: texts.item(one.input_id, one.before), kind="words", key="text_before"),
-        Column("", lambda one: texts.item(one.input_id, one.after), kind="words", key="text_after"),
+        Column("", lambda changed: texts.inputs.get(changed.input_id), kind="words", key="text"),
+        Column("", lambda changed: texts.item(changed.input_id, changed.before), kind="words", key="text_before"),
+        Column("", lambda changed: texts.item(changed.input_id, changed.after), kind="words", key="text_after"),
     ]

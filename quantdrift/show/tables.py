@@ -152,7 +152,7 @@ def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
     def reason(item: tuple[str, Estimate]) -> str:
         return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
 
-    head, rows, meanings, told = ["metric", "value", "95 % interval", "n"], [], [], ""
+    head, rows, meanings, explained = ["metric", "value", "95 % interval", "n"], [], [], ""
     for why, group in groupby(estimates.items(), key=reason):
         items = list(group)
         for name, estimate in items:
@@ -160,8 +160,8 @@ def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
             row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
             rows.append(row)
             if not why:  # members of a family stand beside each other: one explanation for all of them
-                meanings.append([*row, metric.family.summary if metric.family.name != told else ""])
-                told = metric.family.name
+                meanings.append([*row, metric.family.summary if metric.family.name != explained else ""])
+                explained = metric.family.name
         if why:
             more = f" and {len(items) - 1} more" if len(items) > 1 else ""
             meanings.append([f"{items[0][0]}{more}", "-", "", "", why])
