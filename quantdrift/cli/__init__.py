@@ -101,7 +101,7 @@ class Commands(TyperGroup):
         for form in self.forms:
             name, flag = form.split()
             if args[0] == name and flag in args[1:]:
-                args = [form, *(each for each in args[1:] if each != flag)]
+                args = [form, *(argument for argument in args[1:] if argument != flag)]
             if args[0] == self.forms[form]:
                 ctx.fail(f"{args[0]} is a form of another command: quantdrift {form}")
         return super().resolve_command(ctx, args)
@@ -204,9 +204,9 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
         show = getattr(error, "show", None)  # typer's errors of usage have it
         if show is None:
             raise
-        told = io.StringIO()
-        show(told)
-        say(told.getvalue().rstrip("\n"), error=True)
+        usage = io.StringIO()
+        show(usage)
+        say(usage.getvalue().rstrip("\n"), error=True)
         return USAGE
     if code == INTERRUPTED:
         complain("interrupted")

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, records, table
 from quantdrift.spec.grammar import chooses, parse
 from quantdrift.stages.weights import FULL_BITS
 
@@ -82,8 +82,7 @@ def command(options: AllocateOptions) -> Output:
     held_out = None
     if rivals:
         capture = captured(rivals)
-        told = [_rival_json(rival) for rival in rivals]
-        held_out = {"n_queries": rivals[0].flips.n, "rivals": told, "capture": capture.to_json()}
+        held_out = {"n_queries": rivals[0].flips.n, "rivals": records(_RIVALS, rivals), "capture": capture.to_json()}
     return Output(
         data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
@@ -108,14 +107,13 @@ def _layers(allocation: Allocation) -> Grid:
     layers, widths = allocation.layers, allocation.widths
     free = [layer for layer in layers if layer.loss is not None]
     total = sum(layer.loss[0] for layer in free if layer.loss) or 1.0
-    rows = [
-        [
-            layer.name,
-            f"{layer.n_weights:,}",
-            "kept" if layer.loss is None else percent(layer.loss[0] / total),
-            f"{layer.width}",
-        ]
-        for layer in layers
+    columns = [
+        Column("layer", "name", kind="words"),
+        Column("weights", "n_weights", "{:,}".format),
+        Column(
+            f"share of loss, W{widths[0]}", "loss", lambda loss: "kept" if loss is None else percent(loss[0] / total)
+        ),
+        Column("bits", "width"),
     ]
     counts = ", ".join(f"{sum(layer.width == width for layer in free)} at {width} bits" for width in widths)
     lines = [
@@ -123,20 +121,20 @@ def _layers(allocation: Allocation) -> Grid:
         f"{allocation.budget:g}; {allocation.all_parameters_bits:.2f} bits over all parameters, scales and token "
         "embeddings included"
     ]
-    head = ["layer", "weights", f"share of loss, W{widths[0]}", "bits"]
-    return Grid(head=head, rows=rows, lines=lines)
+    return table(columns, layers, lines=lines)
+
+
+_RIVALS = (
+    Column("bits from", "name", kind="words"),
+    Column("bits", "bits_per_weight", "{:.2f}".format),
+    Column("flip@1", "flips", with_interval, key="flip@1"),
+    Column(
+        "more than this allocation", "difference", lambda step: "" if step is None else with_interval(step, sign="+")
+    ),
+)
 
 
 def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
-    rows = [
-        [
-            rival.name,
-            f"{rival.bits_per_weight:.2f}",
-            with_interval(rival.flips),
-            "" if rival.difference is None else with_interval(rival.difference, sign="+"),
-        ]
-        for rival in rivals
-    ]
     # among those that spend no more
     fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
     ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)
@@ -149,18 +147,5 @@ def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
         lines.append(f"Capture: {with_interval(capture)} of what {uniform[1]} gains over {uniform[0]}.")
     elif len(uniform) > 1:
         lines.append(f"No capture: {capture.reason}.")
-    return Grid(
-        title=f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)",
-        head=["bits from", "bits", "other first answer", "more than this allocation"],
-        rows=rows,
-        lines=lines,
-    )
-
-
-def _rival_json(rival: Rival) -> dict[str, Any]:
-    return {
-        "name": rival.name,
-        "bits_per_weight": rival.bits_per_weight,
-        "flip@1": rival.flips.to_json(),
-        "difference": rival.difference and rival.difference.to_json(),
-    }
+    title = f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)"
+    return table(_RIVALS, rivals, title=title, lines=lines)

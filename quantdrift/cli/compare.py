@@ -11,8 +11,9 @@ from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show, show_p, show_step
 from quantdrift.runs.folder import read_run
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.verdicts import PairedComparison
 
 _VERDICTS = {
     "no worse": "No worse by {margin} or more: {names}.",
@@ -49,47 +50,54 @@ def command(
     of quantdrift gate; the others are shown with their intervals. What -m names gets a verdict.
     """
     asked = [parse_metric(name) for name in metric or ()]
-    found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
-    runs = (("A", found.a), ("B", found.b))
+    comparison = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
+    runs = (("A", comparison.a), ("B", comparison.b))
     return Output(
-        data=found.to_json(),
+        data=comparison.to_json(),
         about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
-        grids=[_grid(found)],
-        lines=list(_lines(found)),
+        grids=[_grid(comparison)],
+        lines=list(_lines(comparison)),
     )
 
 
-def _grid(found: Comparison) -> Grid:
-    """With a margin there are more columns."""
-    head = ["metric", "A", "B", "B - A (95 %)", "p", "p (Holm)"]
-    head += ["p no worse (Holm)", "needed (inputs)"] if found.margin is not None else []
-    rows = []
-    for each in found.metrics:
-        metric = parse_metric(each.metric)
-        values = [show(metric, Estimate(value=value)) for value in (each.value_a, each.value_b)]
-        row = [each.metric, *values, show_step(metric, each.difference), show_p(each.p_value), show_p(each.p_holm)]
-        if found.margin is not None:
-            needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,} ({each.n:,})"
-            row += [show_p(each.p_no_worse_holm), needed]
-        rows.append([*row, each.verdict or "-"])
-    return Grid(head=[*head, "verdict"], rows=rows, words={"verdict"}, stacked=True)
+def _grid(comparison: Comparison) -> Grid:
+    """A row a metric; with a margin there are more columns."""
+
+    def needed(row: PairedComparison) -> str:
+        return "-" if row.inputs_needed is None else f"{row.inputs_needed:,} ({row.n:,})"
+
+    def of_unit(row: PairedComparison, value: float | None) -> str:
+        return show(parse_metric(row.metric), Estimate(value=value))
+
+    columns = [
+        Column("metric", "metric", kind="words"),
+        Column("A", lambda row: of_unit(row, row.value_a)),
+        Column("B", lambda row: of_unit(row, row.value_b)),
+        Column("B - A (95 %)", lambda row: show_step(parse_metric(row.metric), row.difference)),
+        Column("p", "p_value", show_p),
+        Column("p (Holm)", "p_holm", show_p),
+    ]
+    if comparison.margin is not None:
+        columns += [Column("p no worse (Holm)", "p_no_worse_holm", show_p), Column("needed (inputs)", needed)]
+    columns.append(Column("verdict", "verdict", lambda verdict: verdict or "-", kind="words"))
+    return table(columns, comparison.metrics, stacked=True)
 
 
-def _lines(found: Comparison) -> Iterator[str]:
+def _lines(comparison: Comparison) -> Iterator[str]:
     """The finding in plain sentences: what to know, who changes which inputs, the verdicts."""
-    for note in found.notes:
+    for note in comparison.notes:
         yield f"Note: {note}."
-    for each in found.metrics:
-        if each.metric == "flip@1" and each.p_value is not None:
-            beyond = each.p_holm is not None and each.p_holm < found.alpha
+    for row in comparison.metrics:
+        if row.metric == "flip@1" and row.p_value is not None:
+            beyond = row.p_holm is not None and row.p_holm < comparison.alpha
             yield (
-                f"B flips {each.higher_b:,} inputs that A does not, A flips {each.higher_a:,} that B does not: "
+                f"B flips {row.higher_b:,} inputs that A does not, A flips {row.higher_a:,} that B does not: "
                 f"a {'larger difference than chance makes' if beyond else 'difference that chance can make'} "
-                f"(p {show_p(each.p_value)}; {show_p(each.p_holm)} adjusted for the number of metrics)."
+                f"(p {show_p(row.p_value)}; {show_p(row.p_holm)} adjusted for the number of metrics)."
             )
     for verdict, text in _VERDICTS.items():
-        if names := [each.metric for each in found.metrics if each.verdict == verdict]:
-            yield text.format(names=", ".join(names), margin=f"{found.margin or 0:g}")
-    for each in found.metrics:
-        if each.reason:
-            yield f"{each.metric}: {each.reason}."
+        if names := [row.metric for row in comparison.metrics if row.verdict == verdict]:
+            yield text.format(names=", ".join(names), margin=f"{comparison.margin or 0:g}")
+    for row in comparison.metrics:
+        if row.reason:
+            yield f"{row.metric}: {row.reason}."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +21,10 @@ from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.show.changes import HEAD, changed_row
+from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid, metric_grid
+from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
+from quantdrift.statistics.estimates import Estimate
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
@@ -70,7 +73,7 @@ def command(
     runs = [read_finished(path, arm=cast(Arm, name)) for path, name in zip((a, b), (names[0], names[-1]), strict=True)]
     if len(names) > 1 and all(run.format != "run" for run in runs):
         raise QuantDriftError(f"--arms {arms} is for run folders of quantdrift; {a} and {b} hold one arm each")
-    found = compared.diff_runs(
+    diff = compared.diff_runs(
         *runs,
         qrels=labels,
         common=common,
@@ -78,38 +81,36 @@ def command(
         ignore_identical=ignore_identical_ids,
         only=tuple(part or ()),
     )
-    chosen = metrics or _chosen(found)
-    folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
-    lines = list(_sentences(found))
-    sides = {"a": found.a, "b": found.b}
-    pooled = {
-        str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1
-    }
+    chosen = metrics or _chosen(diff)
+    folders = [] if out is None else [str(run.path) for run in compared.write_diff(diff, out)]
+    lines = list(_sentences(diff))
+    sides = {"a": diff.a, "b": diff.b}
+    pooled = {str(each): compared.pooled_estimate(each, diff.parts).to_json() for each in chosen if len(diff.parts) > 1}
     return Output(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
                 for letter, run in sides.items()
             },
-            "parts": [_part_json(each, chosen, changed) for each in found.parts],
+            "parts": [_part_json(each, chosen, changed) for each in diff.parts],
             **({"pooled": pooled} if pooled else {}),
             "notes": lines,
             "folders": folders,
         },
         about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in sides.items()],
-        grids=list(_grids(found, chosen, changed)),
+        grids=list(_grids(diff, chosen, changed)),
         lines=lines,
         next=[f"written: {folder}" for folder in folders],
     )
 
 
-def _chosen(found: compared.Diff) -> list[Metric]:
+def _chosen(diff: compared.Diff) -> list[Metric]:
     """The metrics that are shown if none are asked for."""
-    known = [part.evidence for part in found.parts if part.evidence is not None]
-    ranked = all(part.lists for part in found.parts)
+    known = [part.evidence for part in diff.parts if part.evidence is not None]
+    ranked = all(part.lists for part in diff.parts)
     labelled = any(evidence.judgements is not None for evidence in known)
     scored = any(evidence.deltas != "none" for evidence in known)
-    if len(found.parts) > 1:
+    if len(diff.parts) > 1:
         metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
     elif ranked:  # nobody ran the reference a second time
         metrics = [metric for metric in headline_metrics() if str(metric) != "noise_floor"]
@@ -126,70 +127,76 @@ def _chosen(found: compared.Diff) -> list[Metric]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
-    if len(found.parts) > 1:
-        head = ["part", "inputs", *map(str, chosen)]
-        yield Grid(head=head, rows=list(_part_rows(found, chosen)), stacked=True)
-    elif found.parts[0].evidence is not None:
-        estimates = {str(metric): compared.estimate_of(metric, found.parts[0]) for metric in chosen}
-        yield metric_grid(estimates, found.parts[0].name)
-    if rows := list(_own_rows(found)):
-        yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
-    several = len(found.parts) > 1
-    known = [(part.name, part.evidence) for part in found.parts if part.evidence is not None]
-    changed = [
-        (name, changed_row(each, Texts(told=""), exact=evidence.exact))
-        for name, evidence in known
-        for each in changed_inputs(evidence)[:n_changed]
+def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
+    if len(diff.parts) > 1:
+        yield _parts(diff, chosen)
+    elif diff.parts[0].evidence is not None:
+        estimates = {str(metric): compared.estimate_of(metric, diff.parts[0]) for metric in chosen}
+        yield metric_grid(estimates, diff.parts[0].name)
+    if rows := [(p.name, name, compared.change_of(values)) for p in diff.parts for name, values in p.values.items()]:
+        yield table(_HARNESS, rows)
+    for part in diff.parts:
+        if part.evidence is None or not (changed := changed_inputs(part.evidence)):
+            continue
+        listed = changed[:n_changed]
+        title = f"{len(listed):,} of {len(changed):,} changed inputs, the worst first"
+        if listed:
+            columns = changed_columns(Texts(told=""), exact=part.evidence.exact)
+            yield table(columns, listed, title=f"{part.name}: {title}" if len(diff.parts) > 1 else title)
+
+
+def _parts(diff: compared.Diff, chosen: Sequence[Metric]) -> Grid:
+    """A row a part, and one for all of them."""
+    rows = [
+        (part.name, part.evidence, {str(metric): compared.estimate_of(metric, part) for metric in chosen})
+        for part in diff.parts
     ]
-    if changed:
-        total = sum(int(perturbation.flips(evidence).sum()) for _, evidence in known)
-        yield Grid(
-            title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
-            head=[*(["part"] if several else []), *HEAD],
-            rows=[[*([name] if several else []), *row] for name, row in changed],
-            words=HEAD,
-        )
-
-
-def _part_rows(found: compared.Diff, chosen: Sequence[Metric]) -> Iterator[list[str]]:
-    for part in found.parts:
-        n = "-" if part.evidence is None else f"{part.evidence.n_inputs:,}"
-        yield [part.name, n, *(cell(each, compared.estimate_of(each, part)) for each in chosen)]
-    known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
-    yield [
-        "all",
-        f"{sum(known.values()):,}",
-        *(cell(each, compared.pooled_estimate(each, found.parts)) for each in chosen),
+    pooled = {str(metric): compared.pooled_estimate(metric, diff.parts) for metric in chosen}
+    known = {part.inputs: part.evidence.n_inputs for part in diff.parts if part.evidence is not None}
+    columns = [
+        Column("part", itemgetter(0), kind="words"),
+        Column("inputs", itemgetter(1), lambda evidence: "-" if evidence is None else f"{evidence.n_inputs:,}"),
+        *metric_columns(chosen, itemgetter(2)),
     ]
+    grid = table(columns, rows, stacked=True)
+    last = ["all", f"{sum(known.values()):,}", *(cell(metric, pooled[str(metric)]) for metric in chosen)]
+    return replace(grid, rows=[*grid.rows, last])
 
 
-def _own_rows(found: compared.Diff) -> Iterator[list[str]]:
-    """The harness's own metrics of either run, and their change."""
-    for part in found.parts:
-        for name, values in part.values.items():
-            before, after, change = compared.change_of(values)
-            if before is None or after is None or change.value is None:
-                yield [part.name, name, "-", "-", "-", "0"]
-                continue
-            exact = change.low is not None and change.high is not None
-            ends = f" ({change.low:+.4f} to {change.high:+.4f})" if exact else ""
-            yield [part.name, name, f"{before:.4f}", f"{after:.4f}", f"{change.value:+.4f}{ends}", f"{change.n:,}"]
+def _step(change: Estimate) -> str:
+    """A change of a harness's own metric, with its interval."""
+    ends = f" ({change.low:+.4f} to {change.high:+.4f})" if change.low is not None and change.high is not None else ""
+    return "-" if change.value is None else f"{change.value:+.4f}{ends}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+_HARNESS = (
+    Column("task", lambda row: row[0], kind="words"),
+    Column("metric", lambda row: row[1], kind="words"),
+    Column("A", lambda row: row[2][0], _number),
+    Column("B", lambda row: row[2][1], _number),
+    Column("B - A (95 %)", lambda row: row[2][2], _step),
+    Column("n", lambda row: row[2][2].n, "{:,}".format),
+)
+"""The harness's own metrics of either run, and their change."""
 
 
 # --- sentences and JSON ---------------------------------------------------------------------------
 
 
-def _sentences(found: compared.Diff) -> Iterator[str]:
+def _sentences(diff: compared.Diff) -> Iterator[str]:
     """The finding of each part, what was left out, and what to know."""
-    for part in found.parts:
+    for part in diff.parts:
         yield _finding(part)
-    for part in found.parts:
+    for part in diff.parts:
         if any(part.left_out):
             before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
             yield f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."
     # a note that several parts have is told once
-    for note in dict.fromkeys((*found.notes, *(note for part in found.parts for note in part.notes))):
+    for note in dict.fromkeys((*diff.notes, *(note for part in diff.parts for note in part.notes))):
         yield f"Note: {note}."
 
 
@@ -211,10 +218,10 @@ def _finding(part: compared.PartDiff) -> str:
 
 
 def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
-    evidence, own = part.evidence, {}
+    evidence, harness_metrics = part.evidence, {}
     for name, values in part.values.items():
         before, after, change = compared.change_of(values)
-        own[name] = {"a": before, "b": after, "change": change.to_json()}
+        harness_metrics[name] = {"a": before, "b": after, "change": change.to_json()}
     listed = [] if evidence is None else changed_inputs(evidence)
     ranks = None
     if part.lists and evidence is not None:
@@ -227,7 +234,7 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
         "deltas": None if evidence is None else evidence.deltas,
         "ranks": ranks,
         "metrics": {str(metric): compared.estimate_of(metric, part).to_json() for metric in chosen},
-        "harness_metrics": own,
+        "harness_metrics": harness_metrics,
         "judged_by": part.judged_by,
         "n_changed": len(listed),
         "changed": [each.to_json() for each in listed[:n_changed]],

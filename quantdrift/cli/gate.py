@@ -114,22 +114,22 @@ def command(options: GateOptions) -> Output | None:
     except Interrupted:
         raise  # Ctrl-C is no verdict, and says itself what is left
     except Exception as error:
-        told = f"{output.TITLE}: error\n\n{prose(error_line(error))}\n"
-        output.tell_ci(os.environ, verdict="error", code=USAGE, summary=told)
+        summary = f"{output.TITLE}: error\n\n{prose(error_line(error))}\n"
+        output.tell_ci(os.environ, verdict="error", code=USAGE, summary=summary)
         raise
 
 
 def _judged(options: GateOptions) -> Output | None:
     for place in options.report or ():
         output.check_report(place)
-    found = options.config or gate_rules.find_config(Path.cwd())
-    config = gate_rules.GateConfig() if found is None else gate_rules.read_config(found)
+    config_file = options.config or gate_rules.find_config(Path.cwd())
+    config = gate_rules.GateConfig() if config_file is None else gate_rules.read_config(config_file)
     rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
     given_here = dict(gate_rules.parse_slice(text) for text in options.slices or ())
     slices = gate_rules.slices_of({**config.slices, **given_here}, rules)
-    alpha = next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA)
+    alpha = next((value for value in (options.alpha, config.alpha) if value is not None), ALPHA)
     # beside the file that names the data, so that a folder below will do
-    beside = Path() if found is None else found.parent
+    beside = Path() if config_file is None else config_file.parent
     path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
     baseline = _earlier(path) if options.update else _baseline(path, rules, options)
     target = _target(options, config)
@@ -205,7 +205,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
         )
     if options.candidate is not None:
         _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
-        found = diff_runs(
+        difference = diff_runs(
             read_finished(Path(named)),
             read_finished(options.candidate),
             qrels=None if options.qrels is None else read_qrels(options.qrels),
@@ -213,7 +213,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
             complete=options.complete,
             only=options.part or (),
         )
-        return target_of_diff(found)
+        return target_of_diff(difference)
     if (path := Path(named)).exists():
         _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
         runs = find_runs([path])

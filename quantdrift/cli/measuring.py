@@ -93,9 +93,9 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
         return place  # no run; writing one there says so
     if there == dataset.fingerprint:
         return place
-    own = RUNS / f"{name}-{dataset.fingerprint[:8]}{ending}"
-    note(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
-    return own
+    elsewhere = RUNS / f"{name}-{dataset.fingerprint[:8]}{ending}"
+    note(f"{place} holds a run on other data named {dataset.name}; this one goes to {elsewhere}")
+    return elsewhere
 
 
 def slug(text: str) -> str:
@@ -106,14 +106,14 @@ def slug(text: str) -> str:
 def shown_run(run: Run) -> Output:
     """What a run found, how its candidate was made, and where it lies."""
     record = run.record
-    said = verdict(record)
-    notes = [f"note: {each}" for each in record["data"]["warnings"]]
+    outcome = verdict(record)
+    notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     return Output(
-        data={**record, "path": str(run.path), "verdict": asdict(said)},
+        data={**record, "path": str(run.path), "verdict": asdict(outcome)},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
         grids=[metric_grid(headlines(record))],
-        lines=[f"Verdict: {said.word}. {said.sentence} {said.next}".rstrip(), *findings(record)],
+        lines=[f"Verdict: {outcome.word}. {outcome.sentence} {outcome.next}".rstrip(), *findings(record)],
         next=[
             f"\nrun folder: {run.path}",
             f"which inputs changed, with their texts: quantdrift show {run.path}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,11 @@ from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, pri
 from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
-from quantdrift.metrics.numbers import cell
 from quantdrift.runs.folder import Run, find_runs, refuse_copies
 from quantdrift.runs.identity import classifies
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid, metric_grid
-from quantdrift.statistics.estimates import Estimate, as_json
+from quantdrift.show.tables import Column, metric_columns, metric_grid, records, table
+from quantdrift.statistics.estimates import Estimate
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 _OF_BUCKETS = ("flip@1", "harm", "benefit")
@@ -53,27 +53,27 @@ def command(
     if by is not None and per_input:
         raise QuantDriftError("expected one of --per-input and --by")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
-    found = find_runs(runs)
+    measured_runs = find_runs(runs)
     if per_input:
-        if len(found) > 1:
-            raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
-        return _per_input(found[0].evidence(), chosen)
+        if len(measured_runs) > 1:
+            raise QuantDriftError(f"--per-input is for one run; got {len(measured_runs)}")
+        return _per_input(measured_runs[0].evidence(), chosen)
     if by is not None:
-        return _in_buckets(found, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
-    if len(found) > 1:
-        classified = all(classifies(run.record) for run in found)
+        return _in_buckets(measured_runs, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
+    if len(measured_runs) > 1:
+        classified = all(classifies(run.record) for run in measured_runs)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
-    measured = [(run, measure(run.evidence(), chosen or None)) for run in found]
+    measured = [(run, measure(run.evidence(), chosen or None)) for run in measured_runs]
     data = [_json(run, estimates) for run, estimates in measured]
-    if len(found) == 1:
-        title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
+    if len(measured_runs) == 1:
+        title = f"{measured_runs[0].record['spec']} on {measured_runs[0].record['data']['name']}"
         return Output(data=data[0], grids=[metric_grid(measured[0][1], title)])
-    rows = [
-        [run.record["data"]["name"], run.record["spec"], *(cell(each, estimates[str(each)]) for each in chosen)]
-        for run, estimates in measured
+    columns = [
+        Column("data", lambda row: row[0].record["data"]["name"], kind="words"),
+        Column("spec", lambda row: row[0].record["spec"], kind="words"),
+        *metric_columns(chosen, lambda row: row[1]),
     ]
-    grid = Grid(head=["data", "spec", *map(str, chosen)], rows=rows, words={"spec"}, stacked=True)
-    return Output(data={"runs": data}, grids=[grid])
+    return Output(data={"runs": data}, grids=[table(columns, measured, stacked=True)])
 
 
 def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
@@ -86,20 +86,20 @@ def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | No
     refuse_copies(runs)
     evidence = [run.evidence() for run in runs]
     buckets = breakdown(evidence, by=parse_metric(by), metrics=metrics, edges=starts)
-    rows = [[range_words(each.where), f"{each.n:,}", *map(cell, metrics, each.estimates.values())] for each in buckets]
-    outside = sum(one.n_inputs for one in evidence) - sum(bucket.n for bucket in buckets)
+    columns = [
+        Column(by, "where", range_words, key=""),
+        Column("", "where.low", key="low"),
+        Column("", "where.high", key="high"),
+        Column("inputs", "n", "{:,}".format),
+        Column("", "estimates", key="metrics"),
+        *metric_columns(metrics, attrgetter("estimates")),
+    ]
+    outside = sum(part.n_inputs for part in evidence) - sum(bucket.n for bucket in buckets)
     note = f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {by}."
     return Output(
-        data={
-            "runs": [str(run.path) for run in runs],
-            "by": by,
-            "buckets": [
-                as_json({"low": each.where.low, "high": each.where.high, "n": each.n, "metrics": each.estimates})
-                for each in buckets
-            ],
-        },
+        data={"runs": [str(run.path) for run in runs], "by": by, "buckets": records(columns, buckets)},
         title=f"{counted(len(runs), 'run')}, 95 % intervals",
-        grids=[Grid(head=[by, "inputs", *map(str, metrics)], rows=rows)],
+        grids=[table(columns, buckets)],
         lines=[note] if outside else [],
     )
 
@@ -120,6 +120,6 @@ def _per_input(evidence: Evidence, chosen: list[Metric]) -> Output:
     }
     lines = [["input_id", *columns]]
     for row, name in enumerate(names):
-        own = (column[row] for column in columns.values())
-        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in own)])
+        values_of_row = (column[row] for column in columns.values())
+        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in values_of_row)])
     return Output(data={"inputs": values}, text="\n".join(map("\t".join, lines)))

@@ -50,8 +50,8 @@ def flag(text: str) -> Any:
 
 def argument(text: str, default: Any = ...) -> Any:
     """An argument of a command: "RUN: What it is"."""
-    metavar, _, told = text.partition(": ")
-    return typer.Argument(default, help=told, metavar=metavar)
+    metavar, _, help_text = text.partition(": ")
+    return typer.Argument(default, help=help_text, metavar=metavar)
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -280,8 +280,8 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
                 raise typer.Exit(shown.code)
 
         hints = get_type_hints(command)
-        found = [each for each in hints.values() if is_dataclass(each) and each is not Output]
-        options: Any = found[0] if found else None
+        records = [hint for hint in hints.values() if is_dataclass(hint) and hint is not Output]
+        options: Any = records[0] if records else None
         parameters = _parameters(options) if options else [*inspect.signature(command).parameters.values()]
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         parameters += [
@@ -299,7 +299,7 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
     hints, known = get_type_hints(options), {field.name: field.default for field in fields(options)}
-    order = dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each))
+    order = dict.fromkeys(name for base in options.__mro__ for name in inspect.get_annotations(base))
     empty = inspect.Parameter.empty
     return [
         inspect.Parameter(

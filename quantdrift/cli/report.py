@@ -56,9 +56,9 @@ def command(
         check_writable(place / "chart", what="the charts")
         page = _page(what, data=data, task=task, k=k)
         written = write_pictures(
-            [each for one in page.sections for each in one.figures], place, cast(PictureForm, form)
+            [figure for section in page.sections for figure in section.figures], place, cast(PictureForm, form)
         )
-        return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {each.name}" for each in written)])
+        return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {figure.name}" for figure in written)])
     if md:
         return _markdown(_text(what, data=data, task=task, k=k), out)
     out = out or Path("report.html")

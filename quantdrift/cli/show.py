@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from quantdrift.base.display import clean, shorten, shown
+from quantdrift.base.display import shown
 from quantdrift.base.errors import DataError, QuantDriftError
-from quantdrift.base.records import write_text
 from quantdrift.cli.options import TASK, argument, flag, option, prints
-from quantdrift.finished.texts import Texts, read_texts
-from quantdrift.runs.changes import KINDS, Changed, changed_inputs
+from quantdrift.finished.texts import read_texts
+from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.identity import classifies
-from quantdrift.show.changes import HEAD, changed_row
+from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import records, table, write_table
 
 _FIRST = 10
 """Inputs that people are shown if they do not say how many."""
-_CELL = 32_000
-"""Of a cell in CSV; a spreadsheet takes 32,767."""
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""What a spreadsheet takes for the beginning of a formula."""
 
 
 @prints("json", "markdown")
@@ -42,7 +34,9 @@ def command(
     n: int | None = option(f"-n N: How many, the worst first; {_FIRST}, and with --out all, if not given.", min=0),
     everything: bool = flag("--all: All of them."),
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
-    out: Path | None = option("-o --out FILE: Write all of them as CSV, with whole texts, for a spreadsheet."),
+    out: Path | None = option(
+        "-o --out FILE: Write all of them, with whole texts, into .csv for a spreadsheet, or .parquet."
+    ),
 ) -> Output:
     """The inputs whose top-1 changed, with their texts: harmful changes first.
 
@@ -55,39 +49,40 @@ def command(
     """
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
-    found = read_run(run)
-    evidence, record = found.evidence(), found.record
+    source = read_run(run)
+    evidence, record = source.evidence(), source.record
     if kind != "all" and evidence.judgements is None:
-        raise DataError(f"--kind {kind} needs relevance labels, and {found.path} has none; leave it out")
-    every = changed_inputs(evidence, k)
-    wanted = [one for one in every if kind in {one.kind, "all"}]
+        raise DataError(f"--kind {kind} needs relevance labels, and {source.path} has none; leave it out")
+    changed = changed_inputs(evidence, k)
+    wanted = [change for change in changed if kind in {change.kind, "all"}]
     listed = wanted if everything or (out is not None and n is None) else wanted[: _FIRST if n is None else n]
-    texts = read_texts(found, data=data, task=task)
+    texts = read_texts(source, data=data, task=task)
+    columns = changed_columns(texts, exact=evidence.exact)
     if out is not None:
-        write_text(out, _csv(listed, texts), what="the changed inputs")
-    kinds = [one.kind for one in every]
-    counts = {} if set(kinds) <= {None} else {each: kinds.count(each) for each in KINDS}
+        write_table(columns, listed, out)
+    kinds = [change.kind for change in changed]
+    counts = {} if set(kinds) <= {None} else {name: kinds.count(name) for name in KINDS}
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
-    parts = ", ".join(f"{count:,} {each}" for each, count in counts.items())
-    lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
-    rows = [list(changed_row(one, texts, exact=evidence.exact)) for one in listed]
-    grid = Grid(
-        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {evidence.n_inputs:,} "
-        f"inputs have {what}{f' ({parts})' if parts else ''}",
-        head=HEAD,
-        rows=rows,
-        words=HEAD,
-        plain=[line for number, row in enumerate(rows, start=1) for line in _lines(number, *row)],
-        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if every else [],
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    lines = (
+        [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
     )
+    grid = table(
+        columns,
+        listed,
+        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {evidence.n_inputs:,} "
+        f"inputs have {what}{f' ({parts})' if parts else ''}",
+        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if changed else [],
+    )
+    grid = replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
     data_shown = {
-        "path": str(found.path),
+        "path": str(source.path),
         "spec": record["spec"],
         "k": k,
         "n_inputs": evidence.n_inputs,
-        "n_changed": len(every),
+        "n_changed": len(changed),
         "kinds": counts,
-        "changed": [_json(one, texts) for one in listed],
+        "changed": records(columns, listed),
         "texts": texts.told,
     }
     return Output(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
@@ -97,29 +92,3 @@ def _lines(number: int, name: str, reference: str, candidate: str, change: str) 
     yield f"\n{number:<10} {name}   {change}"
     yield f"reference  {reference}"
     yield f"candidate  {candidate}"
-
-
-def _json(one: Changed, texts: Texts) -> dict[str, Any]:
-    return {
-        **one.to_json(),
-        "text": texts.inputs.get(one.input_id),
-        "text_before": texts.item(one.input_id, one.before),
-        "text_after": texts.item(one.input_id, one.after),
-    }
-
-
-def _csv(listed: Sequence[Changed], texts: Texts) -> str:
-    """As CSV that no spreadsheet runs: text that begins like a formula gets an apostrophe."""
-    out = io.StringIO()
-    names = [field.name for field in fields(Changed)]
-    writer = csv.DictWriter(out, [*names, "text", "text_before", "text_after"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in _json(one, texts).items()} for one in listed)
-    return out.getvalue()
-
-
-def _cell(value: str | float | bool | None) -> str:
-    if not isinstance(value, str):
-        return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value).lower()
-    line = shorten(clean(value), _CELL)
-    return f"'{line}" if line.startswith(_FORMULA) else line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,13 @@ from quantdrift.cli.measuring import RUNS
 from quantdrift.cli.options import METRIC, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
 from quantdrift.study.plan import Study, read_study
 from quantdrift.study.suites import load_suite
 
 if TYPE_CHECKING:
+    from quantdrift.compare.corpus_size import SizeEffect
     from quantdrift.compare.pooled import Pooled
     from quantdrift.metrics import Metric
     from quantdrift.study.results import Sized
@@ -86,23 +87,21 @@ def retry(options: Running) -> Output:
 def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) -> Output:
     """Which cells are done, open, running or failed, and why."""
     folder = _opened(study, out)
+    failures = {cell.name: failed.reason for cell in folder.cells if (failed := folder.failure(cell)) is not None}
     states = {cell.name: folder.state(cell) for cell in folder.cells}
-    reasons = {cell.name: failed.reason for cell in folder.cells if (failed := folder.failure(cell)) is not None}
-    rows = [
-        [cell.model, str(cell.spec).rpartition("@")[2], cell.data.called, states[cell.name], reasons.get(cell.name, "")]
-        for cell in folder.cells
+    columns = [
+        Column("model", "model", kind="words", key=""),
+        Column("scheme", lambda cell: str(cell.spec).rpartition("@")[2], kind="words"),
+        Column("data", "data.called", kind="words", key=""),
+        Column("", "name"),
+        Column("state", lambda cell: states[cell.name], kind="words", key="state"),
+        Column("why", lambda cell: failures.get(cell.name), lambda reason: reason or "", kind="words", key="reason"),
     ]
-    told = Counter(states.values())
+    counts = Counter(states.values())
     return Output(
-        data={
-            "path": str(folder.path),
-            "cells": [{"name": name, "state": state, "reason": reasons.get(name)} for name, state in states.items()],
-        },
-        title=f"{folder.path}: {', '.join(f'{n:,} {state}' for state, n in told.items())} of {len(states):,} cells",
-        grids=[
-            Grid(head=["model", "scheme", "data", "state", "why"], rows=rows, words={"scheme", "data", "state", "why"})
-        ],
-        code=0,
+        data={"path": str(folder.path), "cells": records(columns, folder.cells)},
+        title=f"{folder.path}: {', '.join(f'{n:,} {state}' for state, n in counts.items())} of {len(states):,} cells",
+        grids=[table(columns, folder.cells)],
     )
 
 
@@ -115,117 +114,100 @@ def results(
     pooled: str | None = option(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
     ),
-    table: Path | None = option("FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
+    file: Path | None = option("--table FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
 ) -> Output:
     """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
     from quantdrift.metrics import parse_metric
-    from quantdrift.metrics.numbers import show
+    from quantdrift.study.results import columns_of, results_of, sized_of
     from quantdrift.study.results import pooled as pooled_of
-    from quantdrift.study.results import results_of, sized_of, write_table
 
     folder = _opened(study, out)
-    found, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
-    if table is not None:
-        write_table([result.row() for result in found], table)
-        note(f"wrote {table}")
-    rows = [
-        [
-            result.cell.model,
-            result.scheme,
-            result.cell.data.called,
-            *(show(each, result.metrics[str(each)]) for each in metrics),
-        ]
-        for result in found
-        if result.run is not None
-    ]
-    head = ["model", "scheme", "data", *map(str, metrics)]
-    grids = [Grid(head=head, rows=rows, words={"scheme", "data"})]
-    sized = sized_of((result.cell, result.run) for result in found)
-    grids += [_sizes_grid(sized)] if sized else []
-    compared = [] if pooled is None else pooled_of(found, parse_metric(pooled))
+    cells, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
+    columns = columns_of(metrics)
+    if file is not None:
+        write_table(columns, cells, file)
+        note(f"wrote {file}")
+    done = [result for result in cells if result.run is not None]
+    grids = [table(columns, done)]
+    sized = sized_of((result.cell, result.run) for result in cells)
+    grids += [_sizes(sized)] if sized else []
+    compared = [] if pooled is None else pooled_of(cells, parse_metric(pooled))
     if pooled is not None:
-        grids.append(_pooled_grid(parse_metric(pooled), compared))
-    missing = Counter(result.state for result in found if result.run is None)
+        grids.append(_pooled(parse_metric(pooled), compared))
+    missing = Counter(result.state for result in cells if result.run is None)
     lines = [f"{n:,} {'cell is' if n == 1 else 'cells are'} {state}" for state, n in missing.items()]
-    shown = Output(
+    if folder.capture is not None:
+        lines.append(f"what each criterion keeps, from a checkout: python -m quantdrift_paper capture {folder.path}")
+    elif done and file is None:
+        lines.append("with 95 % intervals: --table FILE.csv, or --json")
+    return Output(
         data={
             "path": str(folder.path),
-            "cells": [each.row() for each in found],
-            "pooled": [each.to_json() for each in compared],
+            "cells": records(columns, cells),
+            "pooled": [scheme.to_json() for scheme in compared],
             "corpus_sizes": [
-                {"model": one.model, "scheme": one.scheme, "corpus": one.corpus, **one.effect.to_json()}
-                for one in sized
+                {"model": row.model, "scheme": row.scheme, "corpus": row.corpus, **row.effect.to_json()}
+                for row in sized
             ],
         },
-        title=f"{folder.path}: {counted(len(rows), 'run')}",
+        title=f"{folder.path}: {counted(len(done), 'run')}",
         grids=grids,
         lines=lines,
     )
-    if folder.capture is not None:
-        lines.append(f"what each criterion keeps, from a checkout: python -m quantdrift_paper capture {folder.path}")
-    elif rows and table is None:
-        lines.append("with 95 % intervals: --table FILE.csv, or --json")
-    return replace(shown, lines=lines)
 
 
-def _sizes_grid(sized: Sequence[Sized]) -> Grid:
+def _sizes(sized: Sequence[Sized]) -> Grid:
     from quantdrift.metrics.numbers import show_p
 
-    def ratio(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
+    def rates(effect: SizeEffect) -> str:
+        return " to ".join(percent(flips / effect.n, 1) for flips in (effect.flip_small, effect.flip_large))
 
-    rows = [
-        [
-            f"{one.model} {one.scheme}",
-            one.corpus,
-            f"{effect.small:,} to {effect.large:,}",
-            " to ".join(percent(flips / effect.n, 1) for flips in (effect.flip_small, effect.flip_large)),
-            show_p(effect.p_flip),
-            f"{ratio(effect.separation_small)} to {ratio(effect.separation_large)}",
-            show_p(effect.p_separation),
-        ]
-        for one in sized
-        for effect in (one.effect,)
+    def separations(effect: SizeEffect) -> str:
+        ends = (effect.separation_small, effect.separation_large)
+        return " to ".join("-" if value is None else f"{value:.3f}" for value in ends)
+
+    columns = [
+        Column("scheme", lambda row: f"{row.model} {row.scheme}", kind="words"),
+        Column("corpus", "corpus", kind="words"),
+        Column("documents", "effect", lambda effect: f"{effect.small:,} to {effect.large:,}"),
+        Column("flip@1", "effect", rates),
+        Column("p (McNemar)", "effect.p_flip", show_p),
+        Column("separation", "effect", separations),
+        Column("p (sign)", "effect.p_separation", show_p),
     ]
-    head = ["scheme", "corpus", "documents", "flip@1", "p (McNemar)", "separation", "p (sign)"]
     lines = ["the same queries on the smallest and the largest part of a corpus; the parts nest"]
-    return Grid(title="What the size of the corpus does", head=head, rows=rows, words={"corpus"}, lines=lines)
+    return table(columns, sized, title="What the size of the corpus does", lines=lines)
 
 
-def _pooled_grid(metric: Metric, compared: Sequence[Pooled]) -> Grid:
+def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
     from quantdrift.compare.pooled import in_words
     from quantdrift.metrics.numbers import show_p
 
-    rate = metric.unit == "rate"
+    factor, digits, units = (100, 1, (", %", ", pp")) if metric.unit == "rate" else (1, 4, ("", ""))
 
     def spread(value: float, error: float | None, sign: str = "") -> str:
-        value, error = (100 * value, 100 * (error or 0.0)) if rate else (value, error or 0.0)
-        digits = 1 if rate else 4
-        return f"{value:{sign}.{digits}f}" + (f" ± {error:.{digits}f}" if error else "")
+        return f"{factor * value:{sign}.{digits}f}" + (f" ± {factor * error:.{digits}f}" if error else "")
 
-    rows = [
-        [
-            f"{each.model} {each.scheme}",
-            f"{each.n_corpora}" + (f" x {each.n_seeds} seeds" if each.n_seeds > 1 else ""),
-            spread(each.mean, each.se),
-            spread(each.difference, each.difference_se, "+"),
-            f"{each.worse:,} : {each.better:,}",
-            show_p(each.p_holm),
-            each.verdict,
-        ]
-        for each in compared
+    def corpora(row: Pooled) -> str:
+        return f"{row.n_corpora}" + (f" x {row.n_seeds} seeds" if row.n_seeds > 1 else "")
+
+    columns = [
+        Column("scheme", lambda row: f"{row.model} {row.scheme}", kind="words"),
+        Column("corpora", corpora),
+        Column(f"{metric}{units[0]} ± s.e.", lambda row: spread(row.mean, row.se)),
+        Column(f"difference{units[1]} ± s.e.", lambda row: spread(row.difference, row.difference_se, "+")),
+        Column("worse : better", lambda row: f"{row.worse:,} : {row.better:,}"),
+        Column("p (Holm)", "p_holm", show_p),
+        Column("verdict", "verdict", kind="words"),
+    ]
+    tests = " or ".join(sorted({row.test for row in compared})) or "paired"
+    lines = [
+        *in_words(compared, metric),
+        *(f"Note: {row.model} {row.scheme}: {note}." for row in compared for note in row.notes),
+        f"s.e. over corpora; intervals by resampling the inputs of each; p of the {tests} test",
     ]
     against = compared[0].against if compared else "the first scheme"
-    units = (", %", ", pp") if rate else ("", "")
-    head = ["scheme", "corpora", f"{metric}{units[0]} ± s.e.", f"difference{units[1]} ± s.e."]
-    head += ["worse : better", "p (Holm)", "verdict"]
-    lines = in_words(compared, metric)
-    lines += [f"Note: {each.model} {each.scheme}: {note}." for each in compared for note in each.notes]
-    tests = sorted({each.test for each in compared})
-    lines.append(
-        f"s.e. over corpora; intervals by resampling the inputs of each; p of the {' or '.join(tests) or 'paired'} test"
-    )
-    return Grid(title=f"{metric} against {against}", head=head, rows=rows, words={"verdict"}, lines=lines)
+    return table(columns, compared, title=f"{metric} against {against}", lines=lines)
 
 
 # --- running --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +17,7 @@ from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, records, table
 from quantdrift.study.folder import FailedCell, StudyFolder, StudyKind, check_folder, plan_into
 from quantdrift.study.plan import Cell, Study, cells_of
 from quantdrift.study.sources import Data, fingerprint_of
@@ -80,10 +79,10 @@ def measured(
     works = []
     if probe:
         works = survey(to_do, data, store=store, progress=bars, device=options.device)
-    told = _plan(folder, states, works, len(to_do))
+    counts = _plan(folder, states, works, len(to_do))
     if plan:
-        return told
-    for line in (told.title, *_told(works), *told.lines):
+        return counts
+    for line in (counts.title, *_told(works), *counts.lines):
         note(line)
     if again:
         for cell in to_do:
@@ -160,41 +159,45 @@ class Display:
         yield lambda steps: self._bars.advance(self._stage, steps)
 
 
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.0f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:,.1f} GB"  # noqa: PLR2004 -- a gigabyte
+
+
+_WORK = (
+    Column("model", "model", kind="words"),
+    Column("data", "data", kind="words"),
+    Column("cells", "cells", "{:,}".format),
+    Column("inputs", "inputs", "{:,}".format),
+    Column("passes", "passes", "{:.1f}".format),
+    Column("reference", "kept", lambda kept: "kept" if kept else "to make", kind="words"),
+    Column("encoding", "seconds", duration),
+    Column("on disk", "bytes", _size),
+    Column("", "of_cells"),
+    Column("", "problem"),
+)
+
+
 def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work], to_do: int) -> Output:
-    told = Counter(states.values())
+    counts = Counter(states.values())
     seconds, size = sum(work.seconds for work in works), sum(work.bytes for work in works)
-    rows = [
-        [
-            work.model,
-            work.data,
-            f"{work.cells:,}",
-            f"{work.inputs:,}",
-            f"{work.passes:.1f}",
-            "kept" if work.kept else "to make",
-            duration(work.seconds),
-            _size(work.bytes),
-        ]
-        for work in works
-        if not work.problem
-    ]
-    head = ["model", "data", "cells", "inputs", "passes", "reference", "encoding", "on disk"]
+    possible = [work for work in works if not work.problem]
     lines = [f"cannot be measured: {work.model} on {work.data}: {work.problem}" for work in works if work.problem]
     if seconds:
         lines.append(f"in all about {duration(seconds)} of encoding, and {_size(size)} in the cache")
-    if told["failed"]:
-        lines.append(f"{counted(told['failed'], 'cell')} failed before: quantdrift study retry tries again")
+    if counts["failed"]:
+        lines.append(f"{counted(counts['failed'], 'cell')} failed before: quantdrift study retry tries again")
     return Output(
         data={
             "path": str(folder.path),
             "cells": len(states),
-            "states": dict(told),
+            "states": dict(counts),
             "to_do": to_do,
-            "work": [asdict(work) for work in works],
+            "work": records(_WORK, works),
         },
-        title=f"{folder.path}: {counted(len(states), 'cell')}, {told['done']:,} done, {to_do:,} to do",
-        grids=[Grid(head=head, rows=rows, words={"data", "reference"})] if rows else [],
+        title=f"{folder.path}: {counted(len(states), 'cell')}, {counts['done']:,} done, {to_do:,} to do",
+        grids=[table(_WORK, possible)] if possible else [],
         lines=lines,
-        code=1 if told["failed"] and not to_do else 0,
+        code=1 if counts["failed"] and not to_do else 0,
     )
 
 
@@ -209,15 +212,15 @@ def _told(works: Sequence[Work]) -> Iterator[str]:
 
 
 def _ended(folder: StudyFolder) -> Output:
-    told = Counter(folder.state(cell) for cell in folder.cells)
+    counts = Counter(folder.state(cell) for cell in folder.cells)
     failed = [(cell, why) for cell in folder.cells if (why := folder.failure(cell)) is not None]
     return Output(
         data={
             "path": str(folder.path),
-            "states": dict(told),
+            "states": dict(counts),
             "failed": [{"name": cell.name, "reason": why.reason} for cell, why in failed],
         },
-        title=f"{folder.path}: {told['done']:,} of {counted(len(folder.cells), 'cell')} done",
+        title=f"{folder.path}: {counts['done']:,} of {counted(len(folder.cells), 'cell')} done",
         lines=list(_reasons(failed)),
         next=[
             f"\nwhat they say: quantdrift study results {shlex.quote(str(folder.path))}",
@@ -235,7 +238,3 @@ def _reasons(failed: Sequence[tuple[Cell, FailedCell]]) -> Iterator[str]:
     for reason, cells in names.items():
         others = f" and {len(cells) - 1:,} more" if cells[1:] else ""
         yield f"failed: {cells[0]}{others}: {reason}"
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.0f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:,.1f} GB"  # noqa: PLR2004 -- a gigabyte

@@ -294,7 +294,7 @@ def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
     names = [name for name in _CELL_METRICS if any(name in result.metrics for result in done)]
     rows = []
     for result in done:
-        bits, metrics = result.row()["bits_with_scales"], result.metrics
+        bits, metrics = result.bits("linear_with_scales"), result.metrics
         cells = [shown_cell(parse_metric(name), metrics[name]) if name in metrics else "-" for name in names]
         rows.append([_name(result), result.cell.data.called, "-" if bits is None else f"{bits:.2f}", *cells])
     grid = Grid(

@@ -156,7 +156,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
         values = [float(result.metrics[metric].value or 0.0) for result in members]
         mean, error = fmean(values), standard_error(values)
         single = members[0].metrics[metric]
-        bits = [bits for result in members if (bits := result.row()["bits_with_scales"]) is not None]
+        bits = [bits for result in members if (bits := result.bits("linear_with_scales")) is not None]
         averages.append(
             Averaged(
                 model=model,

@@ -56,8 +56,8 @@ def emit(shown: Output, form: Form = "table") -> None:
     """Print what a command found."""
     if form == "json":
         print_json(shown.data)
-    elif told := shown.text or (shown.markdown if form == "markdown" else ""):
-        say(told.removesuffix("\n"))
+    elif text := shown.text or (shown.markdown if form == "markdown" else ""):
+        say(text.removesuffix("\n"))
     elif form == "markdown":
         _emit_markdown(shown)
     else:
@@ -84,7 +84,7 @@ def _emit_tables(shown: Output) -> None:
         out.print(Text(clean(shown.title), "bold"), soft_wrap=True)
     for line in shown.about:
         out.print(line)
-    for grid in (each.on_terminal or each for each in shown.grids):
+    for grid in (shown_grid.on_terminal or shown_grid for shown_grid in shown.grids):
         if grid.plain or not grid.rows:
             out.print(Text(clean(grid.title), "bold"), soft_wrap=True)
             for line in (*grid.plain, ""):

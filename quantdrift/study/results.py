@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-from pyarrow import csv, parquet
+from functools import partial
 
 from quantdrift.ask import State
-from quantdrift.base.errors import StudyError
-from quantdrift.base.records import whole_file
 from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.base import estimates
+from quantdrift.metrics.numbers import show
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
+from quantdrift.show.tables import Column
 from quantdrift.spec.grammar import Scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
@@ -42,32 +37,53 @@ class Result:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the candidate, canonical."""
+        """The candidate's scheme, canonical."""
         return str(self.parsed)
 
     @property
     def parsed(self) -> Scheme:
-        """The scheme of the candidate."""
+        """The candidate's scheme."""
         return self.cell.spec.scheme
 
-    def row(self) -> dict[str, Any]:
-        """Give a row of a table: names, bits, then value, low and high of every metric; None where there is none."""
-        record = {} if self.run is None else self.run.record
-        bits, data = record.get("bits_per_weight") or {}, record.get("data") or {}
-        row: dict[str, Any] = {
-            "model": self.cell.model,
-            "scheme": self.scheme,
-            "data": self.cell.data.called,
-            "state": self.state,
-            "bits": bits.get("linear"),
-            "bits_with_scales": bits.get("linear_with_scales"),
-            "n_inputs": data.get("n_queries", data.get("n_inputs")),
-        }
-        for name, estimate in self.metrics.items():
-            ends = (estimate.value, estimate.low, estimate.high)
-            columns = zip((name, f"{name} low", f"{name} high"), ends, strict=True)
-            row |= {column: None if end is None or not isfinite(end) else end for column, end in columns}
-        return {**row, "spec": str(self.cell.spec), "run": str(self.run.path) if self.run else None}
+    def bits(self, of: str) -> float | None:
+        """Bits of a weight, `linear` or `linear_with_scales`; None before the cell is done."""
+        return None if self.run is None else (self.run.record.get("bits_per_weight") or {}).get(of)
+
+    @property
+    def n_inputs(self) -> int | None:
+        """Queries or labelled inputs; None before the cell is done."""
+        data = {} if self.run is None else self.run.record["data"]
+        return data.get("n_queries", data.get("n_inputs"))
+
+
+def columns_of(metrics: Sequence[Metric]) -> list[Column]:
+    """A result as a row: names, bits, then value, low and high of every metric."""
+    columns = [
+        Column("model", "cell.model", kind="words", key="model"),
+        Column("scheme", "scheme", kind="words"),
+        Column("data", "cell.data.called", kind="words", key="data"),
+        Column("", "state", kind="words"),
+        Column("", lambda result: result.bits("linear"), key="bits"),
+        Column("", lambda result: result.bits("linear_with_scales"), key="bits_with_scales"),
+        Column("", "n_inputs", kind="count"),
+    ]
+    for metric in metrics:
+        columns.append(Column(str(metric), partial(_estimate, str(metric)), partial(show, metric), key=""))
+        ends = {"value": str(metric), "low": f"{metric} low", "high": f"{metric} high"}
+        columns += [Column("", partial(_end, str(metric), end), key=key) for end, key in ends.items()]
+    return [
+        *columns,
+        Column("", lambda result: str(result.cell.spec), kind="words", key="spec"),
+        Column("", lambda result: result.run and str(result.run.path), kind="words", key="run"),
+    ]
+
+
+def _estimate(metric: str, result: Result) -> Estimate:
+    return result.metrics[metric]
+
+
+def _end(metric: str, end: str, result: Result) -> float | None:
+    return getattr(result.metrics[metric], end) if result.metrics else None
 
 
 def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
@@ -89,30 +105,6 @@ def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[lis
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
     """Metrics by their strings; those of more ranks than are kept are undefined."""
     return dict(zip(map(str, metrics), estimates(metrics, evidence), strict=True))
-
-
-_TEXTS = {"model", "scheme", "data", "state", "spec", "run", "metric", "quantizer", "criterion", "against"}
-_COUNTS = {"n_inputs", "activations", "seed", "size", "points", "best_in", "ahead", "behind"}
-
-
-def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows into .csv, or into .parquet, which DuckDB and pandas read.
-
-    Raises:
-        StudyError: the name ends in something else, or it cannot be written.
-    """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    kinds = [pa.string() if name in _TEXTS else pa.int64() if name in _COUNTS else pa.float64() for name in columns]
-    schema = pa.schema(list(zip(columns, kinds, strict=True)))
-    table = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
-    writers = {".csv": csv.write_csv, ".parquet": parquet.write_table}
-    if path.suffix.lower() not in writers:
-        raise StudyError(f"the name of a table tells its format: expected .csv or .parquet; got {str(path)!r}")
-    try:
-        with whole_file(path) as partial:
-            writers[path.suffix.lower()](table, partial)
-    except OSError as error:
-        raise StudyError(f"{path} was not written: {error.strerror or error}. Choose another place") from error
 
 
 # --- one corpus at several sizes ------------------------------------------------------------------

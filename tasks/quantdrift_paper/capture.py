@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs.folder import Run
+from quantdrift.show.tables import Column, Kind
 from quantdrift.spec.grammar import needs_inputs
 from quantdrift.statistics.estimates import CONFIDENCE, Estimate, percentile_interval, resampled, undefined
 from quantdrift.statistics.paired import randomization_test
@@ -323,8 +324,22 @@ def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]
                 _row(axes, two, two.difference)
                 | {"against": two.against, "ahead": two.ahead, "behind": two.behind, "p": two.p, "p_holm": two.p_holm}
             )
-    columns = dict.fromkeys(name for row in found for name in row)
-    return [{name: row.get(name) for name in columns} for row in found]
+    return found
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The columns of these rows, for a file."""
+    return [
+        Column("", name, kind=_KINDS.get(name, "number"))
+        for name in dict.fromkeys(name for row in rows for name in row)
+    ]
+
+
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("model", "data", "metric", "quantizer", "criterion", "against"), "words"),
+    **dict.fromkeys(("activations", "seed", "size", "points", "best_in", "ahead", "behind"), "count"),
+}
+"""Kinds of columns that hold no numbers with a fraction."""
 
 
 def _row(axes: Sequence[str], found: Captured | Contest, capture: Estimate) -> dict[str, Any]:

