@@ -23,7 +23,7 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.loading import one_line
 
-OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/reference/mteb.md)"
+OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/reference/harnesses.md)"
 
 
 def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:

@@ -4,7 +4,7 @@
 
 RUNS holds one folder per corpus, and each of these the run folders named below. Inputs are drawn
 with replacement from those of a corpus, the same ones for baseline and run. Prints the tables of
-docs/reference/gate.md.
+docs/measured/results.md.
 
 Without any change are: the same candidate run with another batch size; and two candidates that
 differ by the calibration sample only, where baseline and run change places at random, input by

@@ -15,7 +15,7 @@ import pytest
 from support.candidate_samples import WORDS, save_backbone
 
 SIZES = tuple(int(size) for size in os.environ.get("QUANTDRIFT_SCALE", "10000,40000").split(","))
-"""Documents; docs/guides/scale.md has them up to a million."""
+"""Documents; docs/measured/speed.md has them up to a million."""
 N_QUERIES = 200
 
 

@@ -77,7 +77,7 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_on_python_is_right() -> None:
     found = doctest.testfile(
-        str(ROOT / "docs" / "guides" / "python.md"),
+        str(ROOT / "docs" / "reference" / "python.md"),
         module_relative=False,
         optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
     )

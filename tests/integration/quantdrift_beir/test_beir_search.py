@@ -126,7 +126,7 @@ def test_an_embedding_that_is_no_number_is_an_error_that_names_the_input(folder:
 
 
 def test_beirs_own_metrics_are_the_candidates_and_a_saved_run_reads_back(folder: str, tmp_path: Path) -> None:
-    """The script of docs/reference/beir.md."""
+    """The script of docs/reference/harnesses.md."""
     evaluator = EvaluateRetrieval(exact(QuantizedPair(model(folder), "W2-rtn")), score_function="cos_sim")
     results, qrels = evaluator.retrieve(CORPUS, QUERIES), qrels_of(QUERIES)
     ndcg, *_ = evaluator.evaluate(qrels, results, evaluator.k_values)
