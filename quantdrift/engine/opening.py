@@ -286,7 +286,6 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
     return labels
 
 
-
 def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
     """What run.json says of data of any kind."""
     return {

@@ -110,7 +110,8 @@ def run_shards(
         )
         counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
         data = described_data(dataset, **counts, shards=len(dataset.shards))
-        opened = Opened(name=name, pair=pair, reading=search, model={"revision": revision, **pair.identify()}, data=data, started=started)
+        model = {"revision": revision, **pair.identify()}
+        opened = Opened(name=name, pair=pair, reading=search, model=model, data=data, started=started)
         run = measured_run(opened, settings=settings, store=store, **how)
         for shard in dataset.shards:  # the run has all that comes of their states
             kept.path(shard).unlink(missing_ok=True)
