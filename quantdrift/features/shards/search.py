@@ -204,7 +204,7 @@ class Job:
         threads: of torch; None leaves them.
     """
 
-    opens: partial[tuple[Pair, Any, Any]]
+    opens: partial[Pair]
     settings: Settings
     root: Path | None
     similarity: Similarity
@@ -229,7 +229,7 @@ class Job:
             torch.set_num_threads(self.threads)
         cards = torch.cuda.device_count()
         several = cards > 1 and self.opens.keywords["device"] in {None, "cuda"}
-        pair, *_ = self.opens(**({"device": f"cuda:{worker_number() % cards}"} if several else {}))
+        pair = self.opens(**({"device": f"cuda:{worker_number() % cards}"} if several else {}))
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here, wanted = (pair.fingerprint, dict(pair.runtime)), (self.weights[0], dict(self.runtime))
