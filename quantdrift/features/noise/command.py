@@ -16,7 +16,6 @@ from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
-from quantdrift.statistics.estimates import as_json
 
 if TYPE_CHECKING:
     from quantdrift.data.retrieval import RetrievalDataset
@@ -130,6 +129,8 @@ def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | 
 
 
 def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: str, path: Path | None = None) -> Output:
+    from quantdrift.statistics.estimates import as_json
+
     return Output(
         data={
             "model": options.model,

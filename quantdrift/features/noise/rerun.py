@@ -24,7 +24,7 @@ CONFIGURATIONS = ((1, 32), (4, 32), (16, 32), (4, 1))
 
 
 def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Progress) -> Iterator[tuple[str, Evidence]]:
-    """The way and the evidence of each, against one request of 32 texts at a time; nothing is taken from a cache."""
+    """The label and evidence of each configuration, against one request of 32 texts at a time; no cache is read."""
     endpoint = read_endpoint(name)
     encoder = open_endpoint(endpoint, Servers(concurrency=1), hosts=[endpoint.host], root=None)
     reading = search_of(dataset, Similarity.COSINE)

@@ -143,9 +143,7 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
         from quantdrift.features.plan.pilot import run_pilot
 
         with options.stoppable("no pilot was written"):
-            run = run_pilot(
-                spec, dataset, n=options.pilot, seed=options.seed, fingerprint=fingerprint, out=out, **options.how
-            )
+            run = run_pilot(spec, part, options, fingerprint=fingerprint, out=out)
         note(f"the pilot is kept in {out}")
         return run
 

@@ -238,12 +238,12 @@ def read_questions(
     if not ids:
         raise DataError(f"none of the {len(shared):,} questions that all runs searched for has an answer in {file}")
     lacking = {"are not in all runs": len(texts.inputs) - len(shared), "have no gold answer": len(shared) - len(ids)}
+    relevant = _relevant(searches[0][1], ids)
     ids = ids[:limit]
     conditions = _found(searches, ids, n_passages)
     found = {name for condition in conditions for names in condition.passages or () for name in names}
     if unknown := found - texts.items.keys():
         raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
-    relevant = _relevant(searches[0][1], ids)
 
     def has_gold(question: str, names: Sequence[str]) -> bool:
         if relevant:

@@ -221,7 +221,9 @@ def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
     return [plain, *(replace(other, difference=step) for other, step in zip(others, differences, strict=True))]
 
 
-def chosen_apart(candidates: Sequence[Deployment], goals: Goals, bits: float, *, seed: int = 0) -> Choice:
+def chosen_apart(
+    candidates: Sequence[Deployment], goals: Goals, bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
+) -> Repair:
     """Choose on one half of the held-out inputs, and measure what was chosen on the other.
 
     The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
@@ -230,6 +232,7 @@ def chosen_apart(candidates: Sequence[Deployment], goals: Goals, bits: float, *,
         candidates: deployments on the same inputs, the plain scheme first.
         goals: what a deployment may cost.
         bits: the budget, a linear weight with scales.
+        tried: what came of trials.
         seed: of the halves.
     """
     n = len(candidates[0].changed)
@@ -242,7 +245,9 @@ def chosen_apart(candidates: Sequence[Deployment], goals: Goals, bits: float, *,
     seen = on(~apart, *candidates)
     chosen = best(seen, goals, bits)
     plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
-    return Choice(found=seen, chosen=chosen, plain=plain, confirmed=confirmed)
+    return Repair(
+        bits=bits, target=goals.target, tried=tried, found=seen, chosen=chosen, plain=plain, confirmed=confirmed
+    )
 
 
 def front(candidates: Sequence[Deployment]) -> list[bool]:
@@ -278,62 +283,50 @@ def best(candidates: Sequence[Deployment], goals: Goals, bits: float) -> Deploym
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Repair:
     """A deployment that was chosen, and what it does to inputs that it was not chosen by.
 
     Attributes:
+        bits: the budget, a linear weight with scales.
+        target: share of first answers that was to be reached; None for none.
+        tried: configurations in trials, in the order in which they were made.
         found: deployments on the inputs of the choice, the plain scheme first.
         chosen: that which is recommended, one of them.
         plain: the plain scheme on the other inputs.
         confirmed: what was chosen, on the other inputs; its difference is from the plain scheme there.
     """
 
+    bits: float
+    target: float | None
+    tried: Sequence[Tried]
     found: Sequence[Deployment]
     chosen: Deployment
     plain: Deployment
     confirmed: Deployment
 
-    def shows(self, target: float) -> bool:
-        """Whether the interval of the top-1 changes ends at a target or below."""
+    @property
+    def target_shown(self) -> bool | None:
+        """Whether the interval of the top-1 changes ends at the target or below; None without a target."""
         high = self.confirmed.flips.high
-        return high is not None and high <= target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """What repair found.
-
-    Attributes:
-        bits: the budget, a linear weight with scales.
-        target: share of first answers that was to be reached; None for none.
-        tried: configurations in trials, in the order in which they were made.
-        choice: deployments on held-out inputs, and that which is recommended on others.
-    """
-
-    bits: float
-    target: float | None = None
-    tried: Sequence[Tried]
-    choice: Choice
+        return None if self.target is None else high is not None and high <= self.target
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        choice = self.choice
-        on_front = front(choice.found)
         return {
             "bits": self.bits,
             "n_tuned": max((trial.n for trial in self.tried), default=0),
             "tried": [{**as_json(trial), "scheme": str(trial.scheme)} for trial in self.tried],
             "deployments": [
                 {**deployment.to_json(), "front": is_best}
-                for deployment, is_best in zip(choice.found, on_front, strict=True)
+                for deployment, is_best in zip(self.found, front(self.found), strict=True)
             ],
-            "chosen": choice.found.index(choice.chosen),
+            "chosen": self.found.index(self.chosen),
             "confirmed": {
-                "n": choice.confirmed.flips.n,
+                "n": self.confirmed.flips.n,
                 "inputs": "a third part, of which neither trials nor the choice saw any",
-                "plain": choice.plain.to_json(),
-                "chosen": choice.confirmed.to_json(),
+                "plain": self.plain.to_json(),
+                "chosen": self.confirmed.to_json(),
                 "target": self.target,
-                "target_shown": None if self.target is None else choice.shows(self.target),
+                "target_shown": self.target_shown,
             },
         }

@@ -89,7 +89,7 @@ def command(options: RepairOptions) -> Output:
         data=repair.to_json(),
         title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
         grids=[_tried(repair), _found(repair)],
-        lines=_verdict(repair, goals),
+        lines=_verdict(repair),
         next=_next(spec, repair, options),
     )
 
@@ -147,12 +147,12 @@ def _found(repair: Repair) -> Grid:
     """A line for every scheme; what asking again makes of it stands beside it."""
     from quantdrift.features.repair.choice import front
 
-    stars = dict(zip(map(id, repair.choice.found), front(repair.choice.found), strict=True))
+    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
     lines: dict[str, list[Deployment]] = {}
-    for each in repair.choice.found:
+    for each in repair.found:
         lines.setdefault(_short(each.scheme), []).append(each)
     most = max(lines.values(), key=len)[1:]
-    stored = repair.choice.found[0].vector_bits
+    stored = repair.found[0].vector_bits
     rows = []
     for number, (alone, *again) in enumerate(lines.values(), 1):
         looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
@@ -177,9 +177,7 @@ def _found(repair: Repair) -> Grid:
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and top-1 changes.",
     ]
-    title = (
-        f"On the {repair.choice.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
-    )
+    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
 
 
@@ -196,21 +194,21 @@ def _name(deployment: Deployment) -> str:
     return f"{_short(deployment.scheme)}{rescored}"
 
 
-def _verdict(repair: Repair, goals: Goals) -> list[str]:
-    choice = repair.choice
-    chosen, apart, n = choice.chosen, choice.confirmed, choice.confirmed.flips.n
-    if chosen is repair.choice.found[0]:
+def _verdict(repair: Repair) -> list[str]:
+    chosen, confirmed = repair.chosen, repair.confirmed
+    flips, difference = confirmed.flips, confirmed.difference
+    if chosen is repair.found[0]:
         lines = ["Nothing that fits changes fewer answers than the plain scheme."]
     else:
         lines = [
-            f"Recommended: {_name(chosen)}. On {n:,} other inputs, which no choice saw, it changes "
-            f"{with_interval(apart.flips)} of the answers, the plain scheme {with_interval(choice.plain.flips)}."
+            f"Recommended: {_name(chosen)}. On {flips.n:,} other inputs, which no choice saw, it changes "
+            f"{with_interval(flips)} of the answers, the plain scheme {with_interval(repair.plain.flips)}."
         ]
-    if goals.target is not None:
-        shown = "Shown" if choice.shows(goals.target) else "Not shown"
-        limit, high = percent(goals.target), percent(apart.flips.high)
-        lines.append(f"{shown}: that at most {limit} change there: the interval ends at {high}.")
-    if chosen is not choice.found[0] and apart.difference is not None and (apart.difference.high or 0.0) >= 0:
+    if repair.target is not None:
+        shown = "Shown" if repair.target_shown else "Not shown"
+        end = f"the interval ends at {percent(flips.high)}"
+        lines.append(f"{shown}: that at most {percent(repair.target)} change there: {end}.")
+    if chosen is not repair.found[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines
 
@@ -218,7 +216,7 @@ def _verdict(repair: Repair, goals: Goals) -> list[str]:
 def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
     from quantdrift.features.repair.choice import named_by
 
-    chosen, data = repair.choice.chosen, data_words(options.data, options.task)
+    chosen, data = repair.chosen, data_words(options.data, options.task)
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")

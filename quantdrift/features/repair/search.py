@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,6 @@ from quantdrift.features.repair.choice import (
     Repair,
     Tried,
     allocated_configuration,
-    check_plain,
     chosen_apart,
     deployments,
     finer_configurations,
@@ -65,7 +65,7 @@ class Tuner:
     what was chosen; of labelled data the train part is for trials.
 
     Attributes:
-        spec: the model, and the plain scheme that is to be repaired.
+        spec: the model, and the scheme that is to be repaired, which has passed `check_plain`.
         dataset: a search or labelled inputs.
         goals: what a deployment may cost.
         out: folder of the runs, and of the allocation.
@@ -96,15 +96,12 @@ class Tuner:
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
-        check_plain(self.spec.scheme)
-        kind = None
+        means: Any = {"device": self.device, "revision": self.revision, "dtype": self.settings.dtype}
         if isinstance(self.dataset, ClassificationDataset):
-            kind = self.dataset.kind
+            self.model = load_model(self.spec.model, self.dataset.kind, **means)
         else:
+            self.model = load_model(self.spec.model, None, **means)
             self.held = hold_out([*contents_of(self.dataset.queries)], share=SHARE, seed=self.settings.seed)
-        self.model = load_model(
-            self.spec.model, kind, device=self.device, revision=self.revision, dtype=self.settings.dtype
-        )
 
     def repaired(self) -> Repair:
         """Try what can be done within the bits, and choose a deployment."""
@@ -125,8 +122,7 @@ class Tuner:
                 self.tried.append(Tried(scheme=scheme, reason=str(error)))
                 continue
             candidates += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals)
-        choice = chosen_apart(candidates, self.goals, bits, seed=self.settings.seed)
-        return Repair(bits=bits, target=self.goals.target, tried=self.tried, choice=choice)
+        return chosen_apart(candidates, self.goals, bits, tried=self.tried, seed=self.settings.seed)
 
     # --- configurations as pairs ------------------------------------------------------------------
 

@@ -35,8 +35,10 @@ def test_a_folder_that_pools_in_another_way(quantdrift: Run, pooled):
 def test_a_server_that_rounds(quantdrift: Run, place):
     model = SentenceTransformer(str(place / "tiny"), device="cpu")
     with serving(rounding=lambda texts: np.round(model.encode(list(texts)), 1)) as server:
-        told = quantdrift("diagnose", f"TINY vs {server.name('rounding')}", "--data", "ROOT/data", "-n", "12")
+        words = ("diagnose", f"TINY vs {server.name('rounding')}", "--data", "ROOT/data", "-n", "12")
+        told, found = quantdrift(*words), json.loads(quantdrift(*words, "--json"))
     assert "No hypothesis explains it" in told
+    assert found["left"] == pytest.approx(found["before"])
 
 
 def test_one_model_is_refused(quantdrift: Run):

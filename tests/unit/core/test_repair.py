@@ -160,10 +160,9 @@ def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() 
 def test_a_target_is_shown_by_the_upper_end_of_the_interval() -> None:
     # 1 of 200 inputs: 0.5 %, and up to 2.8 %
     few = replace(deployment(0.0), changed=np.arange(400) % 200 == 0)
-    choice = chosen_apart([few], replace(GOALS, target=0.02), 4.125)
-    assert choice.confirmed.rate <= 0.01
-    assert not choice.shows(0.02)
-    assert choice.shows(0.05)
+    choices = [chosen_apart([few], replace(GOALS, target=target), 4.125) for target in (0.02, 0.05, None)]
+    assert choices[0].confirmed.rate <= 0.01
+    assert [choice.target_shown for choice in choices] == [False, True, None]
     # 10 of 1,000 are up to 1.8 %, so nothing is shown to reach 1.5 %: the nearest is taken
     nearest = best([deployment(0.5), deployment(0.01)], replace(GOALS, target=0.015), 4.125)
     assert nearest.rate == 0.01

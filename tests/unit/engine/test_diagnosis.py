@@ -125,16 +125,6 @@ def test_two_causes_are_put_together(folder, mine):
     assert found.left <= ROUNDING < found.found[0].after
 
 
-def test_noise_is_explained_by_nothing(folder, mine):
-    def noisy(vectors):
-        return vectors + np.random.default_rng(1).normal(0, 0.3 * vectors.std(), vectors.shape).astype(np.float32)
-
-    found = diagnose(mine, Elsewhere(folder, after=noisy), DATA, n=12, batch_size=8, progress=Silent())
-    assert found.found == ()
-    assert found.left == pytest.approx(found.before)
-    assert found.before > 0.01
-
-
 def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine):
     texts = chosen_texts(DATA, 24)
     before = mine.encode(texts.documents, "document", 8)
