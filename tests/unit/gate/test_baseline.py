@@ -76,13 +76,11 @@ Damage = Callable[[dict[str, Any]], object]
 
 ROW = "input 'q7' has not its answers and a number per column"
 DAMAGES: list[tuple[Damage, str]] = [
-    (lambda c: c.pop("columns"), "columns is missing"),
     (lambda c: c["columns"].pop(), "has not its answers and a number per column (8)"),
     (lambda c: c["inputs"]["q7"].pop(), ROW),
     (lambda c: c["columns"].pop(0), "columns are 'answers' and metrics"),
     (lambda c: c["columns"].__setitem__(1, "flop@1"), "did you mean flip@1"),
     (lambda c: c["inputs"].pop("q7"), "n_inputs is 60, and there are 59"),
-    (lambda c: c["inputs"]["q7"].__setitem__(0, 7), ROW),
     (lambda c: c["inputs"]["q7"].__setitem__(1, "1"), ROW),
     *(
         (lambda c, value=value: c["inputs"]["q7"].__setitem__(1, value), "inputs.q7.1")
@@ -91,8 +89,6 @@ DAMAGES: list[tuple[Damage, str]] = [
     (lambda c: c["inputs"]["q7"].__setitem__(1, 0.5), "a value for flip@1 that it cannot have"),
     (lambda c: c["inputs"]["q7"].__setitem__(5, 1.5), "a value for ndcg@10 that it cannot have"),
     (lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "got NaN"),
-    (lambda c: c.update(more=1), "more: "),
-    (lambda c: c.update(format_version=1), "is of format version 1"),
 ]
 
 
