@@ -14,7 +14,7 @@ import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import with_checksum
-from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import snapshot_for
 from support.comparison_samples import evidence_of
 from support.gate_samples import evidence, reference, rules, target
@@ -30,7 +30,7 @@ def whole() -> Snapshot:
 
 @pytest.fixture
 def path(tmp_path: Path, whole: Snapshot) -> Path:
-    write_baseline(whole, tmp_path / "baseline.json")
+    Baseline.of(whole).write(tmp_path / "baseline.json")
     return tmp_path / "baseline.json"
 
 
@@ -55,7 +55,7 @@ def test_no_name_of_an_item_and_no_text_is_in_it(tmp_path: Path) -> None:
     found = evidence_of(reference(), reference()[:, ::-1])
     items = np.array([f"secret-item-{n}" for n in range(len(found.item_ids))], dtype=object)
     made = snapshot_for(target(replace(found, item_ids=items)), DEFAULT)
-    write_baseline(made, tmp_path / "b.json")
+    Baseline.of(made).write(tmp_path / "b.json")
     text = (tmp_path / "b.json").read_text(encoding="utf-8")
     assert "secret" not in text
     assert '"q7"' in text
@@ -98,11 +98,11 @@ def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
     damage(content)
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(RunError):
-        read_baseline(path)
+        Baseline.read(path).snapshot()
     with suppress(ValueError):  # NaN has no seal
         path.write_text(json.dumps(with_checksum(content)), encoding="utf-8")
     with pytest.raises(RunError) as stopped:
-        read_baseline(path)
+        Baseline.read(path).snapshot()
     assert told in str(stopped.value)
     assert str(path) in str(stopped.value)
 
@@ -116,12 +116,12 @@ def test_a_figure_that_was_changed_is_refused(path: Path) -> None:
         assert old != new
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
         with pytest.raises(RunError, match="was changed since"):
-            read_baseline(path)
+            Baseline.read(path).snapshot()
 
 
 def test_line_ends_that_git_changes_are_no_damage(path: Path, whole: Snapshot) -> None:
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert Baseline.of(read_baseline(path)).text() == Baseline.of(whole).text()
+    assert Baseline.of(Baseline.read(path).snapshot()).text() == Baseline.of(whole).text()
 
 
 def test_a_conflict_of_which_both_sides_were_kept(path: Path) -> None:
@@ -131,4 +131,4 @@ def test_a_conflict_of_which_both_sides_were_kept(path: Path) -> None:
     lines.insert(place, lines[place])
     path.write_text("".join(lines), encoding="utf-8")
     with pytest.raises(RunError, match="'q7' occurs twice"):
-        read_baseline(path)
+        Baseline.read(path).snapshot()
