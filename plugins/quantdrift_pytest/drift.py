@@ -15,7 +15,7 @@ import pytest
 
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
-from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.result import ALPHA, GateResult
@@ -184,7 +184,7 @@ def ask(
     elif path is not None and not path.exists():
         raise RunError(f"expected a baseline; {path} does not exist. Write it with pytest --quantdrift-update")
     elif path is not None:
-        stored = read_baseline(path)
+        stored = Baseline.read(path).snapshot()
     by_default = path is not None and not ruled
     return Question(rules=given, by_default=by_default, path=path, baseline=stored, slices=groups, alpha=alpha)
 
@@ -290,7 +290,7 @@ def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
     rules = dict.fromkeys(rule for update in updates for rule in update["rules"])
     earlier = None
     with suppress(RunError):  # none, or a damaged one
-        earlier = read_baseline(path)
+        earlier = Baseline.read(path).snapshot()
     snapshot = snapshot_for(targets[0], [parse_rule(rule) for rule in rules], earlier)
-    write_baseline(snapshot, path)
+    Baseline.of(snapshot).write(path)
     return f"{whose}, {snapshot.n_inputs:,} inputs"

@@ -31,7 +31,7 @@ from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
-from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
+from quantdrift.gate.baseline import NAME, Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
@@ -152,7 +152,7 @@ def _judged(options: GateOptions) -> Output | None:
         output.tell_ci(os.environ, verdict=result.verdict, code=result.exit_code, summary=summary)
         return _shown(result)
     snapshot = snapshot_for(target, rules, baseline)
-    write_baseline(snapshot, path)
+    Baseline.of(snapshot).write(path)
     done = "wrote" if baseline is None else "updated"
     note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
     for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
@@ -171,7 +171,7 @@ def _earlier(path: Path) -> Snapshot | None:
     """The baseline that is about to be replaced; none where it cannot be read."""
     Baseline.check_place(path)
     try:
-        return read_baseline(path) if path.exists() else None
+        return Baseline.read(path).snapshot() if path.exists() else None
     except RunError as error:
         note(f"the earlier baseline is not compared with: {error}")
         return None
@@ -180,7 +180,7 @@ def _earlier(path: Path) -> Snapshot | None:
 def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions) -> Snapshot | None:
     """The baseline, where there is one."""
     if path.exists():
-        return read_baseline(path)
+        return Baseline.read(path).snapshot()
     if options.baseline is None and rules and not any(rule.compares for rule in rules):
         return None
     limits = "ask for limits only, such as --rule 'flip@1 <= 0.25'"

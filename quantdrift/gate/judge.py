@@ -21,7 +21,6 @@ from quantdrift.statistics import verdicts
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference
 
-WORST = 10
 STRAY = 0.01
 """Share of the inputs that may have a value on one side only; more are no accident of rounding."""
 
@@ -75,7 +74,7 @@ def gate(
     *,
     slices: Slices | None = None,
     alpha: float = ALPHA,
-    n_worst: int = WORST,
+    n_worst: int = 10,
     accept_underpowered: bool = False,
 ) -> GateResult:
     """Judge a run by rules.

@@ -181,10 +181,10 @@ def slices_of(given: Mapping[str, str | Sequence[str]], rules: Sequence[Rule] = 
 def parse_slice(text: str) -> tuple[str, list[str]]:
     """Name and patterns of a slice given as NAME=PATTERN,PATTERN."""
     name, _, patterns = text.partition("=")
-    found = [each.strip() for each in patterns.split(",") if each.strip()]
-    if not name.strip() or not found:
+    listed = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    if not name.strip() or not listed:
         raise DataError(f"expected a slice as NAME=PATTERN, such as german=de-*; got {text!r}")
-    return name.strip(), found
+    return name.strip(), listed
 
 
 def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
@@ -193,13 +193,13 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
     """
-    found = np.zeros(len(input_ids), dtype=np.bool_)
+    inside = np.zeros(len(input_ids), dtype=np.bool_)
     for pattern in slices[name]:
-        matching = np.array([fnmatchcase(each, pattern) for each in input_ids], dtype=np.bool_)
+        matching = np.array([fnmatchcase(input_id, pattern) for input_id in input_ids], dtype=np.bool_)
         if not matching.any():
             raise DataError(f"the slice {name!r}: no input matches {pattern!r}; ids are like {input_ids[0]!r}")
-        found |= matching
-    return found
+        inside |= matching
+    return inside
 
 
 # --- The gate's settings in `pyproject.toml`, under [tool.quantdrift.gate] ------------------------
@@ -239,10 +239,10 @@ def find_config(start: Path) -> Path | None:
 def read_config(path: Path) -> GateConfig:
     """The settings in a TOML file with the table."""
     try:
-        found = _table(path)
-        if found is None:
+        content = _table(path)
+        if content is None:
             raise DataError(f"{path} has no table {TABLE}; expected one, with rules = [...] for example")
-        table = GateConfig.model_validate(found)
+        table = GateConfig.model_validate(content)
     except ValidationError as error:
         raise DataError(f"{path}, {TABLE}: {problem_of(error)}") from error
     except (OSError, ValueError) as error:
@@ -290,10 +290,10 @@ def stored_metrics(target: Target) -> list[Metric]:
 
 
 def _is_stored(metric: Metric, target: Target) -> bool:
-    depth = min((each.depth for each in target.evidence if each.cut_short), default=None)
+    depth = min((part.depth for part in target.evidence if part.cut_short), default=None)
     return depth is None or metric.cutoff + metric.family.ranks_beyond <= depth
 
 
 def _one_answer(target: Target) -> bool:
     """Whether inputs have one right answer, or answers without ranks: a class, a choice, a text."""
-    return target.classes or all(each.deltas == "none" for each in target.evidence)
+    return target.classes or all(part.deltas == "none" for part in target.evidence)

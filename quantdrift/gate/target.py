@@ -102,10 +102,10 @@ def target_of_diff(diff: Diff) -> Target:
             f"each with --part: {names}"
         )
     several = len(known) > 1
-    parts = tuple(Part(name=part.name if several else "", evidence=own) for part, own in known)
+    parts = tuple(Part(name=part.name if several else "", evidence=evidence) for part, evidence in known)
     # of one part that of its data, so that a comparison that was written down has it too
-    digests = [data_digest(own, part.asked) for part, own in known]
-    named = [f"{part.name}\n{each}" for part, each in zip(parts, digests, strict=True)]
+    digests = [data_digest(evidence, part.asked) for part, evidence in known]
+    named = [f"{part.name}\n{data}" for part, data in zip(parts, digests, strict=True)]
     settings: dict[str, object] = {}
     for part in parts:
         of_part = f" of {part.name}" if part.name else ""

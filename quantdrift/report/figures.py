@@ -383,12 +383,12 @@ def _curves(lines: Lines, *, x: str, y: str, x_axis: Mapping[str, Any], diagonal
         if value is not None
     ]
     encoding = {"x": amount("x", x, **x_axis), "y": amount("y", y, axis=PERCENT, scale={"domain": [0, 1]})}
-    told = {
+    lines_by_width = {
         "color": named("width", "bits", sort=widths_first(row["width"] for row in values)),
         "detail": {"field": "scheme"},
         "tooltip": tooltip(model="model", scheme="scheme", x=f"{x}:.1%", y=f"{y}:.1%"),
     }
-    parts = [layer("line", {**encoding, **told}, point={"size": 25}, strokeWidth=1.5, opacity=0.8)]
+    parts = [layer("line", {**encoding, **lines_by_width}, point={"size": 25}, strokeWidth=1.5, opacity=0.8)]
     if diagonal:
         ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
         parts.append({"data": {"values": ends}, **layer("line", encoding, style="guide", strokeDash=[2, 3])})

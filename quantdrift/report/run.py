@@ -63,7 +63,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         DataError: the data that are named are others.
     """
     record, evidence = run.record, run.evidence()
-    found, classes = verdict(record), classifies(record)
+    judged, classes = verdict(record), classifies(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
     what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
@@ -81,13 +81,13 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         kind="run",
         title=f"{record['spec']} on {record['data']['name']}",
         about=" ".join(_told(lambda record: [data_line(record)], record)),
-        word=found.word,
-        tone=found.tone,
-        verdict=f"{found.sentence} {found.next}".rstrip(),
+        word=judged.word,
+        tone=judged.tone,
+        verdict=f"{judged.sentence} {judged.next}".rstrip(),
         words=_told(findings, record),
         warnings=record["data"].get("warnings") or (),
         numbers=list(_numbers(record)),
-        steps=list(_steps(run, found.tone)),
+        steps=list(_steps(run, judged.tone)),
         sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
     )
 
@@ -162,13 +162,13 @@ def _closeness(evidence: Evidence) -> Section:
         "second answer."
     ]
     try:
-        buckets = [each for each in breakdown([evidence], by=by, metrics=metrics) if each.n]
+        buckets = [bucket for bucket in breakdown([evidence], by=by, metrics=metrics) if bucket.n]
     except MetricError as error:
         return Section(name="closeness", title="How close answers were", about=[*about, f"{error}."])
-    known = [metric for metric in metrics if any(has_value(each.estimates[str(metric)]) for each in buckets)]
+    known = [metric for metric in metrics if any(has_value(bucket.estimates[str(metric)]) for bucket in buckets)]
     rows = [
-        [range_words(each.where), f"{each.n:,}", *(cell(metric, each.estimates[str(metric)]) for metric in known)]
-        for each in buckets
+        [range_words(bucket.where), f"{bucket.n:,}", *(cell(metric, bucket.estimates[str(metric)]) for metric in known)]
+        for bucket in buckets
     ]
     figures = [separation_histogram([evidence])] if evidence.exact else []
     return Section(

@@ -84,11 +84,11 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
         place = {"row": " · ".join(parts), "scheme": short(result.parsed), "model": model, "data": data}
         for name in known:
             heat, value = HEATS[name], _value(result, name)
-            told, shade = str(result.state) if result.run is None else "-", None
+            text, shade = str(result.state) if result.run is None else "-", None
             if value is not None:
-                told = format(heat.factor * value, heat.form) if isfinite(value) else "∞"
+                text = format(heat.factor * value, heat.form) if isfinite(value) else "∞"
                 shade = min(1.0, max(0.0, heat.shade(value)))
-            shown = {"shown": heat.title, "told": told, "shade": shade, "open": links.get(result.cell.name)}
+            shown = {"shown": heat.title, "told": text, "shade": shade, "open": links.get(result.cell.name)}
             values.append({**place, **shown})
     schemes, rows = in_order(row["scheme"] for row in values), in_order(row["row"] for row in values)
     colour = {"field": "shade", "type": "quantitative", "scale": {"domain": [0, 1]}, "legend": None}

@@ -115,8 +115,8 @@ def certify(
     """Calibrate on a random part of the inputs, try on the rest, many times over."""
     for alpha in alphas:
         least_inputs(alpha)  # refuses what is no level
-    seen = {name: observe(source, name) for name in dict.fromkeys(statistics)}
-    inputs = {name: one.part(one.defined) for name, one in seen.items()}
+    observed = {name: observe(source, name) for name in dict.fromkeys(statistics)}
+    inputs = {name: seen.part(seen.defined) for name, seen in observed.items()}
     first = next(iter(inputs.values()))
     n_calibration, orders = random_splits(len(first.confidence), share, n_splits, seed)
     certificates = []

@@ -267,13 +267,13 @@ class StabilityCheck(Threshold):
                 calibrated on.
         """
         matrix = as_array(scores)
-        found = confidence_of(matrix, self.score)
+        confidence = confidence_of(matrix, self.score)
         if self.score != "gap" and not self.n_items_min <= matrix.shape[1] <= self.n_items_max:
             raise ScoreError(
                 f"{self.score} is of all items' scores, and was calibrated on {self.n_items_min:,} to "
                 f"{self.n_items_max:,} items; got {matrix.shape[1]:,}"
             )
-        return found
+        return confidence
 
     def resembles(self, scores: ArrayLike) -> Resemblance:
         """Whether served inputs look like the calibration inputs, as the guarantee supposes.

@@ -101,14 +101,13 @@ def sweep(
         answers = answers_of(evidence, score)
         cut, orders = random_splits(len(answers.gain), share, n_splits, seed)
         for percentile in percentiles:
-            found = []
+            sums = []
             for order in orders:
                 slice_, rest = order[:cut], order[cut:]
                 below = answers.confidence[rest] < percentile_threshold(answers.confidence[slice_], percentile)
                 gain, changed = np.nan_to_num(answers.gain[rest]), answers.changed[rest]
-                sums = [(v[below].sum(), v.sum()) for v in (np.ones(len(rest)), gain, changed)]
-                found.append(sums)
-            routed, accuracy, changes = np.array(found, dtype=np.float64).transpose(1, 2, 0)
+                sums.append([(v[below].sum(), v.sum()) for v in (np.ones(len(rest)), gain, changed)])
+            routed, accuracy, changes = np.array(sums, dtype=np.float64).transpose(1, 2, 0)
             reason = None if answers.changed.any() else "no answer changed"
             points.append(
                 SweepPoint(

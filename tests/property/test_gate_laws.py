@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, Snapshot, answer_of
 from quantdrift.gate.judge import Matched, match
 from quantdrift.gate.result import Judgement
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
@@ -220,8 +220,8 @@ def test_a_baseline_reads_back_and_does_not_depend_on_the_order(
     assert Baseline.of(made.part(rng.permutation(n))).text() == text
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"
-        write_baseline(made, path)
-        read = read_baseline(path)
+        Baseline.of(made).write(path)
+        read = Baseline.read(path).snapshot()
     assert read.identity == made.identity
     assert read.input_ids == tuple(sorted(names))
     assert Baseline.of(read).text() == text

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,6 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@dataclass(kw_only=True)
-class Watched:
-    """A page, and what went wrong in it."""
-
-    page: Page
-    problems: list[str] = field(default_factory=list)
-
-    def check(self) -> None:
-        """It asked for nothing, complained of nothing, and its policy was kept."""
-        broken: list[str] = self.page.evaluate("window.broken")
-        assert self.problems + broken == []
-
-
 @contextmanager
 def opened(
     browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900, at: str = ""
@@ -53,26 +39,25 @@ def opened(
         color_scheme="dark" if dark else "light", viewport={"width": width, "height": height}, accept_downloads=False
     )
     context.set_default_timeout(120_000)  # of a machine that does much else
-    watched = Watched(page=context.new_page())
+    page, problems = context.new_page(), list[str]()
 
     def route(asked: Route) -> None:
         if asked.request.url.split("#")[0] == file.as_uri():
             asked.continue_()
         else:
-            watched.problems.append(f"it asked for {asked.request.url[:200]}")
+            problems.append(f"it asked for {asked.request.url[:200]}")
             asked.abort()
 
-    page = watched.page
     page.route("**/*", route)
     page.add_init_script(_WATCH)
-    page.on("console", lambda said: watched.problems.append(said.text) if said.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: watched.problems.append(str(error)))
-    page.on("dialog", lambda shown: watched.problems.append(f"a dialog: {shown.message}"))
+    page.on("console", lambda said: problems.append(said.text) if said.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda shown: problems.append(f"a dialog: {shown.message}"))
     page.goto(f"{file.as_uri()}{at}")
     page.wait_for_selector("h1")
     try:
         yield page
-        watched.check()
+        assert problems + page.evaluate("window.broken") == []
     finally:
         context.close()
 

@@ -10,7 +10,7 @@ import numpy as np
 from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
-from quantdrift.gate.baseline import read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
@@ -110,7 +110,7 @@ def write_all(folder: Path) -> dict[str, Written]:
     StabilityCheck.calibrate(run.evidence(), alpha=0.2, on=run.record).save(check)
     GapRouter(threshold=0.5, origin=Identity.of(run.record).brief()).save(router)
     rules = [parse_rule("flip@1 no worse by 0.03")]
-    write_baseline(snapshot_for(target_of_run(run), rules), baseline)
+    Baseline.of(snapshot_for(target_of_run(run), rules)).write(baseline)
     layers = [
         AllocatedLayer(name=name, shape=(4, 6), width=width, loss=(0.5, 0.1), unit=unit)
         for unit, (name, width) in enumerate((("a", 3), ("b", 4)))
@@ -145,6 +145,6 @@ def write_all(folder: Path) -> dict[str, Written]:
         PROBE: Written(run.path / PROBE, lambda: plain(kept.probe())),
         "check": Written(check, lambda: StabilityCheck.load(check)),
         "router": Written(router, lambda: GapRouter.load(router)),
-        "baseline": Written(baseline, lambda: plain(read_baseline(baseline))),
+        "baseline": Written(baseline, lambda: plain(Baseline.read(baseline).snapshot())),
         "allocation": Written(allocation, lambda: Allocation.read(allocation)),
     }
