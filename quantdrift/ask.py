@@ -17,6 +17,7 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
 from quantdrift.encoders import KINDS
 from quantdrift.quantizers import QUANTIZERS
@@ -42,8 +43,9 @@ LIBRARIES = (
 @cache
 def libraries() -> dict[str, str]:
     """The versions of those that are installed."""
-    found = {name: version_of(name) for name in LIBRARIES}
-    return {name: version for name, version in found.items() if version is not None}
+    names = (*LIBRARIES, *(package for entry in MODEL_FILES.values() for package in entry.packages))
+    versions = {name: version_of(name) for name in names}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
