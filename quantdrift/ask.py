@@ -30,11 +30,10 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
-    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu", "numba"),
     *KINDS.packages,
     *QUANTIZERS.packages,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx", "onnx-ir", "onnxscript"),
-    *("onnxruntime", "onnxruntime-gpu", "faiss-gpu", "numba"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
     *STAGES.packages,
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
@@ -43,8 +42,7 @@ LIBRARIES = (
 @cache
 def libraries() -> dict[str, str]:
     """The versions of those that are installed."""
-    names = (*LIBRARIES, *(package for entry in MODEL_FILES.values() for package in entry.packages))
-    versions = {name: version_of(name) for name in names}
+    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages)}
     return {name: version for name, version in versions.items() if version is not None}
 
 

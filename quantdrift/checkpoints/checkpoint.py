@@ -193,8 +193,10 @@ def refuse_missing(checkpoint: Checkpoint) -> None:
 
 def packages_for(method: str) -> tuple[tuple[str, ...], str]:
     """The packages that read what a method quantized, and the extra for them."""
-    kind = MODEL_FILES.get(method)
-    return NEEDED.get(method, ((), "")) if kind is None else (kind.packages, kind.extra)
+    if method not in MODEL_FILES:
+        return NEEDED.get(method, ((), ""))
+    packages = MODEL_FILES[method].packages
+    return tuple(package.name for package in packages), packages[0].extra if packages else ""
 
 
 def hqq_refusal(name: str) -> UnsupportedError:

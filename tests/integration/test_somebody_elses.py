@@ -281,9 +281,11 @@ def test_a_format_of_results(tmp_path: Path) -> None:
 
 
 FILES = """
+from quantdrift.base.registry import Package
 from quantdrift.checkpoints.model_files import ModelFile
 
-DUMPS = ModelFile(what="a dump", suffix=".dump", packages=("numpy",), encoder="dumps:load_encoder")
+DUMPED = Package(name="dumps", module="dumps", extra="dumps", note="dumps")
+DUMPS = ModelFile(what="a dump", suffix=".dump", packages=(DUMPED,), encoder="dumps:load_encoder")
 
 
 def load_encoder(checkpoint, reference, device):
@@ -305,6 +307,7 @@ def test_a_file_of_another_library(tmp_path: Path, place: Path) -> None:
     run = json.loads(quantdrift(site, *words, cwd=tmp_path))
     assert run["model"]["candidate"]["format"] == "dumps"
     assert (run["metrics"]["flip@1"]["value"], run["bits_per_weight"]) == (0, None)
+    assert run["versions"]["dumps"] == "1.0"
     told = quantdrift(site, "run", "./x.dump@W4", "--data", place / "a", cwd=tmp_path, code=2)
     assert "x.dump is a dump, which can be the candidate only" in told
 
