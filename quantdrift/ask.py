@@ -17,6 +17,7 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
 from quantdrift.encoders import KINDS
 from quantdrift.quantizers import QUANTIZERS
@@ -29,11 +30,10 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
-    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu", "numba"),
     *KINDS.packages,
     *QUANTIZERS.packages,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx", "onnx-ir", "onnxscript"),
-    *("onnxruntime", "onnxruntime-gpu", "faiss-gpu", "numba"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
     *STAGES.packages,
 )
 """Packages that load models, quantize, compute or search: another version of one may give other numbers."""
@@ -42,7 +42,7 @@ LIBRARIES = (
 @cache
 def libraries() -> dict[str, str]:
     """The versions of those that are installed."""
-    versions = {name: version_of(name) for name in LIBRARIES}
+    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages)}
     return {name: version for name, version in versions.items() if version is not None}
 
 

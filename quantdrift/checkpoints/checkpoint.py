@@ -100,22 +100,18 @@ class Checkpoint:
 
 def find_checkpoint(name: str) -> Checkpoint:
     """Find the checkpoint that a name means; one on the hub is downloaded."""
-    kind, file = format_of(name), None
-    if kind is not None:
-        source, folder, file = _named_file(name, MODEL_FILES[kind])
-        if not MODEL_FILES[kind].beside:
-            return Checkpoint(
-                name=name,
-                canonical=source.canonical,
-                kind=source.kind,
-                folder=folder,
-                body=folder,
-                method=kind,
-                file=file,
-            )
+    form, file = format_of(name), None
+    if form is not None:
+        source, folder, file = _named_file(name, MODEL_FILES[form])
     else:
         source = resolve(name)
         folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
+    canonical, method = source.canonical, form or "none"
+    alone = Checkpoint(
+        name=name, canonical=canonical, kind=source.kind, folder=folder, body=folder, method=method, file=file
+    )
+    if form is not None and not MODEL_FILES[form].beside:
+        return alone
     here = replace(source, kind="local", location=str(folder))
     modules = model_json(here, "modules.json").get("", [])
     first = modules[0] if isinstance(modules, list) and modules else {}
@@ -134,17 +130,9 @@ def find_checkpoint(name: str) -> Checkpoint:
         file = only_file(folder, name)
     if file is not None:
         quantization = {"quant_method": format_of(file), "file": file}
-    return Checkpoint(
-        name=name,
-        canonical=source.canonical,
-        kind=source.kind,
-        folder=folder,
-        body=folder / below,
-        method=method_of(quantization) if quantization else "none",
-        quantization=quantization,
-        file=file,
-        has_modules=bool(modules),
-    )
+    method = method_of(quantization) if quantization else "none"
+    whole = replace(alone, body=folder / below, method=method, quantization=quantization)
+    return replace(whole, file=file, has_modules=bool(modules))
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
@@ -193,8 +181,10 @@ def refuse_missing(checkpoint: Checkpoint) -> None:
 
 def packages_for(method: str) -> tuple[tuple[str, ...], str]:
     """The packages that read what a method quantized, and the extra for them."""
-    kind = MODEL_FILES.get(method)
-    return NEEDED.get(method, ((), "")) if kind is None else (kind.packages, kind.extra)
+    if method not in MODEL_FILES:
+        return NEEDED.get(method, ((), ""))
+    packages = MODEL_FILES[method].packages
+    return tuple(package.name for package in packages), packages[0].extra if packages else ""
 
 
 def hqq_refusal(name: str) -> UnsupportedError:

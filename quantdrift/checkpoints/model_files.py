@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.registry import Registry
+from quantdrift.base.registry import Package, Registry
 from quantdrift.base.text import some
 
 _TORCH_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
@@ -21,8 +21,7 @@ class ModelFile:
     Attributes:
         what: in words.
         suffix: of its files.
-        packages: that read it; none where transformers names them itself.
-        extra: the extra of quantdrift that brings them.
+        packages: that read it, all of one extra; none where transformers names them itself.
         writes_with: modules that write a candidate.
         beside: patterns of what the hub has for a file, "{file}" being its path; none where a file is read alone,
             without settings and tokenizer.
@@ -37,8 +36,7 @@ class ModelFile:
 
     what: str
     suffix: str
-    packages: tuple[str, ...] = ()
-    extra: str = ""
+    packages: tuple[Package, ...] = ()
     writes_with: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     encoder: str

@@ -280,6 +280,38 @@ def test_a_format_of_results(tmp_path: Path) -> None:
     assert "lines of documents behind #lines" in quantdrift(site, "diff", "empty", "b.trec", cwd=tmp_path, code=2)
 
 
+FILES = """
+from quantdrift.base.registry import Package
+from quantdrift.checkpoints.model_files import ModelFile
+
+DUMPED = Package(name="dumps", module="dumps", extra="dumps", note="dumps")
+DUMPS = ModelFile(what="a dump", suffix=".dump", packages=(DUMPED,), encoder="dumps:load_encoder")
+
+
+def load_encoder(checkpoint, reference, device):
+    from sentence_transformers import SentenceTransformer
+    from quantdrift.engine.encoders.checkpoint import Loaded
+    from quantdrift.engine.encoders.stored import StoredLayers
+
+    assert checkpoint.method == "dumps" and checkpoint.file == "x.dump"
+    folder = (checkpoint.folder / checkpoint.file).read_text()
+    return Loaded(model=SentenceTransformer(folder, device=str(device)), stored=StoredLayers(packed=(), bits=None))
+"""
+
+
+@pytest.mark.slow
+def test_a_file_of_another_library(tmp_path: Path, place: Path) -> None:
+    site = install(tmp_path, "dumps", FILES, {"quantdrift.model_files": {"dumps": "dumps:DUMPS"}})
+    (tmp_path / "x.dump").write_text(str(place / "tiny"))
+    words = ("run", f"{place / 'tiny'} vs ./x.dump", "--data", place / "a", "--json", "--quiet")
+    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert run["model"]["candidate"]["format"] == "dumps"
+    assert (run["metrics"]["flip@1"]["value"], run["bits_per_weight"]) == (0, None)
+    assert run["versions"]["dumps"] == "1.0"
+    told = quantdrift(site, "run", "./x.dump@W4", "--data", place / "a", cwd=tmp_path, code=2)
+    assert "x.dump is a dump, which can be the candidate only" in told
+
+
 def test_a_command(tmp_path: Path) -> None:
     site = install(tmp_path, "other", "", {"quantdrift.features": {"answer": "answering:COMMAND"}})
     (tmp_path / "answering").mkdir()

@@ -7,7 +7,7 @@ has to compute with.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,34 +94,38 @@ def words(nibbles: Tensor, dim: int) -> Tensor:
 
 def gptq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
     """The layout of auto-gptq ("gptq"): rows packed, zero points stored one lower than they are."""
-    tensors, meant = weights(), {}
-    for name in linear_names(tensors):
-        weight = tensors.pop(f"{name}.weight")
-        codes, zero, scale = asymmetric(weight, 4, GROUP)
-        meant[name] = dequantized(codes, zero, scale, GROUP)
-        tensors[f"{name}.qweight"] = words(codes.T, 0)
-        tensors[f"{name}.qzeros"] = words((zero.T - 1) % 16, 1)
-        tensors[f"{name}.scales"] = scale.T
-        tensors[f"{name}.g_idx"] = (torch.arange(weight.shape[1]) // GROUP).int()
-    config = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
-    config |= {"sym": False, "checkpoint_format": "gptq", **more}
-    return write_folder(folder, tensors, config, modules=modules), meant
+
+    def layout(codes: Tensor, zero: Tensor) -> dict[str, Tensor]:
+        group = (torch.arange(codes.shape[1]) // GROUP).int()
+        return {"qweight": words(codes.T, 0), "qzeros": words((zero.T - 1) % 16, 1), "g_idx": group}
+
+    config = {"quant_method": "gptq", "desc_act": False, "sym": False, "checkpoint_format": "gptq", **more}
+    return _packed(folder, layout, config, modules=modules)
 
 
 def awq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
     """The layout of autoawq ("gemm"): columns packed in its own order."""
+
+    def mixed(numbers: Tensor) -> Tensor:
+        return words(numbers.reshape(len(numbers), -1, 8)[..., AWQ_ORDER].reshape(numbers.shape), 1)
+
+    config = {"quant_method": "awq", "version": "gemm", "zero_point": True, **more}
+    return _packed(
+        folder, lambda codes, zero: {"qweight": mixed(codes.T), "qzeros": mixed(zero.T)}, config, modules=modules
+    )
+
+
+def _packed(
+    folder: Path, layout: Callable[[Tensor, Tensor], dict[str, Tensor]], config: Mapping[str, Any], *, modules: bool
+) -> Made:
+    """MiniLM in four bits, each layer's codes and zero points in a layout."""
     tensors, meant = weights(), {}
     for name in linear_names(tensors):
-        weight = tensors.pop(f"{name}.weight")
-        codes, zero, scale = asymmetric(weight, 4, GROUP)
+        codes, zero, scale = asymmetric(tensors.pop(f"{name}.weight"), 4, GROUP)
         meant[name] = dequantized(codes, zero, scale, GROUP)
-        for part, numbers in (("qweight", codes.T), ("qzeros", zero.T)):
-            mixed = numbers.reshape(len(numbers), -1, 8)[..., AWQ_ORDER].reshape(numbers.shape)
-            tensors[f"{name}.{part}"] = words(mixed, 1)
-        tensors[f"{name}.scales"] = scale.T
-    config = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
-    config |= {"zero_point": True, **more}
-    return write_folder(folder, tensors, config, modules=modules), meant
+        parts = {**layout(codes, zero), "scales": scale.T}
+        tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
+    return write_folder(folder, tensors, {"bits": 4, "group_size": GROUP, **config}, modules=modules), meant
 
 
 def torchao(folder: Path, *, modules: bool = False) -> Made:

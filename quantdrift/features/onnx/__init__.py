@@ -1,12 +1,15 @@
 """ONNX: graphs of others as candidates, and what runs the ones that are written here."""
 
+from quantdrift.base.registry import Package
 from quantdrift.checkpoints.model_files import ModelFile
 
 MODEL_FILE = ModelFile(
     what="an ONNX graph",
     suffix=".onnx",
-    packages=("onnx", "onnxruntime"),
-    extra="onnx",
+    packages=(
+        Package(name="onnx", module="onnx", extra="onnx", note="reads ONNX models"),
+        Package(name="onnxruntime", module="onnxruntime", extra="onnx", note="runs ONNX models, and --format onnx"),
+    ),
     writes_with=("onnxscript", "onnx_ir", "onnxruntime"),
     beside=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
     encoder="quantdrift.features.onnx.opening:load_encoder",

@@ -128,26 +128,25 @@ def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder,
     assert any("differ in pooling" in note for note in found.notes)
 
 
-def test_a_graph_that_pools_is_used_as_it_is_and_int32_is_fed(reference: SentenceEncoder, tmp_path: Path) -> None:
-    model = samples.graph(output="sentence_embedding", pooled=True, ids=onnx.TensorProto.INT32)
-    folder = samples.folder(tmp_path, model=model)
-    found = load(folder, reference)
-    wanted, _ = samples.states(folder / "onnx" / "model.onnx", TEXTS)
-    np.testing.assert_allclose(embed(found), wanted, atol=2e-6)
-    assert abs(np.linalg.norm(wanted[0]) - 1) > 0.1  # no normalization was put behind it
-    assert any("used as it is" in note for note in found.notes)
-
-
-@pytest.mark.parametrize(("pooled", "said"), [(False, "states of tokens"), (True, "an embedding")])
-def test_an_output_of_another_name_is_read_by_its_shape(
-    reference: SentenceEncoder, tmp_path: Path, pooled: bool, said: str
+@pytest.mark.parametrize(
+    ("output", "pooled", "said"),
+    [
+        ("sentence_embedding", True, "its sentence_embedding is used as it is"),
+        ("output_0", True, "output_0 of model.onnx is read by its shape, [batch, hidden]: an embedding"),
+        ("output_0", False, "output_0 of model.onnx is read by its shape, [batch, sequence, hidden]: the states"),
+    ],
+)
+def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_and_int32_is_fed(
+    reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool, said: str
 ) -> None:
-    folder = samples.folder(tmp_path, model=samples.graph(output="output_0", pooled=pooled))
+    model = samples.graph(output=output, pooled=pooled, ids=onnx.TensorProto.INT32)
+    folder = samples.folder(tmp_path, model=model)
     found = load(folder, reference)
     file = folder / "onnx" / "model.onnx"
     wanted = samples.states(file, TEXTS)[0] if pooled else samples.pooled(file, TEXTS)
     np.testing.assert_allclose(embed(found), wanted, atol=2e-6)
-    assert any("output_0" in note and said in note for note in found.notes)
+    assert bool(abs(np.linalg.norm(wanted[0]) - 1) > 0.1) is pooled  # no normalization was put behind it
+    assert any(said in note for note in found.notes)
 
 
 def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
