@@ -27,26 +27,26 @@ class Data:
 
     def of(self, entry: DataEntry) -> Dataset:
         """The data of an entry, which are in memory; what is wrong with them is said each time."""
-        dataset = self.known(entry)
-        if isinstance(dataset, ShardedDataset):
+        found = self.known(entry)
+        if isinstance(found, ShardedDataset):
             raise UnsupportedError(
                 f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
                 "sizes out"
             )
-        return dataset
+        return found
 
     def known(self, entry: DataEntry) -> Dataset | ShardedDataset:
-        """The data of an entry, which may be a corpus in shards."""
+        """As `of`, or a corpus in shards."""
         key = entry.whole
         if key not in self._read:
             try:
                 self._read[key], self._prompts[key] = self._found(entry)
             except QuantDriftError as error:
                 self._read[key] = error
-        dataset = self._read[key]
-        if isinstance(dataset, QuantDriftError):
-            raise dataset
-        return dataset
+        found = self._read[key]
+        if isinstance(found, QuantDriftError):
+            raise found
+        return found
 
     def _found(self, entry: DataEntry) -> tuple[Dataset | ShardedDataset, frozenset[str]]:
         if entry.folder is not None and is_sharded(entry.folder):
@@ -75,10 +75,10 @@ def _read(entry: DataEntry) -> tuple[Dataset, frozenset[str]]:
 
 def _of_harness(name: str) -> Any:
     """The module of a plugin that knows a harness."""
-    points = list(entry_points(group="quantdrift.harnesses", name=name))
-    if not points:
+    found = list(entry_points(group="quantdrift.harnesses", name=name))
+    if not found:
         raise MissingExtraError(name, name, needed_for=f"data of {name}")
-    return import_module(points[0].module)
+    return import_module(found[0].module)
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:
