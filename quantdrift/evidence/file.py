@@ -7,7 +7,7 @@ metrics use, and ignored when reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -125,16 +125,17 @@ def _table(path: Path, content: bytes) -> pa.Table:
         if file.metadata.num_rows > _ROWS_PER_BYTE * size or sum(values) > _VALUES_PER_BYTE * size:
             raise ValueError(f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs")
         paths = [file.schema.column(number).path for number in range(len(file.schema))]
-        known = file.metadata
-    for listed in ([path for path in paths if path.partition(".")[0] in _NAMED], []):
-        whole = {"metadata": known, "read_dictionary": listed, "page_checksum_verification": True}
-        try:
-            with pq.ParquetFile(pa.BufferReader(content), **whole) as file:
-                return file.read(columns=[*_TYPES])
-        except pa.ArrowNotImplementedError:  # names that the file does not list at one place
-            if not listed:
-                raise
-    raise AssertionError("the last way returns or raises")
+    try:
+        return _columns(content, [path for path in paths if path.partition(".")[0] in _NAMED])
+    except pa.ArrowNotImplementedError:  # names that the file does not list at one place
+        return _columns(content, [])
+
+
+def _columns(content: bytes, listed: Sequence[str]) -> pa.Table:
+    """The columns of a file; those `listed` as numbers of names."""
+    whole = pa.BufferReader(content)
+    with pq.ParquetFile(whole, read_dictionary=listed, page_checksum_verification=True) as file:
+        return file.read(columns=[*_TYPES])
 
 
 def _evidence(table: pa.Table) -> Evidence:

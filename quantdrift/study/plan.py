@@ -302,7 +302,7 @@ def loaded_yaml(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
         raise StudyError(f"{path}, line {line}: this is not YAML of a study: {clean(str(error.problem))}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise StudyError(f"{path}: expected a study.yaml, in UTF-8; {clean(str(error))[:200]}") from error
 
 

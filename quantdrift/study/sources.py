@@ -33,7 +33,7 @@ class Data:
                 f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
                 "sizes out"
             )
-        return dataset
+        return found
 
     def known(self, entry: DataEntry) -> Dataset | StreamedDataset:
         """As `of`, or data that are never in memory as a whole."""
@@ -43,10 +43,10 @@ class Data:
                 self._read[key], self._prompts[key] = self._found(entry)
             except QuantDriftError as error:
                 self._read[key] = error
-        dataset = self._read[key]
-        if isinstance(dataset, QuantDriftError):
-            raise dataset
-        return dataset
+        found = self._read[key]
+        if isinstance(found, QuantDriftError):
+            raise found
+        return found
 
     def _found(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
         kind = None if entry.folder is None else streamed_kind(entry.folder)
@@ -76,10 +76,10 @@ def _read(entry: DataEntry) -> tuple[Dataset, frozenset[str]]:
 
 def _of_harness(name: str) -> Any:
     """The module of a plugin that knows a harness."""
-    points = list(entry_points(group="quantdrift.harnesses", name=name))
-    if not points:
+    found = list(entry_points(group="quantdrift.harnesses", name=name))
+    if not found:
         raise MissingExtraError(name, name, needed_for=f"data of {name}")
-    return import_module(points[0].module)
+    return import_module(found[0].module)
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:

@@ -88,19 +88,6 @@ def test_quality_of_both_arms_against_pytrec_eval(evidence: Evidence) -> None:
     report("nDCG, recall, MRR of both arms / pytrec_eval", ratios, SHAPE)
 
 
-def test_rank_biased_overlap_against_a_library(evidence: Evidence) -> None:
-    ranked_overlap = pytest.importorskip("ranked_overlap")
-    lists = [top.items[:, :10].tolist() for top in (evidence.reference_top, evidence.candidate_top)]
-
-    def theirs() -> None:
-        for one, other in zip(*lists, strict=True):
-            ranked_overlap.rbo(one, other, p=0.9)
-
-    rbo = parse_metric("rbo@10")
-    ratios = in_turn(lambda: rbo.per_input(evidence), theirs, ROUNDS)
-    report("rbo@10 / ranked-overlap", ratios, SHAPE)
-
-
 def test_all_metrics_with_intervals(evidence: Evidence) -> None:
     """The whole of `quantdrift metrics`, against its slowest part, the intervals of means."""
     from scipy.stats import bootstrap  # noqa: PLC0415 -- only this one needs it

@@ -86,7 +86,8 @@ NORMS = Stage(
     options={"gains": Option(pattern="[1-9]", values="decimals that are kept, 1 to 9")},
     tried=({"gains": "1"},),
     packages=(Package(name="staging", module="staging", extra="staging", note="rounds gains"),),
-    lines=lambda made: [f"gains of {made['gains']} norms rounded"] if "gains" in made else [],
+    part="gains",
+    lines=lambda gains: [f"gains of {gains} norms rounded"],
 )
 CLIP = Stage(
     what="the largest numbers of stored embeddings",

@@ -80,6 +80,7 @@ settings: {k: 1, noise_floor: false}
         ("- a", ": expected models, schemes and data"),
         ("models: &a [minilm]\nschemes: *a\n", ", line 2: this is not YAML of a study: expected no alias (*a)"),
         ("models: [minilm\nschemes: [W4]", ", line 2: this is not YAML"),
+        ("models: [!!bool x, !!timestamp y]\n", ": expected a study.yaml, in UTF-8; 'x'"),
         ("models: [!!python/object/apply:os.system [echo]]\n", ", line 1: this is not YAML"),
     ],
 )
