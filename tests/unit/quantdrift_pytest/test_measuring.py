@@ -11,7 +11,7 @@ from quantdrift.ask import Ask
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.spec.grammar import parse_pair
-from quantdrift_pytest.measuring import asked, content_digest, read_settings
+from quantdrift_pytest.drift import asked, content_digest, read_settings
 
 
 @pytest.fixture
