@@ -309,7 +309,7 @@ def write_runs(
                 fingerprint=pair.fingerprint,
                 candidate_fingerprint=recorded.candidate_fingerprint,
                 settings=settings,
-                reading={"reading": READING[paired.kind], "judged_by": paired.judged_by},
+                read_as={"reading": READING[paired.kind], "judged_by": paired.judged_by},
                 n_items=int(evidence.n_items.max(initial=0)),
                 seconds=recorded.seconds,
             )
