@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
@@ -28,7 +28,7 @@ from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.checkpoints.checkpoint import refuse_quantized
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
-from quantdrift.engine.flow import NOISE_DEPTH, assemble, noise_of_scores, not_calibrated_on, other_batch_size
+from quantdrift.engine.flow import NOISE_DEPTH, Measured, assemble, noise_of_scores, not_calibrated_on, other_batch_size
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import measure
@@ -113,37 +113,23 @@ class Arms:
             self._candidate = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Both arms on one search or task.
+@dataclass(slots=True, kw_only=True)
+class Outcome(Measured):
+    """Both arms on one search or task of a harness.
 
     Attributes:
-        evidence: the per-input record, without inputs that layers were measured on.
-        fingerprint: digest of the reference's weights.
+        state: the scores of all inputs; None where the harness keeps them.
         settings: how it was measured.
-        reading: how the scores were had, for the record.
+        read_as: how the scores were had, for the record.
         n_items: how many items each input ranks.
         results: of either arm, as the harness has them; made anew at each call, for harnesses change what they get.
-        candidate_fingerprint: digest of the candidate; None if it was not taken.
-        left_out: number of inputs that layers were measured on.
-        floor: how the noise floor was measured; None where all that could be first was run again.
-        seconds: time by stage.
-        notes: what whoever reads the record should know.
-        deployment: how the candidate was stored and searched, where that is not float32 and exactly.
     """
 
-    evidence: Evidence
-    fingerprint: str
+    state: Any = None
     settings: Settings
-    reading: Mapping[str, Any]
+    read_as: Mapping[str, Any]
     n_items: int
     results: Callable[[Arm], Results] = lambda _: {}
-    candidate_fingerprint: str | None = None
-    left_out: int = 0
-    floor: Mapping[str, Any] | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    deployment: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
@@ -165,7 +151,7 @@ class Outcome:
             self.settings,
             model=model,
             data={"warnings": [], **size, **data},
-            reading=self.reading,
+            reading=self.read_as,
             started=started,
         )
 
@@ -256,18 +242,11 @@ def search_embedded(
         return ranked
 
     return Outcome(
-        evidence=measured.evidence,
-        fingerprint=measured.fingerprint,
-        candidate_fingerprint=measured.candidate_fingerprint,
+        **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         settings=settings,
-        reading={"similarity": str(similarity)},
+        read_as={"similarity": str(similarity)},
         n_items=len(documents.inputs.ids),
         results=results,
-        left_out=measured.left_out,
-        floor=measured.floor,
-        seconds=measured.seconds,
-        notes=measured.notes,
-        deployment=measured.deployment,
     )
 
 
@@ -282,7 +261,7 @@ def search_lists(
     harness: str,
     skip_same_id: bool,
     settings: Settings,
-    reading: Mapping[str, Any],
+    read_as: Mapping[str, Any],
     calibrate: Callable[[], object],
     what: str = "search",
     dataset: str | None = None,
@@ -344,7 +323,7 @@ def search_lists(
         assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH),
         dataset=dataset,
         settings=settings,
-        reading=reading,
+        read_as=read_as,
         n_items=len(item_ids),
         results=lambda arm: activated(reference if arm == "reference" else candidate),
         seconds=dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True)),

@@ -196,7 +196,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         return scores
 
     activation = activation_of(pair.pair.modules)
-    reading = {
+    read_as = {
         "search": "reranking",
         "scores": "as the model gives them" if activation is None else f"raw, before the {activation}",
         "top_k": int(given["top_k"]),
@@ -211,7 +211,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         harness="beir",
         skip_same_id=True,
         settings=Settings(k=DEPTH, batch_size=size),
-        reading=reading,
+        read_as=read_as,
         what="reranking",
         calibrate=lambda: calibrate(
             pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_if(True)
@@ -223,7 +223,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
     data = digest_of_data(
         {query: queries[query] for query in lists}, {name: corpus[name] for names in lists.values() for name in names}
     )
-    outcome = replace(outcome, reading={**reading, "shortlist": {"digest": shortlist}})
+    outcome = replace(outcome, read_as={**read_as, "shortlist": {"digest": shortlist}})
     reranker.rerank_results = results = paired_results(pair, outcome, data, started=started)
     return results
 

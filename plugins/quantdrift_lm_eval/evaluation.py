@@ -1,27 +1,53 @@
 """An evaluation of lm-eval's with a pair: both arms' samples, joined, and the drift in the results.
 
 lm-eval evaluates the candidate as ever. Afterwards the reference's answers go through the tasks' own filters and
-`process_results`, and the two lists of samples are compared as those of two finished runs are.
+`process_results`, and the two lists of samples are compared as those of two finished runs are. What a row of the
+results says is a mean over documents, so that lm-eval's own formulas give its standard error and put groups together.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from inspect import BoundArguments
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.api.model import CachingLM
+from lm_eval.config.group import AggMetricConfig
+from lm_eval.evaluator_utils import _compute_task_aggregations
+from lm_eval.utils import sanitize_list
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.finished.lm_eval_evidence import PairedFilter, pair_samples
-from quantdrift.harness import carefully
-from quantdrift.runs.folder import now
-from quantdrift_lm_eval.results import Compared, add_drift
+import quantdrift
+from quantdrift.base.display import clean, complain
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.engine.inputs import Settings
+from quantdrift.finished.lm_eval_evidence import (
+    HIGHER_IS_BETTER,
+    PairedFilter,
+    details_of,
+    medians_of,
+    pair_samples,
+    per_document,
+    pooled_details,
+    scores_of,
+)
+from quantdrift.harness import Outcome, carefully, finite
+from quantdrift.runs.folder import now, read_run, write_run
+from quantdrift_lm_eval.model import Recording
+
+KEY = "quantdrift"
+"""In the results: everything that is no row of the table."""
+REFERENCE = "drift_reference_"
+_OF_METRICS = (REFERENCE, "drift_right_to_wrong_", "drift_wrong_to_right_")
+_BYPASS = "bypass"
+"""Metric of lm-eval's --predict_only, which says nothing of an answer."""
 
 _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)
 
@@ -67,16 +93,34 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     every = pair.gather_object(answered, dst=0)
     if results is None:
         return None
-    raw = {name: list(chain(*(rank[name] for rank in every))) for name in tasks}
     joined: dict[str, dict[str, PairedFilter]] = {}
-    for name, samples in raw.items():
+    details: dict[str, Any] = {}
+    for name, task in tasks.items():
+        raw = list(chain(*(rank[name] for rank in every)))
         with carefully(name):
-            if samples:
-                joined[name] = pair_samples(samples, results["samples"][name], task=name)
-    compared = Compared(
-        tasks=tasks, groups=groups, joined=joined, raw=raw, bootstrap_iters=arguments.get("bootstrap_iters", 100000)
-    )
-    add_drift(results, compared, pair, recorded, folder=folder, started=started)
+            if raw:
+                joined[name] = pair_samples(raw, results["samples"][name], task=name)
+                iterations = arguments.get("bootstrap_iters", 100000)
+                details[name] = add_task_rows(results, task, joined[name], raw, name=name, iterations=iterations)
+    pooled = {}
+    for name, group in groups.items():
+        members: dict[str, list[PairedFilter]] = {}
+        for member in (task.task_name for task in group.get_all_tasks() if task.task_name in details):
+            for filter_name, paired in joined[member].items():
+                members.setdefault(filter_name, []).append(paired)
+        with carefully(name):
+            add_group_rows(results, group, members)
+        pooled[name] = {filter_name: pooled_details(parts) for filter_name, parts in members.items()}
+    results[KEY] = {
+        "version": quantdrift.__version__,
+        "spec": str(pair.spec),
+        "bits_per_weight": pair.pair.bits().to_json(),
+        "seconds": dict(recorded.seconds),
+        "tasks": details,
+        "groups": pooled,
+    }
+    if folder is not None:
+        results[KEY]["runs"] = write_runs(pair, recorded, joined, folder=folder, started=started)
     if not asked_for_samples:
         del results["samples"]
     return results
@@ -117,3 +161,183 @@ def reference_samples(
             }
             samples.append(sample | metrics)
     return samples
+
+
+# --- rows of lm-eval's table, and values of every sample ------------------------------------------
+
+
+def add_task_rows(
+    results: dict[str, Any],
+    task: Any,
+    joined: Mapping[str, PairedFilter],
+    raw: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    iterations: int | None,
+) -> dict[str, Any]:
+    """Add the drift of a task to its rows and samples; what there is to say beside them, by filter."""
+    rows, details = _reference_rows(task, raw, iterations), {}
+    for filter_name, paired in joined.items():
+        rows |= _rows(paired, filter_name, iterations)
+        details[filter_name] = details_of(paired, warn=lambda message: complain(clean(message)))
+    _add_to_samples(results["samples"][name], joined, raw)
+    results["results"][name] |= rows
+    better = results.setdefault("higher_is_better", {}).setdefault(name, {})
+    better |= _directions(rows, better)
+    return details
+
+
+def _rows(paired: PairedFilter, filter_name: str, iterations: int | None) -> dict[str, float | str]:
+    rows: dict[str, float | str] = {}
+    for name, values in per_document(paired).items():
+        column = values.tolist()
+        rows[f"{name},{filter_name}"] = mean(column)
+        known = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
+        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if known else "N/A"
+    medians = medians_of([paired]).items()
+    return rows | {f"{name},{filter_name}": median.value for name, median in medians if median.value is not None}
+
+
+def _reference_rows(task: Any, raw: Sequence[Mapping[str, Any]], iterations: int | None) -> dict[str, Any]:
+    """The reference's own value of every metric of a task, as lm-eval computes it."""
+    values: dict[tuple[str, str], list[Any]] = {}
+    for sample in raw:
+        for metric in _metrics_of(sample):
+            values.setdefault((metric, sample["filter"]), []).append(sample[metric])
+    rows, _ = _compute_task_aggregations(task, values, iterations)
+    return {f"{REFERENCE}{key}": value for key, value in rows.items()}
+
+
+def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, bool]:
+    """Which way is better, of every row that is ours and has one."""
+    directions: dict[str, Any] = {}
+    for name in {key.partition(",")[0]: None for key in rows if "_stderr," not in key}:
+        start = next((prefix for prefix in HIGHER_IS_BETTER if prefix.endswith("_") and name.startswith(prefix)), name)
+        own_metric = name.removeprefix(REFERENCE)
+        directions[name] = HIGHER_IS_BETTER.get(start) if name == own_metric else stock.get(own_metric)
+    return {name: better for name, better in directions.items() if better is not None}
+
+
+def _add_to_samples(
+    samples: Sequence[dict[str, Any]], joined: Mapping[str, PairedFilter], raw: Sequence[Mapping[str, Any]]
+) -> None:
+    """The figures of every document, and what the reference answered, beside the candidate's."""
+    before = {(sample["filter"], sample["doc_id"]): sample for sample in raw}
+    figures: dict[tuple[str, int], dict[str, Any]] = {}
+    for filter_name, paired in joined.items():
+        columns = per_document(paired) | scores_of(paired)
+        for row, doc_id in enumerate(paired.doc_ids):
+            figures[filter_name, doc_id] = {name: finite(column[row]) for name, column in columns.items()}
+    for sample in samples:
+        where = (sample["filter"], sample["doc_id"])
+        reference = before[where]
+        added = figures[where] | {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
+        sample["metrics"] = [*sample["metrics"], *added]
+        sample.update(added)
+        sample[f"{REFERENCE}filtered_resps"] = sanitize_list(reference["filtered_resps"])
+
+
+def _metrics_of(sample: Mapping[str, Any]) -> list[str]:
+    return [name for name in sample["metrics"] if name != _BYPASS]
+
+
+def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Sequence[PairedFilter]]) -> None:
+    """Add a group's rows to lm-eval's results, where lm-eval gives it rows at all; it puts them together itself.
+
+    Rates are weighted by the size of the tasks unless all metrics of the group are not; medians are over all
+    documents.
+    """
+    if not group.aggregate_metric_list or group.name not in results["results"]:
+        return
+    weights = {config.metric: config.weight_by_size for config in group.aggregate_metric_list}
+    tasks = [task.task_name for task in group.get_all_tasks()]
+    better: dict[str, Any] = results["higher_is_better"].setdefault(group.name, {})
+    wanted: dict[str, bool] = {}
+    for task in tasks:
+        for key in results["results"].get(task, {}):
+            name, _, filter_name = key.partition(",")
+            of = next((name.removeprefix(start) for start in _OF_METRICS if name.startswith(start)), None)
+            ours = name.startswith("drift_") and filter_name in members and not name.endswith(("_stderr", "_median"))
+            if ours and (of is None or of in weights):
+                wanted[name] = weights[of] if of in weights else any(weights.values())
+        for name, direction in results["higher_is_better"].get(task, {}).items():
+            if name.startswith("drift_"):
+                better.setdefault(name, direction)
+    configs = [AggMetricConfig(metric=name, weight_by_size=by_size) for name, by_size in wanted.items()]
+    rows = replace(group, aggregate_metric_list=configs).aggregate(results["results"])
+    added = {key: value for key, value in rows.items() if key.startswith("drift_")}
+    for filter_name, parts in members.items():
+        added |= {f"{name},{filter_name}": estimate.value for name, estimate in medians_of(parts).items()}
+    for column in ("results", "groups"):
+        results.get(column, {}).get(group.name, {}).update(added)
+
+
+# --- run folders: one for every task and filter, as every other run is kept ---------------------------
+
+READING = {
+    "multiple_choice": "log-likelihoods of the choices",
+    "loglikelihood": "greedy decoding gives the text",
+    "generate_until": "generated text",
+}
+"""What the scores or answers are, by the kind of a task."""
+
+
+def write_runs(
+    pair: Any, recorded: Recording, joined: Mapping[str, Mapping[str, PairedFilter]], *, folder: Path, started: str
+) -> dict[str, dict[str, str]]:
+    """Write a run folder of every task and filter that has evidence.
+
+    It replaces an earlier run of the same pair, and no other.
+    """
+    written: dict[str, dict[str, str]] = {}
+    taken: set[Path] = set()
+    size = pair.batch_size
+    model = {"canonical": pair.spec.model, "kind": pair.backend, "revision": getattr(pair, "revision", None)}
+    for name, samples in joined.items():
+        task = recorded.tasks[name]
+        for filter_name, paired in samples.items():
+            evidence = paired.evidence
+            if evidence is None:
+                continue
+            settings = Settings(k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=False)
+            stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples) > 1 else "")
+            place = folder / _safe(str(pair.spec.scheme)) / stem
+            while place in taken or _spec_of(place) not in {None, str(pair.spec)}:  # of another task or model
+                place = place.with_name(f"{place.name}-")
+            outcome = Outcome(
+                evidence=evidence,
+                fingerprint=pair.fingerprint,
+                candidate_fingerprint=recorded.candidate_fingerprint,
+                settings=settings,
+                read_as={"reading": READING[paired.kind], "judged_by": paired.judged_by},
+                n_items=int(evidence.n_items.max(initial=0)),
+                seconds=recorded.seconds,
+            )
+            data = {
+                "name": task.task_name,
+                "split": str(task.config.test_split or task.config.validation_split or ""),
+                "subset": filter_name,
+                "harness": "lm-eval",
+                "revision": str(task.VERSION),
+                "n_fewshot": task.config.num_fewshot,
+            }
+            try:
+                record = outcome.record(pair.spec, pair.pair, data=data, model=model, started=started)
+                write_run(place, evidence=evidence, record=record)
+            except RunError as error:  # the evaluation itself went well
+                complain(clean(f"the evidence is not kept: {error}"))
+                continue
+            taken.add(place)
+            written.setdefault(name, {})[filter_name] = str(place)
+    return written
+
+
+def _spec_of(folder: Path) -> str | None:
+    try:
+        return str(read_run(folder).record.get("spec"))
+    except (OSError, RunError):  # nothing is there, or no run; writing says so
+        return None
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.+=-]", "_", name)

@@ -84,7 +84,7 @@ def _evaluate(
                         compared.evidence,
                         dataset=name,
                         settings=settings,
-                        reading=compared.reading,
+                        read_as=compared.reading,
                         n_items=int(compared.evidence.n_items.max()),
                     )
                     keys |= mteb_keys(outcome.evidence, searched=False)

@@ -183,7 +183,7 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
         harness="mteb",
         skip_same_id=call.skip_identical,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
-        reading={"similarity": search if activation is None else f"{search}, before its {activation}"},
+        read_as={"similarity": search if activation is None else f"{search}, before its {activation}"},
         dataset=name,
         calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )

@@ -62,8 +62,7 @@ def assert_drift(
     """
     __tracebackhide__ = True
     session = current()
-    from quantdrift_pytest.drift import ask, settle  # noqa: PLC0415 -- numpy, pyarrow
-    from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- likewise
+    from quantdrift_pytest.drift import ask, measured, settle  # noqa: PLC0415 -- numpy, pyarrow
 
     # what cannot be asked is refused before anything is measured
     question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
@@ -91,7 +90,7 @@ class Drifts:
     ) -> Drift:
         """A measurement, made now or read back; arguments are those of `assert_drift`."""
         __tracebackhide__ = True
-        from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- numpy, pyarrow
+        from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
 
         return measured(self.session, spec, data=data, task=task, split=split, settings=settings)
 

@@ -19,7 +19,7 @@ from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
-from quantdrift_pytest import measuring
+from quantdrift_pytest import drift
 from support.pytest_suites import PLUGIN, QUERIES, write_corpus
 
 pytest_plugins = "pytester"
@@ -55,7 +55,7 @@ def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         run = read_run(made / RUNS[str(pair)])
         return write_run(path, evidence=run.evidence(), record={**run.record, "cell": fingerprint})
 
-    monkeypatch.setattr(measuring, "_measure", copy)
+    monkeypatch.setattr(drift, "_measure", copy)
     return found
 
 

@@ -50,16 +50,16 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _counted(monkeypatch):
-    from quantdrift_pytest import measuring
+    from quantdrift_pytest import drift
 
-    measure = measuring._measure
+    measure = drift._measure
 
     def counted(*args, **kwargs):
         with (Path(__file__).parent / "measured").open("a") as log:
             log.write(f"{os.getpid()}\\n")
         return measure(*args, **kwargs)
 
-    monkeypatch.setattr(measuring, "_measure", counted)
+    monkeypatch.setattr(drift, "_measure", counted)
 """
 LIGHT = """
 import sys
