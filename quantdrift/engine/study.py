@@ -155,7 +155,7 @@ class _Models:
 
     def of(self, cell: Cell, data: Data) -> LocalModel:
         dataset = data.of(cell.data)
-        asked = {
+        asked: dict[str, Any] = {
             "name": cell.spec.model,
             "kind": dataset.kind if isinstance(dataset, ClassificationDataset) else None,
             "reranks": cell.data.retriever is not None,
