@@ -35,10 +35,7 @@ class Script:
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.now = list(answers), 1000.0
-        self.requests: list[Any] = []
-        self.starts: list[float] = []
-        self.slept: list[float] = []
-        self.told: list[str] = []
+        self.requests, self.starts, self.slept, self.told = list[Any](), list[float](), list[float](), list[str]()
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
