@@ -30,8 +30,8 @@ class Data:
         found = self.known(entry)
         if isinstance(found, StreamedDataset):
             raise UnsupportedError(
-                f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
-                "sizes out"
+                f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours, "
+                "sizes and held_out out"
             )
         return found
 

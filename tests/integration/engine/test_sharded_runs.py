@@ -136,12 +136,14 @@ def test_what_takes_a_corpus_in_memory_is_refused(quantdrift: Run, corpus: Path,
 
 
 def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> None:
+    parts = f"{{folder: {place}/sharded, sizes: [10], name: parts}}"
     Path("study.yaml").write_text(
-        f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole]\n"
+        f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole, {parts}]\n"
     )
     quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
     status = quantdrift("study", "status", "study", quiet=False)
     assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in status
+    assert "is a corpus in shards, which is searched as a whole" in status
     runs = [read_run(cell) for cell in sorted(Path("study/cells").glob("*W4*"))]
     assert len(runs) == 2
     assert len({run.record["metrics"]["flip@1"]["value"] for run in runs}) == 1
