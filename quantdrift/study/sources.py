@@ -49,9 +49,8 @@ class Data:
         return found
 
     def _found(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
-        kind = None if entry.folder is None else streamed_kind(entry.folder)
-        if kind is not None:
-            return kind.dataset(str(entry.folder), entry.split, progress=self.progress), frozenset()
+        if entry.folder is not None and (kind := streamed_kind(entry.folder)) is not None:
+            return kind.dataset(entry.folder, entry.split, progress=self.progress), frozenset()
         return _read(entry)
 
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
