@@ -31,7 +31,7 @@ from quantdrift.base.records import bytes_digest, file_digest, problem_of
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.baseline import Baseline, Snapshot
-from quantdrift.gate.judge import ALPHA, gate, snapshot_for
+from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of

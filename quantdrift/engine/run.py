@@ -28,7 +28,7 @@ from quantdrift.runs.folder import Run, check_place, now, write_run
 from quantdrift.spec.grammar import Spec, Versus
 
 _TRIES = 2
-"""Of a batch size: the second goes on behind what the first has encoded."""
+"""Attempts with a batch size: the second goes on behind what the first has encoded."""
 _NO_MEMORY = re.compile(r"(?i)out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc")
 """What torch and the libraries below it say."""
 

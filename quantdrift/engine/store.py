@@ -46,7 +46,7 @@ def reserve(path: Path, n_bytes: int) -> None:
 CHUNK = 1024
 """Inputs per chunk: what is lost at most when a run is killed."""
 CHUNK_ELSEWHERE = 256
-"""Of inputs that a server embeds, where it may cost money or an hour of somebody's rate limit."""
+"""Inputs per chunk of a server: few, as a lost chunk may cost money, or an hour of somebody's rate limit."""
 
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 

@@ -187,19 +187,21 @@ class _Shortlists:
         dataset = _searched(entry, data)
         key = entry.model_dump_json()
         if key not in self._found:
-            own = settings_of(cell)
-            model = load_searching(entry.retriever, device=cell.settings.device or self.device, dtype=own.dtype)
+            settings = replace(settings_of(cell), k=entry.top)
+            model = load_searching(entry.retriever, device=cell.settings.device or self.device, dtype=settings.dtype)
             _check_prompts(data, entry, model, entry.retriever)
             opened = open_pair(parse(f"{entry.retriever}@W8"), dataset, models=(model, None))
-            settings = replace(own, k=entry.top)
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
             state = score_embeddings(
                 queries, queries, documents, documents, similarity=model.similarity, k=min(entry.top, len(documents))
             )
-            rows = zip(dataset.query_ids, state.reference_top()[0].tolist(), strict=True)
+            names, rows = dataset.document_ids, state.reference_top()[0].tolist()
             self._found[key] = Shortlist(
-                documents={query: tuple(dataset.document_ids[row] for row in own if row >= 0) for query, own in rows},
+                documents={
+                    query: tuple(names[row] for row in ranked if row >= 0)
+                    for query, ranked in zip(dataset.query_ids, rows, strict=True)
+                },
                 top=entry.top,
                 record={
                     "from": "retriever",
@@ -238,8 +240,9 @@ def run_cells(
         try:
             settings, out, key = settings_of(cell), folder.place(cell.name), cell.fingerprint
             how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
-            if isinstance(whole := data.known(cell.data), StreamedDataset):
-                _refuse_parts(cell)
+            entry, whole = cell.data, data.known(cell.data)
+            in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
+            if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
                 whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
             else:
                 lists = shortlists.of(cell, data)
@@ -262,16 +265,6 @@ def run_cells(
     for cell in busy:
         while not taken(cell):
             time.sleep(_WAIT)
-
-
-def _refuse_parts(cell: Cell) -> None:
-    """Refuse what is measured on a part of a corpus in shards."""
-    entry = cell.data
-    if entry.retriever is not None or entry.neighbours or entry.sizes or cell.settings.held_out is not None:
-        raise UnsupportedError(
-            f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours, sizes "
-            "and held_out out"
-        )
 
 
 def _searched(entry: DataEntry, data: Data) -> RetrievalDataset:
@@ -310,6 +303,6 @@ def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None =
     if asked is None or rows is None or not isinstance(dataset, RetrievalDataset):
         return opened
     digest = digest_of([dataset.query_ids[row] for row in rows.tolist()])
-    told = {**asked.model_dump(), "n_queries": len(rows), "of": len(dataset.queries), "digest": digest}
+    record = {**asked.model_dump(), "n_queries": len(rows), "of": len(dataset.queries), "digest": digest}
     reading = opened.reading
-    return replace(opened, reading=replace(reading, held_out=rows, record={**reading.record, "held_out": told}))
+    return replace(opened, reading=replace(reading, held_out=rows, record={**reading.record, "held_out": record}))

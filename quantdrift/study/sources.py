@@ -30,8 +30,8 @@ class Data:
         dataset = self.known(entry)
         if isinstance(dataset, StreamedDataset):
             raise UnsupportedError(
-                f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours and "
-                "sizes out"
+                f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours, "
+                "sizes and held_out out"
             )
         return found
 
@@ -49,9 +49,8 @@ class Data:
         return found
 
     def _found(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
-        kind = None if entry.folder is None else streamed_kind(entry.folder)
-        if kind is not None:
-            return kind.dataset(str(entry.folder), entry.split, progress=self.progress), frozenset()
+        if entry.folder is not None and (kind := streamed_kind(entry.folder)) is not None:
+            return kind.dataset(entry.folder, entry.split, progress=self.progress), frozenset()
         return _read(entry)
 
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:

@@ -328,16 +328,29 @@ def test_a_command(tmp_path: Path) -> None:
     assert json.loads(quantdrift(site, "answer", "--n", "7", "--json", cwd=tmp_path)) == {"answer": 7}
 
 
+def test_a_kind_of_data(tmp_path: Path) -> None:
+    code = (
+        "from quantdrift.base.errors import UnsupportedError\nfrom quantdrift.data.streamed import DataKind\n"
+        "DATA = DataKind(accepts='rows:accepts', check='rows:check', read='rows:read')\n\n\n"
+        "def accepts(place, asked):\n    return str(place).startswith('rows:')\n\n\n"
+        "def check(pair):\n    raise UnsupportedError(f'{pair} is not measured on rows')\n"
+    )
+    site = install(tmp_path, "rows", code, {"quantdrift.data": {"rows": "rows:DATA"}})
+    line = ("run", "minilm@W4", "--data", "rows:x")
+    assert "minilm@W4-g128-rtn is not measured on rows" in quantdrift(site, *line, cwd=tmp_path, code=2)
+
+
 def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
     points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
     groups = {"quantdrift.quantizers": points, "quantdrift.formats": {"odd": "bad:X"}}
     groups["quantdrift.stages"] = {"mine": "bad:TAKEN"}
-    groups["quantdrift.encoders"] = {"mine": "bad:X"}
+    groups["quantdrift.encoders"] = groups["quantdrift.data"] = {"mine": "bad:X"}
     taken = "from quantdrift.stages import Option, Stage\n"
     taken += "TAKEN = Stage(what='x', kind='model', work='bad:X', options={'emb': Option()})\n"
     site = install(tmp_path, "bad", f"X = 1\n{taken}", groups)
     told = quantdrift(site, "doctor", cwd=tmp_path)
     for said in (
+        "'mine' of quantdrift.data cannot be used",
         "'bad' of quantdrift.quantizers cannot be used",
         "a 'rtn' of its own",
         "lower case",

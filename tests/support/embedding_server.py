@@ -26,16 +26,14 @@ class Request(BaseHTTPRequestHandler):
     body: dict[str, Any]
 
     def do_POST(self) -> None:
-        length = int(self.headers["content-length"])
-        self.body = json.loads(self.rfile.read(length))
+        self.body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with self.server.lock:
             self.server.asked.append(self.body["input"])
             self.server.headers.append({k.lower(): v for k, v in self.headers.items()})
         if self.path != "/v1/embeddings":
             self.reply(404, {"detail": "Not Found"})
         elif self.body["model"] not in self.server.models:
-            message = f"The model `{self.body['model']}` does not exist."
-            self.reply(404, {"error": {"message": message, "code": 404}})
+            self.reply(404, {"error": {"message": f"The model `{self.body['model']}` does not exist.", "code": 404}})
         elif misbehave := self.server.next_answer():
             misbehave(self)
         else:
@@ -44,15 +42,14 @@ class Request(BaseHTTPRequestHandler):
     def embed(self) -> None:
         with self.server.lock:  # one model, many threads
             vectors = self.server.models[self.body["model"]](self.body["input"])
-        self.reply(200, answer_of(vectors.tolist()))
+        entries = [{"index": at, "embedding": vector} for at, vector in enumerate(vectors.tolist())]
+        self.reply(200, {"object": "list", "data": entries})
 
     def reply(self, status: int, content: Any, **headers: str) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        headers = {"content_type": "application/json", **headers}
-        for name, value in headers.items():
+        for name, value in {"content_type": "application/json", "content_length": str(len(data)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
-        self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
@@ -110,11 +107,6 @@ def serving(**models: Embed) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def answer_of(embeddings: Sequence[Any]) -> dict[str, Any]:
-    """What OpenAI answers."""
-    return {"object": "list", "data": [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]}
 
 
 def of_model(model: Any) -> Embed:

@@ -231,8 +231,7 @@ class EndpointClient:
         self._variables = " or ".join(variables(endpoint.host, hosts or (endpoint.host,)))
         self._interval = 60.0 / (retry_policy.requests_per_minute or inf)
         self._lock, self._next = threading.Lock(), retry_policy.now()
-        self._answered = False
-        self._dimensions: int | None = None
+        self._dimensions: int | None = None  # until something was answered
         # of a packed answer a few bytes could fill the memory
         headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
         if key is not None:
@@ -261,7 +260,7 @@ class EndpointClient:
                 content = self._once(body, (1 + len(texts)) * _EMBEDDING)
                 break
             except _TransientError as error:
-                early = error.unreached and not self._answered
+                early = error.unreached and self._dimensions is None
                 if attempt >= (ATTEMPTS_TO_CONNECT if early else ATTEMPTS):
                     hint = "Is the server running, and is that its address?" if early else f"{_GO_ON} later"
                     raise ServerError(f"{url} {error} ({attempt} attempts). {hint}") from error
@@ -277,7 +276,7 @@ class EndpointClient:
             raise
         except ServerError as error:
             raise ServerError(f"{url}: {without_key(str(error), self._key, 300)}") from None
-        self._answered, self._dimensions = True, vectors.shape[1]
+        self._dimensions = vectors.shape[1]
         return vectors
 
     def _wait_turn(self) -> None:

@@ -88,7 +88,8 @@ def diagnose() -> dict[str, Any]:
 def _broken() -> Iterator[str]:
     """What other packages add, and cannot be used."""
     with suppress(ImportError):  # a broken numpy is for another line
-        import quantdrift.finished.formats  # noqa: F401, PLC0415 -- its registry is one of them
+        import quantdrift.data.streamed  # noqa: PLC0415 -- its registry is one of them, and that of the next
+        import quantdrift.finished.formats  # noqa: F401, PLC0415
     for group, registry in REGISTRIES.items():
         len(registry)  # loads them
         for name, reason in registry.broken.items():

@@ -44,7 +44,7 @@ from quantdrift.runs.folder import Run, check_place, now
 from quantdrift.spec.grammar import Spec, Versus, chooses
 
 _VERSION = 2
-"""Of what is kept of a shard; a change in what it means makes kept ones void."""
+"""Version of what is kept of a shard; a change in what it means makes kept ones void."""
 
 
 def run_shards(
@@ -330,7 +330,7 @@ class ShardedSearch(Search):
             weights=job.weights,
             runtime=dict(job.runtime),
             reads=[model.key("document") for model in models],
-            queries=[bytes_digest(np.ascontiguousarray(one).data.cast("B")) for one in job.queries],
+            queries=[bytes_digest(np.ascontiguousarray(vectors).data.cast("B")) for vectors in job.queries],
             similarity=str(job.similarity),
             settings=[job.settings.k, job.settings.batch_size],
         )

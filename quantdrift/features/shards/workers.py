@@ -85,7 +85,7 @@ class Worker:
 # --- processes on this machine --------------------------------------------------------------------
 
 _WORKER = Worker()
-"""Of a process, which has one model."""
+"""The worker of this process, which has one model."""
 
 
 def worker_number() -> int:

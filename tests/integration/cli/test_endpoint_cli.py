@@ -1,20 +1,17 @@
 """`quantdrift run` with models on servers: what is printed, what is refused, and Ctrl-C."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from quantdrift.cli import main
 from support.beir_folder import write_beir_folder
+from support.command_line import cli
 from support.embedding_server import Server, of_letters, of_odd_letters, serving
-from support.endpoint_samples import many
-
-Command = Callable[..., int]
+from support.endpoint_samples import ASKED, sentences
 
 
 @pytest.fixture
@@ -23,36 +20,20 @@ def server() -> Iterator[Server]:
         yield found
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    made = many(600)
-    queries = dict(zip(made.query_ids, made.queries, strict=True))
-    documents = dict(zip(made.document_ids, made.documents, strict=True))
-    return write_beir_folder(tmp_path / "data", queries, documents, {key: ["d0"] for key in made.query_ids})
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> Command:
+@pytest.fixture(autouse=True)
+def data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder in BEIR layout, in the folder where the commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-
-    def run(spec: str, *options: str) -> int:
-        words = ["quantdrift", "run", spec, "--data", str(data), *options]
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return int(stopped.value.code or 0)
-
-    return run
+    return write_beir_folder(tmp_path / "data", ASKED, sentences(600), {query: ["d0"] for query in ASKED})
 
 
-def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
-    server: Server, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_named_by_its_servers_and_prints_what_it_is(server: Server) -> None:
     spec = f"{server.name('one')} vs openai:{server.url}/embeddings#two"
-    options = ["--concurrency", "2", "--requests-per-minute", "60000", "--query-prefix", "q: "]
-    assert command(spec, *options, "--no-noise-floor") == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    options = ["--concurrency", "2", "--requests-per-minute", "60000", "--query-prefix", "q: ", "--no-noise-floor"]
+    code, printed, _ = cli("run", spec, "--data", "data", *options)
+    assert code == 0
+    shown = " ".join(printed.split())
     assert f"{server.name('one')} vs {server.name('two')} on data 3 queries, 600" in shown
     assert "bits per weight: not known, a server has the weights" in shown
     assert "another top-1 than of the reference" in shown  # which need not be more precise
@@ -60,7 +41,7 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
     assert {"q: cloudy fjord"} < set(server.texts())
     port = server.server_address[1]
     one, two = (f"openai_http_127.0.0.1_{port}_v1_{name}" for name in ("one", "two"))
-    record = json.loads((tmp_path / f"quantdrift-runs/{one}_vs_{two}_on_data" / "run.json").read_text())
+    record = json.loads(Path(f"quantdrift-runs/{one}_vs_{two}_on_data/run.json").read_text())
     assert record["model"]["server"]["prefixes"] == {"query": "q: ", "document": ""}
 
 
@@ -76,21 +57,11 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
         ("ONE vs THREE", [], "expected a server with that path and that model"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
-    *,
-    server: Server,
-    command: Command,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    spec: str,
-    options: list[str],
-    message: str,
-) -> None:
+def test_what_is_wrong_is_said_in_a_line(server: Server, spec: str, options: list[str], message: str) -> None:
     for name in ("one", "two", "three"):
         spec = spec.replace(name.upper(), server.name(name))
-    assert command(spec, *options) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.splitlines()[-1].startswith("quantdrift: ")
-    assert not printed.out
-    assert not (tmp_path / "quantdrift-runs").exists()
+    code, printed, said = cli("run", spec, "--data", "data", *options)
+    assert (code, printed) == (2, "")
+    assert message in said
+    assert said.splitlines()[-1].startswith("quantdrift: ")
+    assert not Path("quantdrift-runs").exists()

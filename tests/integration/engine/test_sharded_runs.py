@@ -2,11 +2,10 @@
 
 import json
 import os
-import re
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.shards.search import score_shard
 from quantdrift.runs.folder import read_run
@@ -40,8 +38,8 @@ def corpus(place: Path) -> Path:
     rows = (folder / "corpus.jsonl").read_text().split("\n")
     (folder / "corpus.jsonl").unlink()
     (folder / "corpus").mkdir()
-    for name, part in (("0", rows[:24]), ("1", rows[24:])):
-        (folder / "corpus" / f"{name}.jsonl").write_text("\n".join(part))
+    (folder / "corpus" / "0.jsonl").write_text("\n".join(rows[:24]))
+    (folder / "corpus" / "1.jsonl").write_text("\n".join(rows[24:]))
     return folder
 
 
@@ -82,56 +80,32 @@ def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: st
     assert other["data"]["n_documents"] == N
 
 
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], list[int]]:
-    """Lets so many shards be scored before an error ends it; which ones were, comes back."""
-    done = list[int]()
-
-    def after(n: int | None) -> list[int]:
-        def some(job: Any, flow: Any, shard: Any) -> bytes:
-            if n is not None and len(done) == n:
-                raise DataError("stopped here")
-            done.append(shard.start)
-            return score_shard(job, flow, shard)
-
-        done.clear()
-        monkeypatch.setattr("quantdrift.features.shards.search.score_shard", some)
-        return done
-
-    return after
-
-
-def test_a_run_that_was_interrupted_goes_on(
-    quantdrift: Run, corpus: Path, place: Path, stopped: Any, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_was_interrupted_goes_on_and_makes_a_damaged_shard_again(
+    quantdrift: Run, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    done: list[int] = []
+
+    def scored(job: Any, flow: Any, shard: Any) -> bytes:
+        if len(done) == 3:
+            raise DataError("stopped here")
+        done.append(shard.start)
+        return score_shard(job, flow, shard)
+
     line = ("run", "TINY@W2", "--data", "ROOT/sharded", *SHARDS)
-    first = stopped(3)
+    monkeypatch.setattr("quantdrift.features.shards.search.score_shard", scored)
     assert "stopped here" in quantdrift(*line, "--out", "again", code=2)
     assert not Path("again").exists()
-    before = list(first)
-
-    second = stopped(None)
-    quantdrift(*line, "--out", "again")
-
-    assert not set(before) & set(second)
-    assert len(before) + len(second) == 8
-    stopped(None)
-    quantdrift(*line, "--out", "fresh", "--no-cache")
-    same(evidence("again"), evidence("fresh"))
-    assert not list((place / "cache" / "shards").rglob("*.npz"))  # a run that is written needs them no more
-
-
-def test_a_damaged_shard_is_made_again(quantdrift: Run, corpus: Path, place: Path, stopped: Any) -> None:
-    line = ("run", "TINY@W5", "--data", "ROOT/sharded", "--out", "mended", *SHARDS)
-    stopped(3)
-    quantdrift(*line, code=2)
     kept = sorted((place / "cache" / "shards").rglob("*.npz"))
+    assert len(kept) == 3
     kept[0].write_bytes(kept[0].read_bytes()[:-200])
 
-    done = stopped(None)
-    quantdrift(*line)
+    done.append(-1)
+    quantdrift(*line, "--out", "again")
 
-    assert len(done) == 6
+    assert len(done) == 4 + 6
+    assert not list((place / "cache" / "shards").rglob("*.npz"))  # a run that is written needs them no more
+    quantdrift(*line, "--out", "fresh", "--no-cache")
+    same(evidence("again"), evidence("fresh"))
 
 
 def test_only_with_keep_are_embeddings_of_documents_kept(
@@ -146,57 +120,42 @@ def test_only_with_keep_are_embeddings_of_documents_kept(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("line", "message"),
     [
-        (["TINY@W3.5+gap"], "gap chooses widths on a corpus in memory. Choose them on a part"),
-        (["TINY@W4+emb=int8"], r"leave \+emb=, \+dim= and \+index= out"),
-        (["TINY vs openai:http://localhost:9/v1#m"], "a server is asked by one process"),
-        (["TINY@W4", "--engine", "slurm"], "'slurm' is not one of 'local', 'ray'"),
-        (["TINY@W4", "--shortlist", "x"], "--shortlist is for a corpus in memory"),
+        ("run TINY@W3.5+gap --data ROOT/sharded", "gap chooses widths on a corpus in memory. Choose them on a part"),
+        ("run TINY@W4+emb=int8 --data ROOT/sharded", "leave +emb=, +dim= and +index= out"),
+        ("run 'TINY vs openai:http://localhost:9/v1#m' --data ROOT/sharded", "a server is asked by one process"),
+        ("run TINY@W4 --engine slurm --data ROOT/sharded", "'slurm' is not one of 'local', 'ray'"),
+        ("run TINY@W4 --shortlist x --data ROOT/sharded", "--shortlist is for a corpus in memory"),
+        ("run TINY@W4 --task PythonDocsSmall --workers 2", "expected --data"),
+        ("allocate TINY@W3.5+gap --data ROOT/sharded", "in shards, which quantdrift run and quantdrift study run take"),
     ],
 )
-def test_what_takes_a_corpus_in_memory_is_refused(
-    quantdrift: Run, corpus: Path, arguments: list[str], told: str
-) -> None:
-    assert re.search(told, quantdrift("run", *arguments, "--data", "ROOT/sharded", code=2))
-
-
-def test_other_commands_say_who_takes_shards(quantdrift: Run, corpus: Path) -> None:
-    told = quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/sharded", code=2)
-    assert "holds a corpus in shards, which quantdrift run and quantdrift study run take" in told
-
-
-def test_workers_are_of_files(quantdrift: Run) -> None:
-    assert "expected --data" in quantdrift("run", "TINY@W4", "--task", "PythonDocsSmall", "--workers", "2", code=2)
+def test_what_takes_a_corpus_in_memory_is_refused(quantdrift: Run, corpus: Path, line: str, message: str) -> None:
+    assert message in quantdrift(*shlex.split(line), code=2)
 
 
 def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> None:
+    parts = f"{{folder: {place}/sharded, sizes: [10], name: parts}}"
     Path("study.yaml").write_text(
-        f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole]\n"
+        f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole, {parts}]\n"
     )
-    told = quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
-    assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in told + quantdrift(
-        "study", "status", "study", quiet=False
-    )
-    flips = [
-        read_run(each).record["metrics"]["flip@1"]["value"]
-        for each in sorted(Path("study/cells").iterdir())
-        if "W4" in each.name
-    ]
-    assert len(flips) == 2
-    assert flips[0] == flips[1]
+    quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
+    status = quantdrift("study", "status", "study", quiet=False)
+    assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in status
+    assert "is a corpus in shards, which is searched as a whole" in status
+    runs = [read_run(cell) for cell in sorted(Path("study/cells").glob("*W4*"))]
+    assert len(runs) == 2
+    assert len({run.record["metrics"]["flip@1"]["value"] for run in runs}) == 1
 
 
 def test_texts_are_found_in_shards_when_asked_for(quantdrift: Run, corpus: Path) -> None:
     quantdrift("run", "TINY@W2", "--data", "ROOT/sharded", "--out", "shown", "--no-cache", *SHARDS)
 
     assert "To see texts" in quantdrift("show", "shown", quiet=False)
-    told = json.loads(quantdrift("show", "shown", "--data", "ROOT/sharded", "--json", quiet=False))
-
-    whole = read_beir_folder(corpus.parent / "whole")
-    texts = dict(zip(whole.document_ids, whole.documents, strict=True))
-    assert told["changed"]
-    assert all(one["text_before"] == texts[one["before"]] for one in told["changed"])
+    changed = json.loads(quantdrift("show", "shown", "--data", "ROOT/sharded", "--json", quiet=False))["changed"]
+    assert changed
+    assert all(query["text_before"] == text(3000 + int(query["before"][1:]), 9) for query in changed)
     assert "expected the data" in quantdrift("show", "shown", "--data", "ROOT/whole", quiet=False, code=2)
 
 

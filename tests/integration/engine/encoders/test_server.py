@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 
 from quantdrift.base.errors import QuantDriftError, ServerError
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine import store as embeddings
 from quantdrift.engine.encoders.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import read_endpoint
 from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
-from support.endpoint_samples import many, run_servers
+from support.endpoint_samples import ASKED, run_servers, sentences
 
 KNOWN = 3
 """Requests that tell which model it is."""
@@ -55,57 +57,40 @@ def hang_up(request: Request) -> None:
 
 
 def cut_short(request: Request) -> None:
-    request.send_response(200)
-    request.send_header("content-length", "1000")
-    request.end_headers()
-    request.wfile.write(b'{"data": [')
-    request.connection.shutdown(socket.SHUT_RDWR)
+    request.wfile.write(b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"data": [')
+    hang_up(request)
 
 
-def drip(request: Request, content: bytes) -> None:
-    """A byte every little while, for as long as anybody listens."""
-    while True:
-        for at in range(len(content)):
-            request.wfile.write(content[at : at + 1])
-            time.sleep(0.02)
+def endless(head: bytes, part: bytes, pause: float = 0.0) -> Callable[[Request], None]:
+    """Sends a head, and then a part again and again for as long as anybody listens."""
 
-
-def slow_body(request: Request) -> None:
-    request.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
-    drip(request, b" ")
-
-
-def slow_header(request: Request) -> None:
-    request.wfile.write(b"HTTP/1.1 200 OK\r\nx-long: ")
-    drip(request, b"a")
-
-
-def without_end(head: bytes, part: bytes) -> Callable[[Request], None]:
     def answer(request: Request) -> None:
-        request.wfile.write(b"HTTP/1.1 " + head + b"\r\ntransfer-encoding: chunked\r\n\r\n")
+        request.wfile.write(b"HTTP/1.1 " + head)
         while True:
-            request.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            request.wfile.write(part)
+            time.sleep(pause)
 
     return answer
 
 
-def long_header(request: Request) -> None:
-    request.wfile.write(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 10**6 + b"\r\n\r\n")
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
 
 
+CHUNKED = b"\r\ntransfer-encoding: chunked\r\n\r\n"
 KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (slow_body, "gave no answer within 0.2 s (8 attempts)"),
-        (slow_header, "gave no answer within 0.2 s (8 attempts)"),
-        (without_end(b"200 OK", b" " * 9999), "the answer is larger than 1,000,000 bytes"),
-        (without_end(b"418 No", b"no, no " * 999), "answered HTTP 418 (no, no no"),
+        (endless(b"200 OK\r\ncontent-length: 1000000\r\n\r\n", b" ", 0.02), "gave no answer within 0.2 s (8 attempts)"),
+        (endless(b"200 OK\r\nx-long: ", b"a", 0.02), "gave no answer within 0.2 s (8 attempts)"),
+        (endless(b"200 OK" + CHUNKED, chunk(b" " * 9999)), "the answer is larger than 1,000,000 bytes"),
+        (endless(b"418 No" + CHUNKED, chunk(b"no, no " * 999)), "answered HTTP 418 (no, no no"),
         (lambda r: r.reply(200, gzip.compress(bytes(9**8)), content_encoding="gzip"), "packs its answer"),
         (lambda r: r.reply(200, b"[" * 10**5), "got [[[["),
-        (long_header, "broke off: "),
+        (endless(b"200 OK\r\nx: ", b"a" * 10**6), "broke off: "),
     ],
 )
 def test_a_hostile_server_costs_little_time_and_memory(
@@ -169,33 +154,24 @@ def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypa
     assert "refuses the key in QUANTDRIFT_OPENAI_KEY (HTTP 401)" in refused(server, tmp_path / "c")
 
 
-class Interrupting:
-    """Progress that is interrupted, as by Ctrl-C, when so many inputs of a stage are done."""
-
-    def __init__(self, stage: str, after: int) -> None:
-        self._stage, self._after = stage, after
-
+def test_a_run_that_was_interrupted_goes_on_where_it_was(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextmanager
-    def stage(self, name: str, _total: int) -> Iterator[Callable[[int], None]]:
-        done = 0
+    def stage(name: str, _total: int) -> Iterator[Callable[[int], None]]:
+        done: list[int] = []
 
         def tell(steps: int) -> None:
-            nonlocal done
-            done += steps
-            if name == self._stage and done >= self._after:
+            done.append(steps)
+            if name == "candidate: document embeddings" and sum(done) >= 64:
                 raise KeyboardInterrupt
 
         yield tell
 
-
-def test_a_run_that_was_interrupted_goes_on_where_it_was(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("quantdrift.engine.flow.CHUNK_ELSEWHERE", 32)
-    data, cache = many(100), tmp_path / "cache"
-    stopped = Interrupting("candidate: document embeddings", 64)
+    data, cache = RetrievalDataset.of(ASKED, sentences(100)), tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
-        measured(server, tmp_path / "run", dataset=data, cache=cache, progress=stopped)
+        measured(server, tmp_path / "run", dataset=data, cache=cache, progress=SimpleNamespace(stage=stage))
     assert not (tmp_path / "run").exists()
     server.forget()
     # the number of inputs in a request is no reason to ask again

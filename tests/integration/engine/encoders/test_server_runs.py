@@ -28,15 +28,7 @@ from support.tiny_command_line import text
 from support.versus_samples import SETTINGS
 
 QUERIES, DOCUMENTS = (tuple(text(start + n, 9) for n in range(count)) for start, count in ((0, 3), (100, 8)))
-DATASET = RetrievalDataset(
-    name="words",
-    query_ids=("q0", "q1", "q2"),
-    queries=QUERIES,
-    document_ids=tuple(f"d{n}" for n in range(8)),
-    documents=DOCUMENTS,
-    qrels={},
-    split="test",
-)
+DATASET = RetrievalDataset.of(QUERIES, DOCUMENTS, name="words")
 PROMPT = "wing flow "
 """What the tiny model puts before a query."""
 

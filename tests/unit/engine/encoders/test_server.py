@@ -32,7 +32,7 @@ def model(seed: int = 0, *, noise: float = 0.0, change: float = 0.0, dim: int = 
     return embed
 
 
-def seen(embed: Model, root: Path | None, endpoint: Endpoint = HERE) -> Identity:
+def seen(embed: Model, root: Path, endpoint: Endpoint = HERE) -> Identity:
     return identify(embed, endpoint, root)
 
 
