@@ -33,7 +33,7 @@ class Data:
                 f"{entry.called} is a corpus in shards, which is searched as a whole; leave retriever, neighbours, "
                 "sizes and held_out out"
             )
-        return found
+        return dataset
 
     def known(self, entry: DataEntry) -> Dataset | StreamedDataset:
         """As `of`, or data that are never in memory as a whole."""

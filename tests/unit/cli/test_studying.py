@@ -9,7 +9,7 @@ from quantdrift.cli import studying
 
 
 def cell(name: str) -> Any:
-    return SimpleNamespace(name=name, called="m", spec=SimpleNamespace(scheme=name), data=SimpleNamespace(called="d"))
+    return SimpleNamespace(name=name, model="m", spec=SimpleNamespace(scheme=name), data=SimpleNamespace(called="d"))
 
 
 @pytest.mark.parametrize(
