@@ -51,7 +51,6 @@ Names = Sequence[Any] | NDArray[Any]
 Qrels = Mapping[Any, Mapping[Any, int]]
 
 _LIKE_A_SCHEME = re.compile(r"\s*[Ww]\d")
-_STORED = ".json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +248,7 @@ def _scheme(candidate: Any) -> Scheme | None:
         return parse_scheme(candidate)
     except SpecError:
         # what begins as a scheme does, or names an allocation, is meant as one
-        if _LIKE_A_SCHEME.match(candidate) or _STORED in candidate:
+        if _LIKE_A_SCHEME.match(candidate) or ".json" in candidate:
             raise
         return None
 
