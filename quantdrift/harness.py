@@ -2,7 +2,7 @@
 
 A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
 and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
-What came out is a `Outcome`, of which a plugin makes the harness's results and a run folder.
+What came out is an `Outcome`, of which a plugin makes the harness's results and a run folder.
 """
 
 from __future__ import annotations
