@@ -131,6 +131,11 @@ class Outcome(Measured):
     n_items: int
     results: Callable[[Arm], Results] = lambda _: {}
 
+    @property
+    def deployment(self) -> Mapping[str, Any] | None:
+        """How the candidate was stored and searched; None where the harness keeps the scores."""
+        return None if self.state is None else self.state.told
+
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
         """What was found, without the inputs that layers were measured on; the reference's weights are in place."""

@@ -141,7 +141,7 @@ def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> Non
         f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole, {parts}]\n"
     )
     quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
-    status = quantdrift("study", "status", "study", quiet=False)
+    status = quantdrift("study", "status", "study", "--json", quiet=False)
     assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in status
     assert "is a corpus in shards, which is searched as a whole" in status
     runs = [read_run(cell) for cell in sorted(Path("study/cells").glob("*W4*"))]
