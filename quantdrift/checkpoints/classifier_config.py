@@ -58,9 +58,28 @@ def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool
     return not is_cross_encoder(source, revision) and not is_classifier(source, revision)
 
 
+def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model makes a vector for every token: of sentence-transformers, PyLate, or transformers' own."""
+    if _saved_as(source, revision) in {"MultiVectorEncoder", "ColBERT"}:
+        return True
+    named = model_json(source, "config.json", revision).get("architectures")
+    architectures = [str(name) for name in named] if isinstance(named, list) else []
+    late = any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in architectures)
+    return late and not model_json(source, "modules.json", revision)
+
+
+def is_sparse(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model gives terms a weight: what sentence-transformers saved as a SparseEncoder."""
+    return _saved_as(source, revision) == "SparseEncoder"
+
+
 def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:
-    said = model_json(source, "config_sentence_transformers.json", revision).get("model_type")
-    return bool(said == "CrossEncoder")
+    return _saved_as(source, revision) == "CrossEncoder"
+
+
+def _saved_as(source: ModelSource, revision: str | None) -> str:
+    """The class of sentence-transformers that saved a model; empty where none did."""
+    return str(model_json(source, "config_sentence_transformers.json", revision).get("model_type") or "")
 
 
 def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:

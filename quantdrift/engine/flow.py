@@ -45,7 +45,7 @@ _SAME = 1000
 _SHOWN = 60
 _BLOCK = 512
 
-Arms = Sequence[Vectors]
+Arms = Sequence[Any]
 """What one arm makes of each side of a reading."""
 Qrels = Mapping[str, Mapping[str, int]]
 
@@ -276,7 +276,7 @@ class Flow:
             if needed:
                 self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
 
-    def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Vectors:
+    def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Any:
         """What the arm that is in place makes of one side; `weights` is its digest."""
         name, size = f"{arm}: {what}", self.settings.batch_size
         if arm == "candidate":
@@ -291,7 +291,7 @@ class Flow:
             )
         return vectors
 
-    def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Vectors:
+    def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
         """The outputs for one side, put through in an order, from the store where they are."""
         return self.store.get(
             self.key(side, order, weights, batch_size),
@@ -319,7 +319,7 @@ class Flow:
         self.run(side, rows[:1], 1)  # the first call does what later ones need not
         start = time.perf_counter()
         probed = self.run(side, rows, self.settings.batch_size)
-        return (time.perf_counter() - start) / float(work[rows].sum()), int(probed.shape[1])
+        return (time.perf_counter() - start) / float(work[rows].sum()), probed.size // max(1, len(probed))
 
     def key(self, side: Inputs, order: Rows, weights: str, batch_size: int) -> str | None:
         """A digest of all that decides the outputs for one side; None if that cannot be told."""
@@ -338,9 +338,9 @@ def same_share(vectors: Vectors) -> float:
     >>> same_share(np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32))
     0.5
     """
-    some = np.asarray(vectors[:: -(-len(vectors) // _LOOKED_AT)])
-    rounded = np.rint(some / (np.abs(some).max(initial=0) or 1) * _SAME)
-    return 1 - len({row.tobytes() for row in rounded.astype(np.int16)}) / len(some)
+    some = vectors[:: -(-len(vectors) // _LOOKED_AT)]
+    step = (max(float(np.abs(row).max(initial=0)) for row in some) or 1) / _SAME
+    return 1 - len({np.rint(row / step).astype(np.int16).tobytes() for row in some}) / len(some)
 
 
 def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None) -> Rows:

@@ -21,6 +21,7 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.pair import Pair, QuantizedPair
+from quantdrift.engine.ragged import Ragged
 from quantdrift.engine.scoring.deployed import score_deployed
 from quantdrift.engine.scoring.state import ScoreState, at_positions
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
@@ -29,6 +30,9 @@ from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.statistics.conformal import softmax_confidence
+
+Both = tuple[Any, Any]
+"""What the reference and the candidate make of one side."""
 
 # --- Search ---------------------------------------------------------------------------------------
 
@@ -50,6 +54,11 @@ class Search(Reading):
     similarity: Similarity
     excluded: Rows | None = None
     rows: Rows | None = None
+
+    @property
+    def of(self) -> str:
+        """What it compares, as stages name it."""
+        return "vectors"
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
@@ -78,6 +87,13 @@ class Search(Reading):
                 "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
                 "these stages out"
             )
+        for stage in flow.pair.vector_stages:
+            if self.of not in stage.takes:
+                written = ", ".join(stage.scheme.options_of("vectors"))
+                raise UnsupportedError(
+                    f"{written}: this is done to {' or '.join(stage.takes)}, and this model makes {self.of}; leave it "
+                    "out"
+                )
         ids, item_ids = self.queries.ids, self.sides[-1].ids
         if not len(ids) or not len(item_ids):
             got = f"{len(ids)} queries and {len(item_ids)} documents"
@@ -94,17 +110,22 @@ class Search(Reading):
                 place = np.searchsorted(self.rows, excluded).clip(max=len(self.rows) - 1)
                 excluded = np.where(self.rows[place] == excluded, place, -1)
             # one object for both arms is how scoring knows that the index is not quantized
-            shared, first = second is first, _Some(first, self.rows)
-            second = first if shared else _Some(second, self.rows)
-        how: Any = {"similarity": self.similarity, "k": flow.settings.k, "excluded": excluded}
+            shared, first = second is first, _some(first, self.rows)
+            second = first if shared else _some(second, self.rows)
         queries, low_queries = reference[0], candidate[0]
-        if stages := flow.pair.vector_stages:
-            with flow.stage("scoring", "indexing and scoring", len(queries)) as tell:
-                return score_deployed(stages, (queries, first), (low_queries, second), **how, progress=tell)
-        device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
-        with flow.stage("scoring", "scoring both arms", len(first)) as tell:
-            state = score_embeddings(queries, low_queries, first, second, **how, device=device, progress=tell)
+        state = self.scored(flow, (queries, low_queries), (first, second), excluded)
         return state if self.rows is None else at_positions(state, self.rows)
+
+    def scored(self, flow: Flow, queries: Both, documents: Both, excluded: Rows | None) -> ScoreState:
+        """The scores of queries and documents of either arm, as the candidate's stages have them."""
+        how: Any = {"similarity": self.similarity, "k": flow.settings.k, "excluded": excluded}
+        arms = tuple(zip(queries, documents, strict=True))
+        if stages := flow.pair.vector_stages:
+            with flow.stage("scoring", "indexing and scoring", len(queries[0])) as tell:
+                return score_deployed(stages, *arms, **how, progress=tell)
+        device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
+        with flow.stage("scoring", "scoring both arms", len(documents[0])) as tell:
+            return score_embeddings(*queries, *documents, **how, device=device, progress=tell)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """The queries, and documents that could be first."""
@@ -151,6 +172,10 @@ class _Some:
 
     def __getitem__(self, at: Any) -> Any:
         return self.array[self.rows[at]]
+
+
+def _some(array: Any, rows: Rows) -> Any:
+    return array[rows] if isinstance(array, Ragged) else _Some(array, rows)
 
 
 # --- Classes --------------------------------------------------------------------------------------

@@ -11,17 +11,19 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.cache import add_checksum, array_in, read_cache, say
+from quantdrift.base.cache import add_checksum, array_in, cache_file, read_cache, say
 from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals
+from quantdrift.engine.ragged import Ragged
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 
@@ -48,7 +50,9 @@ CHUNK = 1024
 CHUNK_ELSEWHERE = 256
 """Inputs per chunk of a server: few, as a lost chunk may cost money, or an hour of somebody's rate limit."""
 
-Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+Outputs = NDArray[np.float32] | Ragged
+"""What a model puts out for inputs: a vector each, [n, dim], or a matrix each."""
+Encode = Callable[[NDArray[np.int64]], Outputs]
 
 
 def key_of(**parts: object) -> str:
@@ -82,7 +86,10 @@ class EmbeddingStore:
 
     def has(self, key: str | None) -> bool:
         """Whether the embeddings of a key are kept; whether they are whole shows when they are read."""
-        return self.root is not None and key is not None and self._stem(key).with_suffix(".npy").exists()
+        if self.root is None or key is None:
+            return False
+        stem = self._stem(key)
+        return stem.with_suffix(".npy").exists() or _finished(stem).exists()
 
     def _stem(self, key: str) -> Path:
         assert self.root is not None  # nothing is kept without
@@ -96,7 +103,7 @@ class EmbeddingStore:
         encode: Encode,
         progress: Callable[[int], None] = lambda _: None,
         chunk: int = CHUNK,
-    ) -> NDArray[np.float32]:
+    ) -> Any:
         """The embeddings of a key, computed as far as they are not there yet; None keeps nothing."""
         chunks = [order[at : at + chunk] for at in range(0, len(order), chunk)]
         if self.root is None or key is None:
@@ -129,12 +136,13 @@ def keeping(folder: Path) -> Iterator[None]:
         yield
 
 
-def _in_memory(
-    n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
-) -> NDArray[np.float32]:
+def _in_memory(n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]) -> Outputs:
     embeddings = np.empty((n, 0), dtype=np.float32)
     for chunk in chunks:
         part = _encoded(encode, chunk)
+        if isinstance(part, Ragged):
+            tell(len(chunk))
+            return _matrices(n, chunks, encode, tell, first=part)
         if not embeddings.shape[1]:
             embeddings = np.empty((n, part.shape[1]), dtype=np.float32)
         embeddings[chunk] = part
@@ -144,20 +152,25 @@ def _in_memory(
 
 def _on_disk(
     stem: Path, n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
-) -> NDArray[np.float32]:
-    finished, partial, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
+) -> Outputs:
+    if _chunk_file(stem, 0).exists():
+        return _matrices(n, chunks, encode, tell, stem=stem)
+    finished, begun, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
     embeddings = read_cache(finished, lambda content: _matrix(array_in(content), n), mapped=True)
     if embeddings is not None:
         tell(n)
         return embeddings
     with keeping(stem.parent):
-        target, done = _resumed(partial, done_file, n, chunks)
+        target, done = _resumed(begun, done_file, n, chunks)
     tell(sum(len(chunk) for chunk in chunks[:done]))
     for number, chunk in enumerate(chunks[done:], start=done):
         part = _encoded(encode, chunk)  # its errors are the model's own trouble, not the disk's
+        if isinstance(part, Ragged):
+            tell(len(chunk))
+            return _matrices(n, chunks, encode, tell, stem=stem, first=part)
         with keeping(stem.parent):
             if number == 0:
-                target = _allocated(partial, n, part.shape[1])
+                target = _allocated(begun, n, part.shape[1])
             assert target is not None  # of an earlier run, or of the first chunk
             target[chunk] = part
             with done_file.open("ab") as digests:
@@ -165,8 +178,8 @@ def _on_disk(
         tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
     with keeping(stem.parent):
-        add_checksum(partial)
-        os.replace(partial, finished)
+        add_checksum(begun)
+        os.replace(begun, finished)
         done_file.unlink(missing_ok=True)
     kept: NDArray[np.float32] = np.load(finished, mmap_mode="r")
     return kept
@@ -211,14 +224,74 @@ def _line(part: NDArray[np.float32]) -> bytes:
     return bytes_digest(np.ascontiguousarray(part).data.cast("B")).encode() + b"\n"
 
 
-def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
-    part = np.asarray(encode(chunk), dtype=np.float32)
-    if part.ndim != 2 or len(part) != len(chunk):  # noqa: PLR2004 -- one vector per input
+def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> Outputs:
+    part = encode(chunk)
+    if not isinstance(part, Ragged):
+        part = np.asarray(part, dtype=np.float32)
+    if len(part.shape) != 2 or len(part) != len(chunk):  # noqa: PLR2004 -- one vector per input
         raise ScoreError(
-            f"expected the model to return one vector per input, shape ({len(chunk)}, dim); got "
-            f"shape {part.shape}. Models with one vector per token cannot be paired this way."
+            f"expected the model to return one vector per input, shape ({len(chunk)}, dim), or one matrix; got "
+            f"shape {part.shape}"
         )
     return part
+
+
+# --- A matrix for each input: a file a chunk, which is mapped into memory ---------------------------
+
+
+def _matrices(
+    n: int,
+    chunks: Sequence[NDArray[np.int64]],
+    encode: Encode,
+    tell: Callable[[int], None],
+    *,
+    stem: Path | None = None,
+    first: Ragged | None = None,
+) -> Ragged:
+    """Matrices of inputs, chunk by chunk; `first` is the first chunk's, which has been told."""
+    blocks, places = [], np.zeros((n, 3), dtype=np.int64)
+    for number, rows in enumerate(chunks):
+        path, decode = None if stem is None else _chunk_file(stem, number), partial(_chunk_in, n=len(rows))
+        part = None if path is None else read_cache(path, decode, mapped=True)
+        if part is None:
+            made = first if number == 0 and first is not None else _encoded(encode, rows)
+            if not isinstance(made, Ragged):
+                raise ScoreError("the model gave a matrix for each input, and then one vector")
+            part = made.flat(), made.lengths
+            if path is not None:
+                with keeping(path.parent), cache_file(path) as place, place.open("wb") as file:
+                    for array in (part[1], part[0]):
+                        np.save(file, array)
+                part = read_cache(path, decode, mapped=True) or part
+        places[rows] = Ragged.joined(*part, number).places
+        blocks.append(part[0])
+        tell(0 if number == 0 and first is not None else len(rows))
+    if stem is not None:
+        with keeping(stem.parent):
+            _finished(stem).touch()
+    return Ragged(tuple(blocks), places)
+
+
+_HEADER = 128
+"""Bytes before the numbers of a short array's file."""
+
+
+def _chunk_file(stem: Path, number: int) -> Path:
+    return stem.with_suffix(f".{number}.npy")
+
+
+def _finished(stem: Path) -> Path:
+    """The mark of matrices that are all there."""
+    return stem.with_suffix(".all.npy")
+
+
+def _chunk_in(content: memoryview, n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The rows of a chunk's matrices, and how many each has."""
+    at = _HEADER + 8 * n
+    lengths, rows = array_in(content[:at]), array_in(content[at:])
+    if lengths.shape != (n,) or lengths.dtype != np.int64 or int(lengths.min(initial=0)) < 0:
+        raise ValueError(f"{lengths.dtype} of shape {lengths.shape}")
+    return _matrix(rows, int(lengths.sum())), lengths
 
 
 def _allocated(path: Path, n: int, dim: int) -> NDArray[np.float32]:

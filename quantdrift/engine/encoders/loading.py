@@ -72,6 +72,7 @@ def loading(
     reads: Reads = "states",
     revision: str | None = None,
     trusted: bool = False,
+    kind: str = "SentenceTransformer",
 ) -> Iterator[LoadLog]:
     """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
 
@@ -81,7 +82,7 @@ def loading(
     log = LoadLog()
     try:
         with extras_named(needed_for=f"the {what} {source.name!r}"):
-            vet(source, revision, trusted=trusted)
+            vet(source, revision, trusted=trusted, kind=kind)
             with ExitStack() as stack:
                 stack.enter_context(_warnings_noted(log))
                 stack.enter_context(_read_as_decided(source, log, reads, trusted=trusted))

@@ -22,7 +22,7 @@ from quantdrift.base.registry import imported
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
-from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Reads, loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -202,16 +202,30 @@ def load_encoder(
     source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
 ) -> SentenceEncoder:
     """Load a sentence-transformers model, or a candidate that another library runs; "auto" leaves its own dtype."""
-    with loading(source, revision=revision) as remarks:
-        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
+    model, notes = load_sentence_transformer(source, device=device, revision=revision, dtype=dtype)
+    return encoder_of(model, source, notes=notes)
+
+
+def load_sentence_transformer(
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    kind: str = "SentenceTransformer",
+    reads: Reads = "states",
+) -> tuple[Any, list[str]]:
+    """Load a model of one of the library's kinds, and what was told of it."""
+    with loading(source, revision=revision, kind=kind, reads=reads) as remarks:
+        import sentence_transformers  # noqa: PLC0415 -- takes seconds to import
 
         quiet_loading()
         written = model_format(Path(source.location)) if source.kind == "local" else ""
         if written in MODEL_FILES:
             model = imported(MODEL_FILES[written].load)(source.location, device)
         else:
-            unsaid = refuse_unsaid_pooling(source, revision)
-            model = SentenceTransformer(
+            unsaid = kind == "SentenceTransformer" and refuse_unsaid_pooling(source, revision)
+            model = getattr(sentence_transformers, kind)(
                 source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype}
             )
             if dtype != "auto":  # what lies behind the transformer has a type of its own
@@ -221,7 +235,7 @@ def load_encoder(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "
                     f"sentence-transformers takes {_pooling(model)} by itself"
                 )
-    return encoder_of(model.eval(), source, notes=remarks.notes)
+    return model.eval(), remarks.notes
 
 
 def _pooling(model: Any) -> str:

@@ -79,6 +79,11 @@ MODULE_KEYS: Mapping[str, frozenset[str] | None] = {
     "WeightedLayerPooling": _keys(
         "embedding_dimension word_embedding_dimension layer_start num_hidden_layers layer_weights"
     ),
+    "MultiVectorMask": _keys("skiplist_words skiplist_tasks keep_only_token_ids"),
+    "HierarchicalTokenPooling": _keys("pool_factor num_protected_tokens normalize_embeddings tasks"),
+    "MLMTransformer": None,
+    "SpladePooling": _keys("pooling_strategy activation_function embedding_dimension word_embedding_dimension"),
+    "SparseAutoEncoder": _keys("input_dim hidden_dim k k_aux normalize dead_threshold"),
     "LogitScore": frozenset({"true_token_id", "false_token_id", "module_input_name"}),
 }
 """Modules of sentence-transformers that are loaded, and what their config.json may say; None for transformers' own."""
@@ -97,20 +102,28 @@ _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 _MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
-_OTHER_KINDS = {
-    "MultiVectorEncoder": "a late-interaction model (ColBERT, ColPali), whose scores are MaxSim over token vectors",
-    "SparseEncoder": "a sparse model (SPLADE), whose scores are products of term weights",
+ROWS: Mapping[str, frozenset[str]] = {
+    "MultiVectorEncoder": frozenset({"MultiVectorEncoder", "ColBERT"}),  # the second is PyLate's name
+    "SparseEncoder": frozenset({"SparseEncoder"}),
 }
+"""Classes of sentence-transformers whose outputs are several rows an input, and what their files call them."""
+ROW_KEYS = _keys(
+    "query_prefix document_prefix query_length document_length do_query_expansion attend_to_expansion_tokens "
+    "query_expansion skiplist_words max_active_dims"
+)
+"""What the files of such models say beside what all do."""
 _COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
 
 
-def vet(source: ModelSource, revision: str | None = None, *, trusted: bool = False) -> None:
+def vet(
+    source: ModelSource, revision: str | None = None, *, trusted: bool = False, kind: str = "SentenceTransformer"
+) -> None:
     """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
-    Of a hub model its settings alone are looked at, as far as the hub can be reached. `trusted` says that code of
-    the model may run.
+    `kind` is the class of sentence-transformers that it is loaded as. Of a hub model its settings alone are looked at,
+    as far as the hub can be reached. `trusted` says that code of the model may run.
     """
     on_hub = source.kind == "hub"
 
@@ -120,30 +133,31 @@ def vet(source: ModelSource, revision: str | None = None, *, trusted: bool = Fal
         return {}
 
     said = read(MODEL_FILE)
-    refuse_other_kinds(said.get("model_type"), source.name)
+    refuse_other_kinds(said.get("model_type"), source.name, kind)
     if not trusted:
-        _only(said, MODEL_KEYS, f"{MODEL_FILE} of {source.name}")
+        more = ROW_KEYS if kind in ROWS else frozenset()
+        _only(said, MODEL_KEYS | more, f"{MODEL_FILE} of {source.name}")
         _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
-    for part, kind in parts:
+    for part, module in parts:
         if read(adapter := PurePosixPath(part, "adapter_config.json")):
             raise UnsupportedError(
                 f"{source.name} is an adapter ({adapter}), which is not rounded by itself; merge it into its base "
                 "first: PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
             )
-        _check_part(part, kind, source, read, trusted=trusted)
+        _check_part(part, module, source, read, trusted=trusted)
         if not on_hub:
             for file in weight_files(Path(source.location, part), "model.safetensors"):
                 read_head(file)
 
 
-def refuse_other_kinds(kind: object, name: str) -> None:
+def refuse_other_kinds(said: object, name: str, kind: str = "SentenceTransformer") -> None:
     """Refuse a model of sentence-transformers that would be converted into another one when it is loaded."""
-    if kind in _OTHER_KINDS or kind not in {None, "SentenceTransformer", "CrossEncoder"}:
-        what = _OTHER_KINDS.get(str(kind), "a kind of model that is not known here")
+    usual = {"SentenceTransformer", "CrossEncoder"}
+    if said is not None and said not in ROWS.get(kind, usual):
         raise UnsupportedError(
-            f"{name} is a {shown(str(kind))}: {what}. It is not measured yet, and a SentenceTransformer made of it "
-            "would be another model; expected a SentenceTransformer or a CrossEncoder"
+            f"{name} is a {shown(str(said))}, and a {kind} made of it would be another model; expected "
+            f"{' or '.join(sorted(ROWS.get(kind, usual)))} as its model_type"
         )
 
 

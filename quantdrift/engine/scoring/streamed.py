@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import ScoreError, UnknownNameError
+from quantdrift.engine.ragged import Ragged
 from quantdrift.engine.scoring import fused as in_one_pass
 from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
 from quantdrift.engine.scoring.topk import EMPTY, unpack
@@ -75,8 +76,8 @@ def scores_from_products(queries: Tensor, documents: Tensor, similarity: Similar
 def check_embeddings(embeddings: Any, *, arm: str, what: str, ids: Any = None) -> None:
     """Refuse embeddings [n, dim] with NaN or infinity; names the first row."""
     for at in range(0, len(embeddings), 65536):
-        chunk = np.asarray(embeddings[at : at + 65536])
-        bad = ~np.isfinite(chunk).all(axis=1)
+        chunk = embeddings[at : at + 65536]
+        bad = ~(chunk.finite() if isinstance(chunk, Ragged) else np.isfinite(np.asarray(chunk)).all(axis=1))
         if bad.any():
             row = at + int(bad.argmax())
             name = f" {ids[row]!r}" if ids is not None else f" at row {row}"
@@ -104,7 +105,7 @@ def all_scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Te
     n_docs, tile = len(documents), TILE if documents.device.type == "cpu" else WIDE_TILE
     scores = torch.empty((len(queries), n_docs), device=documents.device)
     product = torch.empty((len(queries), tile), device=documents.device)
-    with _full_precision():
+    with full_precision():
         for at in range(0, n_docs, tile):
             part = documents[at : at + tile]
             width = len(part)
@@ -159,24 +160,24 @@ def score_embeddings(
     device, similarity = torch.device(device), Similarity.of(similarity)
     queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
     documents = (reference_documents, candidate_documents)
-    skips = _skips(excluded, len(queries[0]), device)
+    skips = skipped(excluded, len(queries[0]), device)
     if fused is None:
         fused = len(queries[0]) * n_docs >= in_one_pass.WORTH
     fused = fused and device.type == "cpu" and in_one_pass.kernel() is not None
     plan = _Pass(queries, documents, similarity, k, skips, offset, device, fused)
-    with _full_precision():
+    with full_precision():
         bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
         state = plan.run(bars, progress)
         if bars is not None:
             short = _at_bar(state.reference_keys, bars[0]) | _at_bar(state.candidate_keys, bars[1])
             if bool(short.any()):  # a bar was too high for these queries: score them without one
                 state = with_rows(state, short, plan.rows(short).run(None, None))
-    return _checked(state)
+    return check_state(state)
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products in float32, not in what a program may have allowed instead (TF32, bfloat16)."""
+def full_precision() -> Iterator[None]:
+    """Inside, products are in float32, not in what a program may have allowed instead (TF32, bfloat16)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -274,7 +275,8 @@ def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
     return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
 
 
-def _checked(joined: ScoreState) -> ScoreState:
+def check_state(joined: ScoreState) -> ScoreState:
+    """The state, if all of its scores are finite; ScoreError names the first query otherwise."""
     counted = joined.n_items > 0
     finite = torch.isfinite(joined.delta_min) & torch.isfinite(joined.delta_max)
     if bool((counted & ~finite).any()):
@@ -286,7 +288,8 @@ def _checked(joined: ScoreState) -> ScoreState:
     return joined
 
 
-def _skips(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) -> Tensor | None:
+def skipped(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) -> Tensor | None:
+    """Per query the position that does not count, as a tensor; None where all count."""
     if excluded is None:
         return None
     positions = np.asarray(excluded, dtype=np.int64)

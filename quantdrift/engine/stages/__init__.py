@@ -60,9 +60,11 @@ class VectorStage:
 
     Attributes:
         first: documents whose order is made anew with uncoded queries.
+        takes: what it can be done to: "vectors", one an input; "token vectors"; "weights of terms".
     """
 
     first: int = 0
+    takes: Collection[str] = ("vectors",)
 
     def __init__(self, scheme: Scheme) -> None:
         """Read what a scheme says of it."""

@@ -14,6 +14,8 @@ from quantdrift.spec.grammar import Scheme
 class Embeddings(VectorStage):
     """The stored embeddings of a candidate: fewer dimensions, and a precision."""
 
+    takes = ("vectors", "token vectors", "weights of terms")
+
     def vectors(self, vectors: Vectors) -> Vectors:
         """The leading dimensions."""
         if (dim := self.scheme.option("dim")) is None:

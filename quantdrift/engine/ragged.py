@@ -1,0 +1,80 @@
+"""Outputs of several rows an input: the token vectors of a text, or the terms of a sparse embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A matrix for each input, of one width and any number of rows; a part of it stays where it lies, as on disk.
+
+    Attributes:
+        blocks: float32 [n_rows, width] each, in which the matrices lie.
+        places: int64 [n, 3], of each input the block, its first row there, and its number of rows.
+    """
+
+    blocks: tuple[Matrix, ...]
+    places: Rows
+
+    @classmethod
+    def of(cls, matrices: Sequence[Matrix]) -> Ragged:
+        """The matrices in one block; there is at least one."""
+        lengths = np.array([len(matrix) for matrix in matrices], dtype=np.int64)
+        return cls.joined(np.concatenate([np.asarray(matrix, dtype=np.float32) for matrix in matrices]), lengths)
+
+    @classmethod
+    def joined(cls, block: Matrix, lengths: Rows, number: int = 0) -> Ragged:
+        """Matrices that lie behind one another in a block, by their numbers of rows."""
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(lengths) else lengths
+        places = np.stack([np.full(len(lengths), number), starts, lengths], axis=1).astype(np.int64)
+        return cls((block,), places)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of inputs, and the width of a row."""
+        return len(self.places), int(self.blocks[0].shape[1])
+
+    @property
+    def size(self) -> int:
+        """All numbers in it."""
+        return int(self.lengths.sum()) * self.shape[1]
+
+    @property
+    def lengths(self) -> Rows:
+        """The rows of each input, int64 [n]."""
+        return self.places[:, 2]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, key: Any) -> Any:
+        """The matrix of one input, or some inputs by a slice or their positions."""
+        if isinstance(key, int | np.integer):
+            block, start, length = self.places[key].tolist()
+            return self.blocks[block][start : start + length]
+        return Ragged(self.blocks, self.places[key])
+
+    def __iter__(self) -> Iterator[Matrix]:
+        return (self[number] for number in range(len(self)))
+
+    def flat(self) -> Matrix:
+        """The rows of one input after another, float32 [n_rows, width]; a copy in memory, unless they lie so."""
+        if not len(self):
+            return np.empty((0, self.shape[1]), dtype=np.float32)
+        blocks, starts, lengths = self.places.T
+        if (blocks == blocks[0]).all() and (starts[1:] == starts[:-1] + lengths[:-1]).all():
+            return self.blocks[blocks[0]][starts[0] : starts[-1] + lengths[-1]]
+        return np.concatenate(list(self))
+
+    def finite(self) -> NDArray[np.bool_]:
+        """Whether all numbers of an input are finite, bool [n]."""
+        return np.array([bool(np.isfinite(matrix).all()) for matrix in self], dtype=np.bool_)

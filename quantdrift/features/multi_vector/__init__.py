@@ -1,0 +1,24 @@
+"""Late-interaction models (ColBERT, ColPali), which compare by MaxSim over token vectors."""
+
+from quantdrift.encoders import EncoderKind
+from quantdrift.stages import Option, Stage
+
+KIND = EncoderKind(
+    what="a late-interaction model, which searches by MaxSim over token vectors",
+    uses=("search",),
+    load="quantdrift.features.multi_vector.model:load_multi_vector",
+    accepts="quantdrift.checkpoints.classifier_config:is_multi_vector",
+    place=40,
+)
+STAGE = Stage(
+    what="token vectors: pooling, and the precision of MaxSim",
+    kind="vectors",
+    place=45,
+    work="quantdrift.features.multi_vector.kept:Tokens",
+    options={
+        "pool": Option(
+            pattern=r"[1-9][0-9]?(\.[0-9]{1,2})?", values="how many token vectors become one, such as 2 or 1.5"
+        ),
+        "maxsim": Option(pattern="bf16|fp16", values="bf16 or fp16"),
+    },
+)

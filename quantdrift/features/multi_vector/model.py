@@ -1,0 +1,82 @@
+"""Late-interaction models of sentence-transformers: a vector for every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.sentence import SentenceEncoder, as_pictures, load_sentence_transformer
+from quantdrift.engine.encoders.vetting import refuse_other_kinds
+from quantdrift.engine.ragged import Ragged
+from quantdrift.engine.readings import Search
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.features.multi_vector.scoring import MaxSim, Product
+from quantdrift.features.multi_vector.search import RowSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowEncoder(SentenceEncoder):
+    """A model whose output is several rows an input."""
+
+    def product(self) -> Product:
+        """How rows become scores."""
+        raise NotImplementedError
+
+    def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
+        """The rows float32 [n_rows, width] of each input."""
+        raise NotImplementedError
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Any:
+        """Embed texts, or images uint8 [height, width, 3], in the role they have: `Ragged`."""
+        if not len(items) or isinstance(items[0], str):
+            texts = [{"text": text} for text in items] if "image" in self.takes else list(items)
+            return Ragged.of(self.rows(texts, role, batch_size))
+        batches = (items[at : at + batch_size] for at in range(0, len(items), batch_size))  # images are large
+        return Ragged.of([rows for batch in batches for rows in self.rows(as_pictures(batch), role, batch_size)])
+
+    def reading(self, search: Search) -> RowSearch:
+        """A search by rows."""
+        known = {field.name: getattr(search, field.name) for field in fields(search)}
+        return RowSearch(**known, product=self.product())
+
+    def settings(self, role: str) -> str:
+        """Prompt, length limit, what follows the transformer with its settings, and how rows become scores."""
+        parts: list[Any] = [getattr(module, "get_config_dict", dict)() for module in list(self.model.children())]
+        return "\n".join([SentenceEncoder.settings(self, role), repr(parts), repr(self.product())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MultiVectorModel(RowEncoder):
+    """A MultiVectorEncoder; prompts, query expansion, masks and projection are left to it."""
+
+    def product(self) -> MaxSim:
+        """MaxSim, or its mean over a query's token vectors."""
+        return MaxSim(mean=self.model.similarity_fn_name == "meanmaxsim")
+
+    def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
+        """The token vectors that its mask leaves of each input."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        vectors = encode(items, batch_size=batch_size, show_progress_bar=False)
+        return [matrix.float().cpu().numpy() for matrix in vectors]
+
+
+def load_multi_vector(
+    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+) -> MultiVectorModel:
+    """Load a late-interaction model."""
+    model, notes = load_sentence_transformer(
+        source, device=device, revision=revision, dtype=dtype, kind="MultiVectorEncoder"
+    )
+    return multi_vector_of(model, source, notes=notes)
+
+
+def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
+    """A MultiVectorEncoder that is loaded, and what was told of it."""
+    refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
+    refuse_small_vocabulary(model, source.name)
+    return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))

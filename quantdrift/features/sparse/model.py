@@ -1,0 +1,152 @@
+"""Sparse models of sentence-transformers: a weight for some terms of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.sentence import load_sentence_transformer
+from quantdrift.engine.encoders.vetting import refuse_other_kinds
+from quantdrift.engine.ragged import Matrix, Ragged
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.features.multi_vector.kept import RowStage
+from quantdrift.features.multi_vector.model import RowEncoder
+from quantdrift.features.multi_vector.scoring import Keep, Product
+
+_MOST_TERMS = 1 << 24
+"""Numbers of terms that float32 holds exactly."""
+
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Product):
+    """The inner product of term weights; a row of an input is the number of a term and its weight.
+
+    Attributes:
+        n_terms: all terms that there are.
+        cosine: whether weights are divided by their Euclidean norm.
+    """
+
+    n_terms: int
+    cosine: bool = False
+
+    of: ClassVar[str] = "weights of terms"
+
+    @property
+    def name(self) -> str:
+        """What a run calls it."""
+        return "cosine" if self.cosine else "dot"
+
+    def prepared(self, side: Ragged, device: torch.device) -> Any:
+        """Queries or documents as a sparse matrix [n, n_terms]; the CPU multiplies these."""
+        del device
+        rows = side.flat()
+        ends = np.concatenate([[0], np.cumsum(side.lengths)])
+        matrix: Any = csr_array((rows[:, 1], rows[:, 0].astype(np.int32), ends), shape=(len(side), self.n_terms))
+        if self.cosine:
+            norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))
+            matrix = csr_array(matrix.multiply((1 / np.where(norms > 0, norms, 1)).astype(np.float32)[:, None]))
+        return matrix
+
+    def scores(self, queries: Any, documents: Any) -> Tensor:
+        """Scores float32 [n_queries, n_docs]; of equal documents they are equal, as terms are added up in one order."""
+        return torch.from_numpy((queries @ documents.T).toarray().astype(np.float32))
+
+    def exact(self, query: NDArray[Any], documents: Ragged) -> NDArray[np.float64]:
+        """The scores of one query in float64."""
+        left, right = (
+            self.prepared(Ragged.of([query]), _CPU).astype(np.float64),
+            self.prepared(documents, _CPU).astype(np.float64),
+        )
+        return np.asarray((left @ right.T).toarray()[0])
+
+    def values(self, rows: Matrix) -> Matrix:
+        """The weights."""
+        return rows[:, 1:]
+
+    def row_bits(self, width: int, bits: int) -> int:
+        """The number of a term takes 32 bits."""
+        del width
+        return 32 + bits
+
+
+class TermWeights(RowStage):
+    """The terms that are kept of a candidate's documents."""
+
+    takes = ("weights of terms",)
+
+    def keep(self, product: Product, documents: Ragged) -> Keep | None:
+        """The terms of the largest weights."""
+        del product, documents
+        return partial(pruned, most=int(self.scheme.option("terms", "")))
+
+    def record(self) -> Mapping[str, Any]:
+        """How many are kept at most."""
+        return {"terms": int(self.scheme.option("terms", ""))}
+
+
+def pruned(part: Ragged, most: int) -> Ragged:
+    """The terms of each document with the largest weights; of equal ones the lower number stays."""
+    matrices = []
+    for terms in part:
+        order = np.lexsort((terms[:, 0], -terms[:, 1]))[:most]
+        matrices.append(terms[np.sort(order)])
+    return Ragged.of(matrices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SparseModel(RowEncoder):
+    """A SparseEncoder; a row of an input is the number of a term and its weight."""
+
+    def product(self) -> Terms:
+        """The product of weights."""
+        return Terms(n_terms=int(self.model.get_embedding_dimension()), cosine=self.similarity is Similarity.COSINE)
+
+    def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
+        """The terms of each input by number, and their weights; nothing dense is kept of a batch."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        matrices = []
+        for at in range(0, len(items), batch_size):
+            batch = encode(items[at : at + batch_size], batch_size=batch_size, show_progress_bar=False).cpu().coalesce()
+            (inputs, terms), weights = batch.indices().numpy(), batch.values().float().numpy()
+            ends = np.searchsorted(inputs, np.arange(batch.shape[0] + 1))
+            rows = np.stack([terms.astype(np.float32), weights], axis=1)
+            matrices += [rows[a:b] for a, b in pairwise(ends.tolist())]
+        return matrices
+
+
+def load_sparse(
+    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+) -> SparseModel:
+    """Load a sparse model, whose head is what makes its weights."""
+    model, notes = load_sentence_transformer(
+        source, device=device, revision=revision, dtype=dtype, kind="SparseEncoder", reads="head"
+    )
+    return sparse_of(model, source, notes=notes)
+
+
+def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SparseModel:
+    """A SparseEncoder that is loaded, and what was told of it."""
+    refuse_other_kinds(getattr(model, "model_type", None), source.name, "SparseEncoder")
+    refuse_small_vocabulary(model, source.name)
+    name = str(model.similarity_fn_name)
+    if name not in {"dot", "cosine"} or int(model.get_embedding_dimension()) > _MOST_TERMS:
+        raise UnsupportedError(
+            f"{source.name!r} compares embeddings of {model.get_embedding_dimension():,} terms by {name!r}; expected "
+            f"dot or cosine, and at most {_MOST_TERMS:,}"
+        )
+    return SparseModel(model=model, source=source, similarity=Similarity(name), notes=tuple(notes))
