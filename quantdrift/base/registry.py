@@ -54,7 +54,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     Attributes:
         group: of the entry points, e.g. "quantdrift.features".
-        package: of our own modules.
+        within: the packages of our own modules.
         attribute: name of the object in each.
         kind: what an object has to be.
         joint: what stands for "_" in names.
@@ -66,22 +66,24 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self,
         group: str,
         *,
-        package: str,
+        package: str | tuple[str, ...],
         attribute: str,
         kind: type[Entry],
         joint: str = "-",
         clash: Callable[[Mapping[str, Entry], Entry], str | None] = lambda *_: None,
     ) -> None:
-        self.group, self.package, self.attribute, self.kind, self.joint = group, package, attribute, kind, joint
+        self.group, self.attribute, self.kind, self.joint = group, attribute, kind, joint
+        self.within = (package,) if isinstance(package, str) else package
         self.clash = clash
         self.broken: dict[str, str] = {}
         REGISTRIES[group] = self
 
     @cached_property
     def _ours(self) -> dict[str, str]:
-        within = import_module(self.package).__path__
         return {
-            module.name.replace("_", self.joint): f"{self.package}.{module.name}" for module in iter_modules(within)
+            module.name.replace("_", self.joint): f"{package}.{module.name}"
+            for package in self.within
+            for module in iter_modules(import_module(package).__path__)
         }
 
     @cached_property

@@ -41,7 +41,7 @@ class EncoderKind:
 
 
 KINDS: Registry[EncoderKind] = Registry(
-    "quantdrift.encoders", package="quantdrift.encoders", attribute="KIND", kind=EncoderKind
+    "quantdrift.encoders", package=("quantdrift.encoders", "quantdrift.features"), attribute="KIND", kind=EncoderKind
 )
 """All kinds by name, in the order in which they are asked."""
 USUAL: Mapping[Use, str] = {"search": "sentence", "classes": "classifier", "shortlist": "cross-encoder"}

@@ -72,7 +72,8 @@ class Ragged:
             return np.empty((0, self.shape[1]), dtype=np.float32)
         blocks, starts, lengths = self.places.T
         if (blocks == blocks[0]).all() and (starts[1:] == starts[:-1] + lengths[:-1]).all():
-            return self.blocks[blocks[0]][starts[0] : starts[-1] + lengths[-1]]
+            rows: Matrix = self.blocks[blocks[0]][starts[0] : starts[-1] + lengths[-1]]
+            return rows
         return np.concatenate(list(self))
 
     def finite(self) -> NDArray[np.bool_]:
