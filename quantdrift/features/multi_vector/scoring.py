@@ -100,9 +100,9 @@ class MaxSim(Product):
             [part.amax(1) if part.shape[1] else nothing for part in torch.split(products, n_right, dim=1)]
         )
         scores = self._rounded(torch.stack([part.sum(1) for part in torch.split(best, n_left, dim=1)]))
+        scores[:, [not length for length in n_right]] = NO_TOKENS
         if self.mean:
             scores /= torch.tensor(n_left, device=left.device).clamp(min=1)[:, None]
-        scores[:, [not length for length in n_right]] = NO_TOKENS
         return scores
 
     def exact(self, query: NDArray[Any], documents: Ragged) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import load_sentence_transformer
@@ -56,7 +56,10 @@ class Terms(Product):
         del device
         rows = side.flat()
         ends = np.concatenate([[0], np.cumsum(side.lengths)])
-        matrix: Any = csr_array((rows[:, 1], rows[:, 0].astype(np.int32), ends), shape=(len(side), self.n_terms))
+        terms, weights = rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1])
+        if len(terms) and int(terms.max()) >= self.n_terms:
+            raise ScoreError(f"a sparse embedding has the term {int(terms.max())}; expected at most {self.n_terms - 1}")
+        matrix: Any = csr_array((weights, terms, ends), shape=(len(side), self.n_terms))
         if self.cosine:
             norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))
             matrix = csr_array(matrix.multiply((1 / np.where(norms > 0, norms, 1)).astype(np.float32)[:, None]))
@@ -110,11 +113,17 @@ def pruned(part: Ragged, most: int) -> Ragged:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SparseModel(RowEncoder):
-    """A SparseEncoder; a row of an input is the number of a term and its weight."""
+    """A SparseEncoder; a row of an input is the number of a term and its weight.
+
+    Attributes:
+        n_terms: all terms that it gives weights to.
+    """
+
+    n_terms: int
 
     def product(self) -> Terms:
         """The product of weights."""
-        return Terms(n_terms=int(self.model.get_embedding_dimension()), cosine=self.similarity is Similarity.COSINE)
+        return Terms(n_terms=self.n_terms, cosine=self.similarity is Similarity.COSINE)
 
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
         """The terms of each input by number, and their weights; nothing dense is kept of a batch."""
@@ -144,9 +153,10 @@ def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> 
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "SparseEncoder")
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name)
-    if name not in {"dot", "cosine"} or int(model.get_embedding_dimension()) > _MOST_TERMS:
+    n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what the model says may be its width
+    if name not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
         raise UnsupportedError(
-            f"{source.name!r} compares embeddings of {model.get_embedding_dimension():,} terms by {name!r}; expected "
-            f"dot or cosine, and at most {_MOST_TERMS:,}"
+            f"{source.name!r} compares embeddings of {n_terms:,} terms by {name!r}; expected dot or cosine, and at "
+            f"most {_MOST_TERMS:,}"
         )
-    return SparseModel(model=model, source=source, similarity=Similarity(name), notes=tuple(notes))
+    return SparseModel(model=model, source=source, similarity=Similarity(name), notes=tuple(notes), n_terms=n_terms)

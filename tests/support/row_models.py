@@ -1,0 +1,58 @@
+"""A tiny late-interaction and a tiny sparse encoder with random weights, and a search for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from transformers import BertForMaskedLM
+
+from support.candidate_samples import HIDDEN, WIDTH, WORDS, bert, save_backbone, text
+
+
+def multi_vector(folder: Path, *, dim: int = 16) -> MultiVectorEncoder:
+    """Token vectors of 16 numbers; the documents' "of" is left out by the mask."""
+    save_backbone(folder / "backbone")
+    torch.manual_seed(1)
+    dense = Dense(
+        HIDDEN, dim, bias=False, activation_function=torch.nn.Identity(), module_input_name="token_embeddings"
+    )
+    modules: list[Any] = [Transformer(str(folder / "backbone")), dense]
+    modules += [MultiVectorMask(skiplist_words=["of"]), Normalize(module_input_name="token_embeddings")]
+    model = MultiVectorEncoder(modules=modules, device="cpu").eval()
+    model.save_pretrained(str(folder / "model"))
+    return model
+
+
+def sparse(folder: Path) -> SparseEncoder:
+    """Weights of fifteen terms, about half of which are zero."""
+    sizes = bert(hidden_size=HIDDEN, num_attention_heads=4, intermediate_size=WIDTH, initializer_range=0.1)
+    torch.manual_seed(0)
+    save_backbone(folder / "backbone", BertForMaskedLM(sizes))
+    pooling: Any = SpladePooling("max")
+    modules: list[Any] = [Transformer(str(folder / "backbone"), transformer_task="fill-mask"), pooling]
+    model = SparseEncoder(modules=modules, device="cpu", similarity_fn_name="dot").eval()
+    model.save_pretrained(str(folder / "model"))
+    return model
+
+
+def search_data(folder: Path, *, n_docs: int = 60, n_queries: int = 20) -> Path:
+    """Texts of the words in BEIR layout, with a document that has no word which the mask leaves."""
+    documents = {f"d{number}": text(number, 3 + number % 9) for number in range(n_docs)}
+    documents["bare"] = "of of"
+    queries = {f"q{number}": text(1000 + number, 2 + number % 4) for number in range(n_queries)}
+    (folder / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", documents), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "text": value}) for key, value in texts.items()]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    labels = [f"q{number}\td{number}\t1" for number in range(n_queries)]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(labels) + "\n")
+    return folder
+
+
+VOCABULARY = len(WORDS) + 4
