@@ -1,7 +1,5 @@
 """Widths for layers, from what each loses at each width and from the bits there are."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

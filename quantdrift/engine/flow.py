@@ -375,8 +375,7 @@ def assemble(
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
     # a search of an approximate index tells what exhaustive search would have given
-    exact = state.exact_top()
-    given = [reference, candidate, *([] if exact is None else [exact])]
+    given = [reference, candidate, *([] if state.exact is None else [state.exact.candidate_top()])]
     tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
     occurring = occurring[occurring >= 0]

@@ -1,7 +1,5 @@
 """Opening: names and data become a pair that is loaded, and what its outputs are read as."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """From a pair and data to a run folder."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """HQQ: scale and zero point of a group fitted to its weights under a robust norm, by `hqq`."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The libraries that do a method: whether one is there, which version, what a scheme asks, and how it is imported."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

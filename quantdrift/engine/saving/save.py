@@ -1,7 +1,5 @@
 """From a spec to a candidate, and from a candidate to its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack

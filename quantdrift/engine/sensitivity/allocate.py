@@ -1,7 +1,5 @@
 """The step before quantization that gives every layer its width."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The criteria: from a setting to a loss for every layer at every width."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ nearest, among the first documents of each query (`engine.trial`): what is compa
 takes a fraction of a run per rival.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
