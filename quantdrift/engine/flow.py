@@ -68,6 +68,7 @@ class Reading:
         notes: what a run says of it, one sentence each.
         counts: what a run says of the data that only the reading knows.
         probe: the linear function that read the classes, to be kept with the run.
+        what: the models put out, in a word.
     """
 
     calibration: tuple[Inputs, ...] = ()
@@ -82,6 +83,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     probe: LinearProbe | None = None
+    what: str = "embeddings"
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
@@ -94,8 +96,8 @@ class Reading:
         return self.sides
 
     def shown(self, side: Inputs) -> str:
-        """What is made of a side, in words."""
-        return f"{side.role} embeddings"
+        """Say what is made of a side."""
+        return f"{side.role} {self.what}"
 
     def ready(self, flow: Flow) -> Reading:
         """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""

@@ -108,8 +108,7 @@ def depth_losses(setting: Setting) -> Array:
 
 def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
     fading = np.array([*(4.0**-bits for bits in setting.widths[:-1]), 0.0])
-    losses: Array = np.asarray(scores, np.float64)[:, None] * fading
-    return losses
+    return np.asarray(np.asarray(scores, np.float64)[:, None] * fading)
 
 
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:

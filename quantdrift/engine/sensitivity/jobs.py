@@ -142,8 +142,7 @@ def captured(rivals: Sequence[Rival]) -> Estimate:
 
     def ratio(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         gain, headroom = gains[:, rows].sum(axis=-1)
-        shares: NDArray[np.float64] = np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0)
-        return shares
+        return np.asarray(np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0))
 
     n = len(ours)
     value = float(ratio(np.arange(n)[None])[0])
