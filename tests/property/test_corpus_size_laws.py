@@ -27,7 +27,6 @@ from quantdrift.engine.parts import nested_subset
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from support.small_evidence import assert_same
 from support.worlds import rows_of
@@ -125,19 +124,3 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
 def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
     for subset, evidence in zip(case.subsets, case.found, strict=True):
         assert_same(evidence, case.alone(subset))
-
-
-@given(cases())
-def test_what_can_only_grow_does(case: Case) -> None:
-    for small, large in pairwise(case.found):
-        assert (perturbation.epsilon(large) >= perturbation.epsilon(small)).all()
-        assert (large.delta_max >= small.delta_max).all()
-        assert (large.delta_min <= small.delta_min).all()
-        assert (large.n_items > small.n_items).all()
-        depth = small.depth
-        for one, other, own in (
-            (small.reference_top, large.reference_top, "reference_scores"),
-            (small.candidate_top, large.candidate_top, "candidate_scores"),
-        ):
-            # rank by rank, either arm's best score never falls
-            assert (getattr(other, own)[:, :depth] >= getattr(one, own)).all()

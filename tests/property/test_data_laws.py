@@ -60,16 +60,6 @@ def test_a_written_dataset_is_read_back(data: RetrievalDataset, ascii_only: bool
     assert again.fingerprint == data.fingerprint
 
 
-@given(datasets(), st.randoms(use_true_random=False))
-def test_the_order_of_judgements_leaves_the_fingerprint(data: RetrievalDataset, rng: random.Random) -> None:
-    rows = [(q, d, grade) for q, of in data.qrels.items() for d, grade in of.items()]
-    rng.shuffle(rows)
-    shuffled: dict[str, dict[str, int]] = {}
-    for query, document, grade in rows:
-        shuffled.setdefault(query, {})[document] = grade
-    assert dataclasses.replace(data, qrels=shuffled).fingerprint == data.fingerprint
-
-
 @given(datasets(), st.data())
 def test_any_changed_text_id_or_grade_changes_the_fingerprint(data: RetrievalDataset, draw: st.DataObject) -> None:
     part = draw.draw(st.sampled_from(["queries", "documents", "query_ids", "document_ids"]))

@@ -12,7 +12,6 @@ import pytest
 from quantdrift import ask as asking
 from quantdrift.ask import LIBRARIES, Ask, ensure, finished, libraries, stamp_of
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.spec.grammar import parse_pair
 from support.small_evidence import FOUR
@@ -79,11 +78,6 @@ def test_another_version_of_a_library_is_another_run(name: str, model: Path, mon
         monkeypatch.setattr(asking, "version_of", lambda package, v=version: v if package == name else "0")
         found.append(ask(f"{model}@W4-rtn").fingerprint)
     assert len(set(found)) == 3
-
-
-def test_the_libraries_that_the_issue_of_stale_cells_named_are_there() -> None:
-    named = {"faiss-cpu", "usearch", "gguf", "bitsandbytes", "torchao", "compressed-tensors", "onnxruntime"}
-    assert named <= {*LIBRARIES, *MODEL_FILES.packages}
 
 
 def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:

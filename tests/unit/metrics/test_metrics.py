@@ -183,17 +183,6 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
     assert value("flip_expected", just) == 1 / 2
 
 
-def test_an_exact_copy_is_stable_ties_included() -> None:
-    tied = [[5.0, 5, 2], [4, 4, 4]]
-    copy = evidence_of(tied, tied)
-    estimate = parse_metric("separation")(copy)
-    assert estimate.value == INFINITE
-    reason = "+infinity: the typical input did not change at all (epsilon 0)"
-    assert estimate.to_json() == {"value": None, "reason": reason}
-    assert value("at_risk", copy) == 0
-    assert value("tied", copy) == 1
-
-
 def test_a_cut_off_beyond_what_was_stored() -> None:
     cut = evidence_of(REFERENCE, CANDIDATE, k=3, qrels=QRELS)
     with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*--k 4"):

@@ -42,14 +42,6 @@ def interval(estimate: Estimate) -> tuple[float, float]:
 # --- the binomial distribution
 
 
-def test_three_tosses_by_hand() -> None:
-    """P(X <= 0) = 1/8, so that is where the lower 1/8 ends; P(X > 2) = 1/8 likewise."""
-    assert [float(at_most(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([0, 1 / 8, 4 / 8, 7 / 8, 1, 1])
-    assert [float(at_least(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([1, 1, 7 / 8, 4 / 8, 1 / 8, 0])
-    assert [lower_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [0, 0, 1, 3]
-    assert [upper_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [3, 2, 2, 0]
-
-
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("n", [1, 2, 25, 1190])
 def test_tails_and_quantiles_against_scipy(n: int, share: float) -> None:
