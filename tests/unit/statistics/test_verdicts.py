@@ -138,13 +138,6 @@ def test_a_margin_that_is_none(margin: float) -> None:
 # --- worse, asked one way
 
 
-def test_seven_of_eight_by_hand() -> None:
-    """Of 8 tosses of a fair coin, 7 or 8 heads: (8 + 1) / 2^8; 1 or more: all but one of 2^8."""
-    assert p_worse(7, 1) == pytest.approx(9 / 256)
-    assert p_worse(7, 1, better="higher") == p_worse(1, 7) == pytest.approx(255 / 256)
-    assert p_worse(0, 0) == 1
-
-
 @pytest.mark.parametrize(("w", "i"), [(1, 0), (0, 1), (5, 5), (12, 3), (57, 21), (300, 340)])
 def test_rates_against_the_binomial_test(w: int, i: int) -> None:
     assert p_worse(w, i) == pytest.approx(binomtest(w, w + i, alternative="greater").pvalue, rel=1e-12, abs=0)
