@@ -100,12 +100,12 @@ class ClassificationDataset:
         """What is tolerated but worth telling, one sentence each."""
         ids, contents = self.test.ids, list(contents_of(self.test.inputs))
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
-        known = set() if self.train is None else set(contents_of(self.train.inputs))
+        train = set() if self.train is None else set(contents_of(self.train.inputs))
         pairs = list(zip(ids, contents, strict=True))
         sentences = [
             counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
             counted(f"{self.split} inputs that repeat an earlier one", [n for n, key in pairs if first[key] != n]),
-            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in known]),
+            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in train]),
             "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
         ]
         return tuple(filter(None, sentences))

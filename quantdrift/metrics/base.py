@@ -215,12 +215,12 @@ class Slice:
         values = self.by.per_input(evidence)
         open_end = math.isinf(self.high)
         if self.by.family.censored is not None and np.isposinf(values).any():
-            known = self.by.family.censored(evidence)
-            if not (self.high <= known or (open_end and self.low <= known)):
+            limit = self.by.family.censored(evidence)
+            if not (self.high <= limit or (open_end and self.low <= limit)):
                 raise MetricError(
                     f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
-                    f"{known} are only known to be that large; end the range at {known} or "
-                    f"before, ask for {self.by}={known}.. or less, or run again with a larger --k"
+                    f"{limit} are only known to be that large; end the range at {limit} or "
+                    f"before, ask for {self.by}={limit}.. or less, or run again with a larger --k"
                 )
         return (values >= self.low) & (open_end | (values < self.high))
 
@@ -397,8 +397,8 @@ class Metric:
         """
         if self.family.censored is None:
             return values
-        known = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
-        return np.where(values >= known, np.inf, values)
+        limit = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
+        return np.where(values >= limit, np.inf, values)
 
     def estimate(self, values: NDArray[np.float64]) -> Estimate:
         """The estimate from values of inputs, as the metric makes it from evidence.
@@ -494,8 +494,8 @@ def parse_metric(text: str) -> Metric:
 def _one(text: str) -> Metric:
     match = _ONE.fullmatch(text)
     if match is None or match["name"] not in FAMILIES:
-        known = [str(member) for family in FAMILIES.values() for member in members(family)]
-        raise UnknownNameError("metric", text, known, hint="(quantdrift list metrics shows all)")
+        names = [str(member) for family in FAMILIES.values() for member in members(family)]
+        raise UnknownNameError("metric", text, names, hint="(quantdrift list metrics shows all)")
     arm = cast(Arm, match["arm"] or "candidate")
     level = "." in (match["k"] or "")
     cutoff = float(match["k"]) if level else int(match["k"] or 0)

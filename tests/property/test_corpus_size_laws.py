@@ -44,7 +44,7 @@ class Case:
     similarity: Similarity
     k: int
     subsets: tuple[NDArray[np.int64], ...]
-    found: list[Evidence]
+    measured: list[Evidence]
 
     def ids(self, role: str) -> list[str]:
         return ids_of(self.reference, role)
@@ -96,15 +96,17 @@ def cases(draw: st.DrawFn) -> Case:
         store=EmbeddingStore(None),
         progress=Silent(),
     )
-    found = []
+    measured = []
     for subset in subsets:
         search = Search(
             queries=rows_of("q", n_queries), documents=rows_of("d", n_docs), similarity=similarity, rows=subset
         ).ready(flow)
         with small_tiles():
             state = search.state(flow, reference, candidate)
-        found.append(search.evidence(state, candidate, None))
-    return Case(reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, found=found)
+        measured.append(search.evidence(state, candidate, None))
+    return Case(
+        reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, measured=measured
+    )
 
 
 @given(st.integers(2, 400), st.integers(0, 2**32), st.data())
@@ -122,5 +124,5 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
 
 @given(cases())
 def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
-    for subset, evidence in zip(case.subsets, case.found, strict=True):
+    for subset, evidence in zip(case.subsets, case.measured, strict=True):
         assert_same(evidence, case.alone(subset))

@@ -25,15 +25,7 @@ def datasets(draw: st.DrawFn, *, labelled: bool = True) -> RetrievalDataset:
     grades = st.dictionaries(st.sampled_from(sorted(documents)), st.integers(-1, 3), max_size=4)
     relevant = st.tuples(st.sampled_from(sorted(documents)), st.integers(1, 3))
     qrels = {q: draw(grades) | dict([draw(relevant)]) for q in queries} if labelled else {}
-    return RetrievalDataset(
-        name="laws",
-        query_ids=tuple(queries),
-        queries=tuple(queries.values()),
-        document_ids=tuple(documents),
-        documents=tuple(documents.values()),
-        qrels=qrels,
-        split="test",
-    )
+    return RetrievalDataset.of(queries, documents, qrels, name="laws")
 
 
 def write(data: RetrievalDataset, folder: Path, *, ascii_only: bool, shuffle: int) -> None:

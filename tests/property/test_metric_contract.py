@@ -156,12 +156,12 @@ METRICS = [
 
 
 def contract(metric: Metric) -> Contract:
-    own = CONTRACTS[metric.family.name]
+    plain = CONTRACTS[metric.family.name]
     if metric.arm in {"change", "relative"}:
-        return Contract(identity=0, shift=own.shift, monotone=own.monotone, affine=own.affine)
+        return Contract(identity=0, shift=plain.shift, monotone=plain.monotone, affine=plain.affine)
     if metric.where is not None:  # who is in the slice is decided by the separation
         return Contract(identity=NONE, shift=False, monotone=False)
-    return own
+    return plain
 
 
 def test_every_family_has_a_contract() -> None:
@@ -188,22 +188,22 @@ def test_identity(case: Case) -> None:
     """A model against itself."""
     same = case.evidence(candidate=case.reference)
     for metric in EACH:
-        found = metric.per_input(same)
+        values = metric.per_input(same)
         wanted = contract(metric).identity
         if wanted == EQUAL and metric.family.arms:
             other = Metric(family=metric.family, cutoff=metric.cutoff, arm="reference")
-            np.testing.assert_array_equal(found, other.per_input(same), str(metric))
+            np.testing.assert_array_equal(values, other.per_input(same), str(metric))
         elif wanted == NONE:
-            assert np.isnan(found).all(), metric
+            assert np.isnan(values).all(), metric
         elif wanted != EQUAL:
-            defined = found[~np.isnan(found)]
+            defined = values[~np.isnan(values)]
             np.testing.assert_allclose(defined, wanted, rtol=1e-12, err_msg=str(metric))
         if metric.direction == "lower" and wanted not in {NONE, EQUAL}:
             assert wanted == metric.low  # no damage
 
 
-def the_same(metric: Metric, one: Evidence, other: Evidence) -> bool:
-    return np.array_equal(metric.per_input(one), metric.per_input(other), equal_nan=True)
+def the_same(metric: Metric, first: Evidence, second: Evidence) -> bool:
+    return np.array_equal(metric.per_input(first), metric.per_input(second), equal_nan=True)
 
 
 @given(cases(), st.integers(-300, 300))
@@ -242,8 +242,8 @@ def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int)
     other = case.evidence(reference=scale * (case.reference + shift), candidate=scale * (case.candidate + shift))
     for metric in EACH:
         wanted = metric.per_input(plain) * (scale if contract(metric).affine == "scales" else 1)
-        found = metric.per_input(other)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+        values = metric.per_input(other)
+        np.testing.assert_allclose(values, wanted, rtol=1e-12, err_msg=str(metric))
 
 
 @given(cases(ties=False), st.integers(0, 2**32))
@@ -258,8 +258,8 @@ def test_the_order_of_items(case: Case, seed: int) -> None:
     )
     plain = case.evidence()
     for metric in EACH:
-        found, wanted = metric.per_input(moved), metric.per_input(plain)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+        values, wanted = metric.per_input(moved), metric.per_input(plain)
+        np.testing.assert_allclose(values, wanted, rtol=1e-12, err_msg=str(metric))
 
 
 @settings(deadline=None, max_examples=8)
@@ -278,9 +278,9 @@ def test_the_order_of_inputs(case: Case, seed: int) -> None:
         wanted = plain[name]
         assert (estimate.n, estimate.reason) == (wanted.n, wanted.reason), name
         for part in ("value", "low", "high"):
-            found, expected = getattr(estimate, part), getattr(wanted, part)
+            got, expected = getattr(estimate, part), getattr(wanted, part)
             close = None if expected is None else pytest.approx(expected, rel=1e-12, abs=1e-12)
-            assert found == close, name
+            assert got == close, name
 
 
 @settings(deadline=None, max_examples=8)
@@ -290,10 +290,10 @@ def test_values_lie_in_the_stated_range(case: Case) -> None:
     for metric in METRICS:
         within = (metric.low - 1e-12, metric.high + 1e-12)
         if metric in EACH:
-            found = metric.per_input(evidence)
-            found = found[~np.isnan(found)]
-            assert ((found >= within[0]) & (found <= within[1])).all(), metric
-            assert metric.uncertainty != "wilson" or set(found.tolist()) <= {0.0, 1.0}, metric
+            values = metric.per_input(evidence)
+            values = values[~np.isnan(values)]
+            assert ((values >= within[0]) & (values <= within[1])).all(), metric
+            assert metric.uncertainty != "wilson" or set(values.tolist()) <= {0.0, 1.0}, metric
         estimate = metric(evidence)
         if estimate.value is not None:
             assert within[0] <= estimate.value <= within[1], metric

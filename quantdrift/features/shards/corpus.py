@@ -176,7 +176,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
     with _refusals(url):
         files = _corpus_files(url)
         with _near(url) as folder:
-            query_ids, queries, qrels, notes = read_queries(folder, split, known=None)
+            query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=None)
         if queries and not isinstance(queries[0], str):
             raise DataError(f"{url}: a corpus in shards takes queries that are texts, and these are images")
         shards: list[Shard] = []

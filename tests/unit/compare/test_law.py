@@ -25,12 +25,12 @@ def test_a_run_becomes_a_point() -> None:
         flips=[True, False, False, False, False],
         n_items=[30, 20, 10, 1, 0],
     )
-    found = law_point(record, label="m@W4")
-    assert found.separation == 0.5  # of 1/2, 2/4, 3/1
-    assert found.gap == 2.0  # of 1, 2, 3
-    assert found.epsilon == 1.5  # of 1, 2, 0.5, 4
-    assert found.n_items == 15.0  # of 30, 20, 10, 1
-    assert (found.change_rate, found.changed.value, found.changed.n) == (0.25, 0.25, 4)  # inputs with an item
+    of_run = law_point(record, label="m@W4")
+    assert of_run.separation == 0.5  # of 1/2, 2/4, 3/1
+    assert of_run.gap == 2.0  # of 1, 2, 3
+    assert of_run.epsilon == 1.5  # of 1, 2, 0.5, 4
+    assert of_run.n_items == 15.0  # of 30, 20, 10, 1
+    assert (of_run.change_rate, of_run.changed.value, of_run.changed.n) == (0.25, 0.25, 4)  # inputs with an item
     with pytest.raises(TheoryError, match="m@W4"):
         law_point(evidence([[1], [2]], [1, 1]), label="m@W4")
 

@@ -26,10 +26,10 @@ def names(folder: Path) -> list[str]:
 
 def test_two_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
-    with whole_file(path) as one:
+    with whole_file(path) as first:
         with whole_file(path) as other:
             other.write_text("other")
-            one.write_text("one")
+            first.write_text("one")
         assert path.read_text() == "other"
     assert path.read_text() == "one"
     assert names(tmp_path) == ["it.json"]

@@ -156,12 +156,12 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     ],
 )
 def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: str) -> None:
-    found = parse_pair(text)
-    assert found == Versus(reference=reference, candidate=candidate)
-    assert str(found) == f"{reference} vs {candidate}"
-    assert parse_pair(str(found)) == found
-    assert found.model == reference
-    assert found.on_server == (is_endpoint(reference) or is_endpoint(candidate))
+    pair = parse_pair(text)
+    assert pair == Versus(reference=reference, candidate=candidate)
+    assert str(pair) == f"{reference} vs {candidate}"
+    assert parse_pair(str(pair)) == pair
+    assert pair.model == reference
+    assert pair.on_server == (is_endpoint(reference) or is_endpoint(candidate))
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: 
     ],
 )
 def test_a_url_has_one_form(written: str, url: str, asked: str) -> None:
-    found = read_endpoint(f"openai:{written}#m")
-    assert found.url == url
-    assert found.embeddings.endswith(asked)
-    assert found.models == found.embeddings.replace("/embeddings", "/models")
-    assert read_endpoint(str(found)) == found
+    endpoint = read_endpoint(f"openai:{written}#m")
+    assert endpoint.url == url
+    assert endpoint.embeddings.endswith(asked)
+    assert endpoint.models == endpoint.embeddings.replace("/embeddings", "/models")
+    assert read_endpoint(str(endpoint)) == endpoint
 
 
 @pytest.mark.parametrize("name", ["me:secret@", "secret@"])

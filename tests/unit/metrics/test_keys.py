@@ -66,9 +66,9 @@ def test_a_finished_evaluation_is_not_thrown_away() -> None:
     """A cut-off deeper than the stored ranks is known only at the end."""
 
     cut = evidence_of(REFERENCE, CANDIDATE, k=2, qrels=QRELS)
-    told: list[str] = []
-    keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=told.append)
+    warnings: list[str] = []
+    keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=warnings.append)
     assert keys["drift_ndcg_at_3"] is None
     assert keys["drift_flip_at_1"] == 0.5
-    assert len(told) == 1
-    assert "--k 3" in told[0]
+    assert len(warnings) == 1
+    assert "--k 3" in warnings[0]
