@@ -204,14 +204,6 @@ def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
     return "image", {folder.name: partial(_read_images, folder) for folder in folders}
 
 
-def is_classification_folder(path: str | Path) -> bool:
-    """Whether a folder, or a .npz file, looks like classification data.
-
-    A folder with a corpus.jsonl is retrieval data, whatever else lies in it.
-    """
-    return Path(path).suffix == ".npz" or bool(_parts(Path(path))[1])
-
-
 def read_classification_folder(path: str | Path, split: str = "test") -> ClassificationDataset:
     """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
     place = Path(path)
@@ -236,8 +228,8 @@ Dataset = RetrievalDataset | ClassificationDataset
 
 
 def read_folder(folder: Path, split: str = "test") -> Dataset:
-    """The data in a folder: labelled inputs, or queries and documents in BEIR layout."""
-    if is_classification_folder(folder):
+    """Read the data in a folder: labelled inputs, or queries and documents in BEIR layout, which a corpus tells."""
+    if folder.suffix == ".npz" or _parts(folder)[1]:
         return read_classification_folder(folder, split)
     return read_beir_folder(folder, split)
 

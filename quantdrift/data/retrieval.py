@@ -67,26 +67,20 @@ def _find_qrels(folder: Path, split: str) -> Path | None:
 
 
 def read_records(
-    file: Path, expected: str, *, part: str | None = None, images: bool = False
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
-
-    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text.
-    """
-    return records_of(read_lines(file), file, expected, part=part, images=images)
-
-
-def records_of(
-    numbered: Iterable[tuple[int, str]],
     file: Path | str,
     expected: str,
+    numbered: Iterable[tuple[int, str]] | None = None,
     *,
     part: str | None = None,
     images: bool = False,
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Read records as `read_records` does, from the lines of a file or of a part of it."""
+    """Read place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
+
+    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text. `numbered` are
+    lines of the file that have been read already, with their numbers.
+    """
     lines: dict[str, int] = {}
-    for number, line in numbered:
+    for number, line in read_lines(Path(file)) if numbered is None else numbered:
         where = f"{file}, line {number}"
         try:
             record = parse_json(line)

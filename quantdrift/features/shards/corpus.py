@@ -33,7 +33,7 @@ from quantdrift.data.retrieval import (
     lines_of,
     named,
     read_queries,
-    records_of,
+    read_records,
     refuse_long,
     text_of,
 )
@@ -97,7 +97,7 @@ class Shard:
 
     def _lines(self) -> Iterator[Document]:
         lines = islice(lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
-        for where, name, record in records_of(lines, self.url, '{"_id": "...", "text": "..."}'):
+        for where, name, record in read_records(self.url, '{"_id": "...", "text": "..."}', lines):
             yield name, text_of(record, where)
 
     def _rows(self) -> Iterator[Document]:
