@@ -37,7 +37,6 @@ from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import parse_pair
 
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
@@ -237,23 +236,12 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 def _shown(result: GateResult) -> Output:
     """The table of rules, the inputs to look at, the finding, and the verdict last."""
-    head, cells = output.rows(result)
-    kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
-    grids = [
-        Grid(
-            head=[head[place] for place in kept],
-            rows=[[row[place] for place in kept] for row in cells],
-            words={"outcome"},
-            stacked=True,
-        )
-    ]
-    if result.worst:
-        head, cells = output.worst_rows(result)
-        grids.append(Grid(title=output.worst_title(result), head=head, rows=cells, words=output.NAMES))
+    columns = [column for column in output.RULES if column.title != "p no worse"]  # a terminal has no room for it
+    inputs = [output.worst_table(result)] if result.worst else []
     return Output(
         data=result.to_json(),
         title=output.subject(result),
-        grids=grids,
+        grids=[output.rules_table(result, columns, stacked=True), *inputs],
         lines=output.sentences(result),
         next=[output.headline(result)],
         markdown=output.markdown_text(result),
