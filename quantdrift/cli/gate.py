@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import typer
@@ -42,8 +42,7 @@ from quantdrift.spec.grammar import parse_pair
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
-_MEASURING = ["out", "split", "shortlist", "top", "k", "batch_size", "noise_floor", "seed"]
-_MEASURING += ["device", "revision", "dtype", "cache"]
+_MEASURING = [field.name for field in fields(MeasuringAnything) if field.name not in {*_DATA, "quiet"}]
 """Options that only one kind of target takes."""
 
 
@@ -134,17 +133,17 @@ def _judged(options: GateOptions) -> Output | None:
     target = _target(options, config)
     rules = rules or gate_rules.default_rules(target)
     # of a first baseline only limits can be judged
-    known = [rule for rule in rules if baseline is not None or not rule.compares]
+    judged = [rule for rule in rules if baseline is not None or not rule.compares]
     result = gate(
         target,
-        known,
+        judged,
         baseline,
         slices=slices,
         alpha=alpha,
         n_worst=options.worst,
         accept_underpowered=options.accept_underpowered or config.accept_underpowered,
     )
-    for place in (options.report or ()) if known else ():
+    for place in (options.report or ()) if judged else ():
         output.write_report(result, place)
     if not options.update:
         summary = output.markdown_text(result)
@@ -156,7 +155,7 @@ def _judged(options: GateOptions) -> Output | None:
     note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
     for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
         note(line)
-    if not known:
+    if not judged:
         return None
     shown = _shown(result)
     lines = [line for line in shown.lines if line not in output.TO_DO.values()]
@@ -182,12 +181,9 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
         return Baseline.read(path).snapshot()
     if options.baseline is None and rules and not any(rule.compares for rule in rules):
         return None
-    limits = "ask for limits only, such as --rule 'flip@1 <= 0.25'"
-    if rules and not any(rule.compares for rule in rules):
-        limits = "leave out --baseline, as these rules are limits"
     raise RunError(
         f"expected a baseline to compare with; {path} does not exist. Write it with the same command and --update, and "
-        f"commit it; or {limits}"
+        "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25', without --baseline"
     )
 
 
