@@ -73,7 +73,6 @@ def values(study: StudyFolder, scheme: str, metric: str, kind: str = "") -> list
     for cell in study.cells:
         if str(cell.spec).endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
             value = read_run(study.place(cell.name))[metric].value
-            assert value is not None
             found.append(value)
     return found
 
@@ -145,7 +144,6 @@ def test_a_capture_study_has_the_tables_of_allocations(tmp_path: Path) -> None:
     )
     share = rf"{100 * (low - middle) / (low - high):.1f}\%"
     first = found["alloc_nograd"].rows[0]
-    assert first is not None
     assert first[:2] == ["Gap, first order, mean square (quantdrift)", rf"\textbf{{{share}}}"]
     assert found["alloc_seed"].rows == [["Search", r"m\_1", "2", r"100.0\%"]]  # two seeds, on two corpora
 
