@@ -139,12 +139,7 @@ def test_a_case_for_every_rule() -> None:
     root = ElementTree.fromstring(junit_text(result(WORSE, LIMIT, FEW, other, UNDEFINED)).encode())
     (suite,) = root
     for element in (root, suite):
-        assert {
-            "name": "quantdrift gate",
-            "tests": "5",
-            "failures": "2",
-            "errors": "2",
-        }.items() <= element.attrib.items()
+        assert [element.attrib[name] for name in ("tests", "failures", "errors")] == ["5", "2", "2"]
     cases = suite.findall("testcase")
     assert [(case[0].tag, case[0].attrib.get("type")) for case in cases] == [
         ("failure", "fail"),

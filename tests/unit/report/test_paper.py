@@ -130,7 +130,9 @@ def test_harm_counts_every_query_of_every_quantizer(tables: dict[str, Table]) ->
 def test_a_capture_study_has_the_tables_of_allocations(tmp_path: Path) -> None:
     grid = CaptureGrid(criteria=["gap", "reconstruction"], budgets=[3.5], quantizers=["rtn", "gptq"], seeds=[0, 1])
     schemes = list(dict.fromkeys(map(str, grid.schemes())))
-    study = study_of(tmp_path, models=("m_1",), schemes=schemes, data=("docs", "papers"), n=30, capture=grid)
+    study = study_of(
+        tmp_path, models=("m_1",), schemes=schemes, data=("docs", "papers"), n=30, capture=grid.model_dump()
+    )
     found, left_out = tables_of(study)
     wanted = {"alloc_nograd": 3, "alloc_budget": 6, "alloc_permodel": 3, "alloc_seed": 4, "clip_alloc_main": 5}
     for name, n in wanted.items():
