@@ -25,22 +25,17 @@ def test_with_a_baseline_it_is_what_the_gate_says() -> None:
     found = needed(rule, pilot, baseline)
     result = gate(pilot, rules(rule), snapshot_for(baseline, rules(rule)))
     (judgement,) = result.rules
-    assert judgement.needed is not None
     assert found.to_pass == judgement.needed > 120
     assert found.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120
-    assert found.difference is not None
     assert found.difference.value == pytest.approx(6 / 120)
     assert not found.enough
     assert needed(rule, pilot, baseline, there=found.to_pass).enough
-    assert found.to_pass_low is not None
-    assert found.to_pass_high is not None
     assert found.to_pass_low < found.to_pass < found.to_pass_high
 
 
 def test_at_the_smallest_margin_the_data_are_enough() -> None:
     pilot, baseline = target(evidence(range(18), n=120)), target(evidence(range(6, 24), n=120))
     smallest = needed("flip@1 no worse by 0.03", pilot, baseline).smallest
-    assert smallest is not None
     assert needed(f"flip@1 no worse by {smallest + 1e-6}", pilot, baseline).enough
     assert not needed(f"flip@1 no worse by {0.95 * smallest}", pilot, baseline).enough
 
@@ -62,7 +57,6 @@ def test_inputs_that_do_not_count_are_added() -> None:
     plain = needed("flip@1 no worse by 0.05", target(evidence(range(20), n=80)))
     noisy = needed("flip@1 no worse by 0.05", target(evidence(range(20), n=120, noise=range(80, 120))))
     assert (plain.usable, noisy.usable) == (1, pytest.approx(2 / 3))
-    assert plain.to_pass is not None
     assert noisy.to_pass == pytest.approx(1.5 * plain.to_pass, abs=1)
 
 

@@ -203,7 +203,6 @@ def test_the_command_prints_writes_and_says_what_it_did(tmp_path: Path) -> None:
 def test_classes_are_told_by_accuracy(tmp_path: Path) -> None:
     found = evidence(0)
     run = write_run(tmp_path / "run", evidence=found, record={**record(), "metrics": {}})
-    assert found.judgements is not None
     right = [
         [found.judgements.of(row).get(int(top.items[row, 0]), 0) > 0 for row in range(found.n_inputs)]
         for top in (found.reference_top, found.candidate_top)
