@@ -147,12 +147,12 @@ def _found(repair: Repair) -> Grid:
     """A line for every scheme, with what asking again makes of it beside it."""
     from quantdrift.features.repair.choice import front
 
-    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
+    stars = dict(zip(map(id, repair.deployments), front(repair.deployments), strict=True))
     lines: dict[str, list[Deployment]] = {}
-    for deployment in repair.found:
+    for deployment in repair.deployments:
         lines.setdefault(_short(deployment.scheme), []).append(deployment)
     most = max(lines.values(), key=len)[1:]
-    stored = repair.found[0].vector_bits
+    stored = repair.deployments[0].vector_bits
     rows = []
     for number, (alone, *again) in enumerate(lines.values(), 1):
         looks = [f"{percent(rescored.rate)}{'*' if stars[id(rescored)] else ''}" for rescored in again]
@@ -177,7 +177,8 @@ def _found(repair: Repair) -> Grid:
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and top-1 changes.",
     ]
-    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
+    n = repair.deployments[0].flips.n
+    title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
 
 
@@ -197,7 +198,7 @@ def _name(deployment: Deployment) -> str:
 def _verdict(repair: Repair) -> list[str]:
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
-    if chosen is repair.found[0]:
+    if chosen is repair.deployments[0]:
         lines = ["Nothing that fits changes fewer answers than the plain scheme."]
     else:
         lines = [
@@ -208,7 +209,7 @@ def _verdict(repair: Repair) -> list[str]:
         shown = "Shown" if repair.target_shown else "Not shown"
         end = f"the interval ends at {percent(flips.high)}"
         lines.append(f"{shown}: that at most {percent(repair.target)} change there: {end}.")
-    if chosen is not repair.found[0] and difference is not None and (difference.high or 0.0) >= 0:
+    if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines
 

@@ -154,7 +154,7 @@ def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() 
     assert np.mean(chosen) < 0.085
     assert np.mean(confirmed) == pytest.approx(rate, abs=0.003)
     assert 0.92 < np.mean(covered) < 0.98
-    assert choice.plain.flips.n + choice.found[0].flips.n == n
+    assert choice.plain.flips.n + choice.deployments[0].flips.n == n
 
 
 def test_a_target_is_shown_by_the_upper_end_of_the_interval() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from quantdrift.base.errors import QuantDriftError
 from quantdrift.features.plan.sample_size import (
     inputs_for_limit,
     inputs_to_show_worse,
@@ -97,9 +96,3 @@ def test_the_smallest_margin_is_the_way_back(n: int) -> None:
         assert found is not None
         assert inputs(found) <= n < inputs(0.98 * found)
     assert smallest_margin(ways[0][0], 1, span=1) is None
-
-
-@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"power": 1.0}, {"difference": 0.0}])
-def test_what_cannot_be_computed(wrong: dict[str, float]) -> None:
-    with pytest.raises(QuantDriftError, match="a sample size needs"):
-        inputs_to_show_worse(of_rate(0.1), rate=True, **{"difference": 0.1, "alpha": 0.05, "power": 0.8} | wrong)
