@@ -127,9 +127,9 @@ def test_two_causes_are_put_together(folder, mine):
 
 def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine):
     texts = chosen_texts(DATA, 24)
-    before = mine.encode(texts.documents, "document", 8)
+    before = mine.encode(texts["document"], "document", 8)
     diagnose(mine, Elsewhere(folder, change=cls, prompts=False), DATA, n=12, batch_size=8, progress=Silent())
-    assert np.array_equal(mine.encode(texts.documents, "document", 8), before)
+    assert np.array_equal(mine.encode(texts["document"], "document", 8), before)
     found = diagnose(mine, Elsewhere(folder), DATA, n=12, batch_size=8, progress=Silent())
     assert (found.found, found.first) == ((), (0, 0))
     assert found.before < ROUNDING
@@ -149,11 +149,11 @@ def test_of_two_that_cannot_be_changed_vectors_are_compared(folder):
 
 def test_texts_are_short_long_and_in_capitals():
     texts = chosen_texts(DATA, 12)
-    lengths = [len(text) for text in texts.documents]
-    assert set(texts.queries) <= set(DATA.queries)
+    lengths = [len(text) for text in texts["document"]]
+    assert set(texts["query"]) <= set(DATA.queries)
     assert min(lengths) == min(map(len, DATA.documents))
     assert max(lengths) > 2 * max(map(len, DATA.documents))
-    assert any(text.isupper() for text in texts.documents)
+    assert any(text.isupper() for text in texts["document"])
     empty = replace(DATA, queries=(" ",) * 6)
     with pytest.raises(UnsupportedError, match="has no text"):
         chosen_texts(empty, 12)

@@ -66,7 +66,7 @@ def test_the_table_and_the_metadata_say_what_the_evidence_says(tmp_path: Path) -
     assert [row["another first result"].split(" (")[0] for row in found] == ["50.0 %", "0.0 %"]
     assert [row["right first result lost"].split(" (")[0] for row in found] == ["66.7 %", "0.0 %"]
     assert "From 0.0 % to 50.0 % of the inputs get another first result" in card.section
-    data = results(card.text())
+    data = results(put_into("", card))
     assert (data.base_model, data.base_model_relation) == ("org/MiniLM", "quantized")
     told = {(each.metric_type, each.metric_args["scheme"]): each.metric_value for each in data.eval_results}
     assert told["drift_flip_at_1", "W4-g128-rtn"] == 0.5
@@ -84,7 +84,7 @@ def test_without_labels_nothing_is_said_of_relevance(tmp_path: Path) -> None:
     assert head == ["data", "quantized as", "bits per weight", "another first result"]
     assert "**2 of 4 inputs (50.0 %) get another first result**" in card.section
     assert "nDCG" not in card.section
-    assert [each.metric_type for each in results(card.text()).eval_results] == ["drift_flip_at_1"]
+    assert [each.metric_type for each in results(put_into("", card)).eval_results] == ["drift_flip_at_1"]
 
 
 def parts(text: str) -> tuple[Any, str]:
@@ -148,7 +148,7 @@ def test_names_from_outside_are_text_wherever_they_stand(tmp_path: Path) -> None
     model = {"name": name, "canonical": name, "kind": "hub", "fingerprint": "weights"}
     run = written(tmp_path / "run", data=name, model=model, spec=f"a vs {name}")
     card = card_of([run])
-    text = card.text()
+    text = put_into("", card)
     check_clean(text)
     assert put_into(text, card) == text
     page = rendered(card.section)
@@ -177,11 +177,11 @@ def test_folders_of_the_user_are_not_told(tmp_path: Path) -> None:
     model = {"name": place, "canonical": "my-model", "kind": "local", "fingerprint": "weights"}
     run = written(tmp_path / "run", model=model, spec=f"{place} vs {place}-gptq")
     card = card_of([run])
-    assert str(tmp_path) not in card.text()
+    assert str(tmp_path) not in put_into("", card)
     assert "`my-model-gptq`" in card.section
     assert "base_model" not in card.metadata
     named = card_of([run], base_model="org/Base", name="mine-int4")
-    data = results(named.text())
+    data = results(put_into("", named))
     assert (data.base_model, data.model_name) == ("org/Base", "mine-int4")
 
 
@@ -215,7 +215,7 @@ def test_classes_are_told_by_accuracy(tmp_path: Path) -> None:
     assert row["accuracy, quantized"] == f"{100 * sum(right[1]) / len(right[1]):.1f} %"
     kept = [after for before, after in zip(*right, strict=True) if before]
     assert row["right class lost"].startswith(f"{100 * kept.count(False) / len(kept):.1f} %")
-    data = results(card.text())
+    data = results(put_into("", card))
     assert {each.task_type for each in data.eval_results} == {"text-classification"}
     (accuracy,) = [each.metric_value for each in data.eval_results if each.metric_type == "accuracy"]
     assert accuracy == pytest.approx(sum(right[1]) / len(right[1]), abs=1e-4)
