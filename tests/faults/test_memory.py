@@ -26,11 +26,11 @@ def test_a_study_goes_on_in_smaller_batches(kind: str, tmp_path: Path, root: Pat
         assert code == 0, printed
         line = "no room in memory for batches of 8: measured in batches of 4"
         assert set(said(printed)) == ({line} if name == "full" else set())
-    found, asked = (essence(tmp_path / name / "out") for name in ("full", "asked"))
+    halved, asked = (essence(tmp_path / name / "out") for name in ("full", "asked"))
     for name, cell in asked.items():  # bit for bit what --batch-size 4 gives, and it says so
-        assert found[name]["files"] == cell["files"]
-        assert found[name]["metrics"] == cell["metrics"]
-        assert found[name]["settings"] == cell["settings"]
+        assert halved[name]["files"] == cell["files"]
+        assert halved[name]["metrics"] == cell["metrics"]
+        assert halved[name]["settings"] == cell["settings"]
         assert cell["settings"]["batch_size"] == 4
 
 
