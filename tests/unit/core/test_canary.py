@@ -29,8 +29,8 @@ def plain(texts: Sequence[tuple[Role, str]], _size: int) -> Vectors:
 
 def canary_of(vectors: NDArray[np.float32], texts: Sequence[tuple[Role, str]] = THREE) -> Canary:
     """Without noise, as the same text gets the same numbers."""
-    embedded = {text: vector for (_, text), vector in zip(texts, vectors, strict=True)}
-    return make("m", texts, lambda asked, _: np.stack([embedded[text] for _, text in asked]), prefixes={}, now="today")
+    vector_of = {text: vector for (_, text), vector in zip(texts, vectors, strict=True)}
+    return make("m", texts, lambda asked, _: np.stack([vector_of[text] for _, text in asked]), prefixes={}, now="today")
 
 
 def test_by_hand() -> None:

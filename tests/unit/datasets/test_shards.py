@@ -90,13 +90,9 @@ def test_documents_by_position_read_a_shard_once(n: int, size: int) -> None:
         reads.append(shard.start)
         return [f"t{row}" for row in range(shard.start, shard.start + shard.n)]
 
-    texts_by_position = ByPosition(shards, texts)
+    by_position = ByPosition(shards, texts)
 
-    assert [*texts_by_position, len(texts_by_position), texts_by_position[0]] == [
-        *(f"t{row}" for row in range(n)),
-        n,
-        "t0",
-    ]
+    assert [*by_position, len(by_position), by_position[0]] == [*(f"t{row}" for row in range(n)), n, "t0"]
     assert reads[: len(shards)] == [shard.start for shard in shards]
 
 
@@ -108,12 +104,12 @@ def test_a_url_is_read_like_a_folder(three: Path) -> None:
     bucket = fsspec.filesystem("memory")
     bucket.put(str(three), "/bucket/data", recursive=True)
 
-    there = read("memory://bucket/data")
+    dataset = read("memory://bucket/data")
 
     here = read(three)
-    assert list(whole(there)) == list(whole(here))
-    assert (there.fingerprint, there.qrels, there.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
-    assert there.name == "data"
+    assert list(whole(dataset)) == list(whole(here))
+    assert (dataset.fingerprint, dataset.qrels, dataset.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
+    assert dataset.name == "data"
     assert is_sharded(Path("memory://bucket/data"))  # typer makes a path of it, which takes a slash
 
 
