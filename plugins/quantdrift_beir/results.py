@@ -193,9 +193,9 @@ def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
         try:
             return [parse_metric(text)]
         except UnknownNameError as error:
-            known = [*FAMILIES, *(str(metric) for metric in default_metrics()), *BEIR_METRICS]
+            names = [*FAMILIES, *(str(metric) for metric in default_metrics()), *BEIR_METRICS]
             hint = "(quantdrift list metrics shows all of quantdrift's)"
-            raise UnknownNameError("metric", error.name, known, hint=hint) from error
+            raise UnknownNameError("metric", error.name, names, hint=hint) from error
     any_rank = family.cutoff_is == "rank" and family.other_cutoffs
     cutoffs = sorted(set(k_values)) if any_rank and k_values else family.cutoffs
     return [parse_metric(f"{whole}@{cutoff_text(cutoff)}{colon}{condition}") for cutoff in cutoffs]

@@ -192,8 +192,8 @@ def _rows(paired: PairedFilter, filter_name: str, iterations: int | None) -> dic
     for name, values in per_document(paired).items():
         column = values.tolist()
         rows[f"{name},{filter_name}"] = mean(column)
-        known = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
-        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if known else "N/A"
+        has_error = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
+        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if has_error else "N/A"
     medians = medians_of([paired]).items()
     return rows | {f"{name},{filter_name}": median.value for name, median in medians if median.value is not None}
 

@@ -83,12 +83,12 @@ def family_of(task: Any) -> tuple[str, Compare] | None:
     # mteb derives these from classification, but an input has several classes there, or none
     if isinstance(task, AbsTaskMultilabelClassification | AbsTaskRegression):
         return None
-    known: dict[type, tuple[str, Compare]] = {
+    families: dict[type, tuple[str, Compare]] = {
         AbsTaskClassification: ("_run_experiment", _classes),
         AbsTaskPairClassification: ("_compute_metrics", _decisions),
         AbsTaskSTS: ("_calculate_scores", _order),
     }
-    return next((family for kind, family in known.items() if isinstance(task, kind)), None)
+    return next((family for kind, family in families.items() if isinstance(task, kind)), None)
 
 
 class Recorder:

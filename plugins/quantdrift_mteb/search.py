@@ -124,8 +124,8 @@ class SearchCall:
 
 def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
     """Embed with both arms and stream the scores."""
-    known = model.mteb_model_meta.embed_dim
-    similarity = similarity_of(model.similarity, known if isinstance(known, int) else None)
+    dimension = model.mteb_model_meta.embed_dim
+    similarity = similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
     if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
         raise UnsupportedError(
             f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
@@ -154,8 +154,8 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
     """Rerank a shortlist once per arm, with what mteb itself would search with."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
     refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
-    known = set(call.queries["id"])
-    ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in known and len(names)}
+    asked = set(call.queries["id"])
+    ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in asked and len(names)}
     encodes = isinstance(searcher, SearchEncoderWrapper)
 
     def run() -> Results:

@@ -332,8 +332,8 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
     try:
         return Measuring(**given)
     except ValidationError as error:
-        known = ", ".join(Measuring.model_fields)
-        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {known}; limits go to require") from error
+        names = ", ".join(Measuring.model_fields)
+        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {names}; limits go to require") from error
 
 
 def looks(place: Path) -> list[tuple[str, int, int]]:

@@ -302,7 +302,7 @@ def study_law(runs: Sequence[LawPoint], *, by: str = "data") -> LawStudy:
         runs=tuple(runs),
         by=by,
         spearman={which: spearman(runs, which) for which in PREDICTORS},
-        within={name: {which: spearman(own, which) for which in PREDICTORS} for name, own in corpora.items()},
+        within={name: {which: spearman(members, which) for which in PREDICTORS} for name, members in corpora.items()},
         line=line,
         held_out={which: leave_one_out(groups, which) for which in PREDICTORS} if len(groups) > 1 else {},
     )
@@ -358,11 +358,11 @@ def law_json(study: LawStudy) -> dict[str, Any]:
     """Every run and every result; an infinite separation is null, and `separation_is_infinite` is true."""
     held = study.held_out.get("separation")
     unseen = held.predicted if held else {}
-    told = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
+    names = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
     return {
         "runs": [
             {
-                **as_json({name: getattr(run, name) for name in told}),
+                **as_json({name: getattr(run, name) for name in names}),
                 "path": str(run.path),
                 "separation_is_infinite": bool(np.isinf(run.separation)),
                 "change_rate": run.changed.to_json(),

@@ -62,12 +62,12 @@ class Reader:
         quiet_loading()
         source = resolve(name)
         self.name = source.canonical
-        with loading(source, "reader", reads="head") as told:
+        with loading(source, "reader", reads="head") as log:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(source.location)
             self._model: Any = (
                 AutoModelForQuestionAnswering.from_pretrained(source.location).eval().to(pick_device(device))
             )
-        self._batch_size, self._told = batch_size, told.notes
+        self._batch_size, self._told = batch_size, log.notes
         self.identity = f"reader {weights_fingerprint([self._model])}"
         seen = Path(source.location) / TRAINED_ON
         self.trained_on = frozenset(TrainedOn.read(seen).ids) if seen.exists() else frozenset()
@@ -75,14 +75,17 @@ class Reader:
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
         """Every prompt with its answer, a batch at a time; a passage that several prompts share is read once."""
-        ordered = sorted(prompts, key=lambda each: each.question)
+        ordered = sorted(prompts, key=lambda prompt: prompt.question)
         for start in range(0, len(ordered), self._batch_size):
             batch = ordered[start : start + self._batch_size]
-            pairs = dict.fromkeys((each.question, passage) for each in batch for passage in each.passages)
+            pairs = dict.fromkeys((prompt.question, passage) for prompt in batch for passage in prompt.passages)
             self._known = {pair: self._known[pair] for pair in pairs if pair in self._known}
             new = [pair for pair in pairs if pair not in self._known]
             self._known |= dict(zip(new, self._read(new), strict=True))
-            yield [(each, max(self._known[each.question, one] for one in each.passages)[1]) for each in batch]
+            yield [
+                (prompt, max(self._known[prompt.question, passage] for passage in prompt.passages)[1])
+                for prompt in batch
+            ]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """What it is."""
@@ -113,8 +116,8 @@ class Reader:
             for window, row in enumerate(of.tolist()):
                 question = start + row
                 begin, end = offsets[window, first[window], 0], offsets[window, last[window], 1]
-                found = (scores[window].item(), part[row][1][begin:end])
-                best[question] = max(best[question], found)
+                answer = (scores[window].item(), part[row][1][begin:end])
+                best[question] = max(best[question], answer)
         return best
 
 

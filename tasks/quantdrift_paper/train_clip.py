@@ -26,10 +26,9 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.progress import Terminal
-from quantdrift.data.labelled import Labelled, read_classification_folder
+from quantdrift.data.labelled import Labelled
 from quantdrift_paper.train_vit import batches, pixels, shifted
-from quantdrift_paper.training import make, options_of
+from quantdrift_paper.training import descend, images_of, make, options_of
 
 PATCH, VISION, TEXT, JOINT = 8, (6, 192, 6), (3, 128, 4), 128
 """Of either tower: blocks, width, heads; and dimensions of the space that both share."""
@@ -103,17 +102,17 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
     """
     images = pixels(part, PATCH)
     processor = processor_of(words, int(images.shape[-1]))
-    known = processor.tokenizer
-    tokens = known(list(texts), padding=True, truncation=True, return_tensors="pt")
+    tokenizer = processor.tokenizer
+    tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     shapes = [dict(zip(names, of, strict=True)) for of in (TEXT, VISION)]
-    own = {"vocab_size": len(known), "max_position_embeddings": LONGEST, "intermediate_size": 2 * TEXT[1]}
-    own |= {f"{name}_token_id": getattr(known, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    text_config = {"vocab_size": len(tokenizer), "max_position_embeddings": LONGEST, "intermediate_size": 2 * TEXT[1]}
+    text_config |= {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     seen = {"image_size": images.shape[-1], "patch_size": PATCH, "intermediate_size": 2 * VISION[1]}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config: Any = CLIPConfig(
-            text_config={**shapes[0], **own}, vision_config={**shapes[1], **seen}, projection_dim=JOINT
+            text_config={**shapes[0], **text_config}, vision_config={**shapes[1], **seen}, projection_dim=JOINT
         )
         model: Any = CLIPModel(config)
         _fit(model.train(), images, tokens, epochs)
@@ -147,20 +146,17 @@ def _framed(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> Tokenizer:
 
 
 def _fit(model: Any, images: Tensor, tokens: Any, epochs: int) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
+    limit = float(np.log(100))
+
+    def loss_of(rows: Tensor) -> Tensor:
+        model.logit_scale.data.clamp_(max=limit)
+        text = {name: value[rows] for name, value in tokens.items()}
+        loss: Tensor = model(pixel_values=shifted(images[rows]), **text, return_loss=True).loss
+        return loss
+
     steps = epochs * -(-len(images) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
-    with Terminal().stage("training", steps) as tell:
-        for rows in batches(len(images), epochs, BATCH):
-            text = {name: value[rows] for name, value in tokens.items()}
-            loss = model(pixel_values=shifted(images[rows]), **text, return_loss=True).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                model.logit_scale.clamp_(max=float(np.log(100)))
-            tell(1)
+    descend(model, batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
+    model.logit_scale.data.clamp_(max=limit)
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -194,17 +190,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = options_of(arguments, name="train_clip", about=str(__doc__), data=about, epochs=EPOCHS, more=[names])
 
     def work() -> str:
-        data = read_classification_folder(options.data)
-        if data.train is None or data.kind != "image":
-            raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
+        train, test = images_of(options.data)
         called = [name.strip() for name in options.names.split(",") if name.strip()]
-        shown, asked = (captions(part, called) for part in (data.train, data.test))
+        shown, asked = (captions(part, called) for part in (train, test))
         words = sorted({word for text in (*shown, *asked) for word in text.replace(",", " , ").split()})
-        model, processor = trained(data.train, shown, words, epochs=options.epochs, seed=options.seed)
+        model, processor = trained(train, shown, words, epochs=options.epochs, seed=options.seed)
         processor.save_pretrained(options.out / "small-clip")
         model.save_pretrained(options.out / "small-clip")
-        n = write_search(data.test, asked, options.out / "captions")
-        return f": model, and a search of {n:,} captions in {len(data.test.ids):,} images"
+        n = write_search(test, asked, options.out / "captions")
+        return f": model, and a search of {n:,} captions in {len(test.ids):,} images"
 
     make(options, work)
 
