@@ -1,4 +1,4 @@
-"""What a search of a pair gives: the candidate's results, and with them the drift."""
+"""The results of a pair's search: those of the candidate, and with them the drift."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Drift(Mapping[str, Estimate]):
-    """What a scheme changed: every metric by its name, computed when it is asked for.
+    """The drift of a scheme: every metric by its name, computed when it is asked for.
 
     A family may go without its cut-off where it has one: "flip" is "flip@1".
 

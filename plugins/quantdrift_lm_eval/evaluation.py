@@ -54,7 +54,7 @@ _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=Non
 
 @contextmanager
 def results_at(tracker: Any) -> Iterator[None]:
-    """Inside, results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
+    """Let results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
     token = _tracker.set(tracker)
     try:
         yield
@@ -209,7 +209,7 @@ def _reference_rows(task: Any, raw: Sequence[Mapping[str, Any]], iterations: int
 
 
 def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, bool]:
-    """Which way is better, of every row that is ours and has one."""
+    """Return for every row of ours whether higher is better, where one direction is."""
     directions: dict[str, Any] = {}
     for name in {key.partition(",")[0]: None for key in rows if "_stderr," not in key}:
         start = next((prefix for prefix in HIGHER_IS_BETTER if prefix.endswith("_") and name.startswith(prefix)), name)

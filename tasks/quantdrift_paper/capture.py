@@ -1,4 +1,4 @@
-"""What the allocations of a capture study keep of a wider width's benefit, and which criterion keeps more.
+"""The share of a wider width's benefit that the allocations of a capture study keep, and which criterion keeps more.
 
 A point is a model, data, a quantizer, a budget, a seed and a number of calibration queries. There every criterion has
 its own widths, between two uniform ones. With the mean m of a metric over the held-out queries,
@@ -35,20 +35,20 @@ from quantdrift.study.folder import StudyFolder
 from quantdrift.study.grid import CaptureGrid
 
 METRICS = ("flip@1", "accuracy", "gold_lost@1")
-"""What is captured unless metrics are named: the paper's change of the top-1, recall@1 and gold lost."""
+"""Metrics whose capture is told unless others are named: the paper's change of the top-1, recall@1 and gold lost."""
 _NOTHING = 1e-9
-"""Headroom up to here is what sums of rates leave by rounding."""
+"""Headroom up to here is left by rounding of sums of rates."""
 BY = ("quantizer", "budget", "activations")
-"""By which a capture is told unless something else is asked for."""
+"""Axes by which captures are split unless others are asked for."""
 _LOW, _HIGH = "low", "high"
-"""Beside criteria, the uniform cells of a point."""
+"""Names of the two uniform cells of a point, beside those of criteria."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where criteria are compared.
+    """A point at which criteria are compared.
 
     `size` is the number of calibration queries that was asked for, `activations` the bits of activations, 16 where they
     are left alone.
@@ -68,13 +68,13 @@ class Captured:
     """The capture of one criterion.
 
     Attributes:
-        metric: what is captured of.
-        criterion: that chose the widths.
-        of: the axes that it is split by, with their values.
+        metric: the metric whose benefit is captured.
+        criterion: the criterion that chose the widths.
+        of: the axes that captures are split by, with their values.
         ratio: pooled over the points, with the interval over queries; n is the number of points.
         low: mean over the points of the metric, all layers at the low width.
-        value: the same of the allocation.
-        high: the same, all layers at the high width.
+        value: that mean with the allocation.
+        high: that mean, all layers at the high width.
         best_in: points at which no other criterion does better.
     """
 
@@ -93,14 +93,14 @@ class Contest:
     """Two criteria on the points that both have.
 
     Attributes:
-        metric: what is captured of.
-        criterion: one.
-        against: the other.
-        of: the axes that it is split by, with their values.
-        difference: capture of the one less that of the other, with the interval over queries; n is the number of
+        metric: the metric whose benefit is captured.
+        criterion: the first criterion.
+        against: the other criterion.
+        of: the axes that contests are split by, with their values.
+        difference: capture of the first less that of the other, with the interval over queries; n is the number of
             points.
-        ahead: points at which the one does better.
-        behind: points at which the other does.
+        ahead: points at which the first does better.
+        behind: points at which the other does better.
         p: two-sided, of Fisher's randomization test: the difference that a query makes, summed over its cells, could
             as well have the other sign.
         p_holm: adjusted by Holm for the pairs of criteria with the same metric and `of`.
@@ -119,15 +119,15 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two draws of calibration queries give the same widths.
+    """The share of layers that get the same width from two draws of calibration queries.
 
     Attributes:
-        criterion: that chose them.
-        model: whose layers.
+        criterion: the criterion that chose the widths.
+        model: the model that the layers belong to.
         size: calibration queries of one draw.
-        against: of the other: as many, with another seed; or the most that the study has, with the same seed.
-        share: of the layers that have one width, mean over pairs of draws.
-        n_pairs: of draws that are not the same queries.
+        against: calibration queries of the other draw: as many, with another seed; or the most that the study has, with the same seed.
+        share: the part of the layers that have one width, mean over pairs of draws.
+        n_pairs: the number of pairs of draws that are not the same queries.
     """
 
     criterion: str
@@ -140,12 +140,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Corpus:
-    """What every cell of one corpus did with each held-out query; nan where a metric has no value.
+    """The values of every cell of a corpus at each held-out query; nan where a metric has no value.
 
     Attributes:
-        runs: the finished ones.
-        values: of each metric, float64 [n_runs, n_queries].
-        means: of each metric, float64 [1 + resamples, n_runs]: as measured, then of resampled queries.
+        runs: the finished runs.
+        values: by metric, float64 [n_runs, n_queries].
+        means: by metric, float64 [1 + resamples, n_runs]: as measured, then of resampled queries.
     """
 
     runs: Sequence[Run]
@@ -154,7 +154,7 @@ class _Corpus:
 
     @property
     def n_queries(self) -> int:
-        """That all cells were judged on."""
+        """The number of queries that all cells were judged on."""
         return next(iter(self.values.values())).shape[1]
 
 
@@ -163,11 +163,11 @@ class Capture:
     """The finished cells of a capture study, ready to be asked.
 
     Attributes:
-        grid: what it compares.
-        metrics: that were read.
-        points: where that can be done, with the number of the run of both uniform widths and of each criterion.
+        grid: the criteria, widths and quantizers of the study.
+        metrics: the metrics that were read.
+        points: the points at which criteria can be compared, with the number of the run of both uniform widths and of each criterion.
         missing: allocations that are left out, as they or their uniform widths are not done.
-        corpora: by name.
+        corpora: the values at held-out queries, by name of the data.
     """
 
     grid: CaptureGrid
@@ -203,7 +203,7 @@ class Capture:
         return captured
 
     def contests(self, metric: Metric, *, by: Sequence[str] = (), against: str | None = None) -> list[Contest]:
-        """Every two criteria, or each and the one named, for each value of the axes `by`.
+        """Compare every two criteria, or each with the one named, for each value of the axes `by`.
 
         p-values are adjusted over the pairs with the same values.
         """
@@ -222,7 +222,7 @@ class Capture:
         return contests
 
     def agreements(self) -> list[Agreement]:
-        """How far widths depend on the draw of calibration queries, for criteria that look at some."""
+        """Measure how far widths depend on the draw of calibration queries, for criteria that look at some."""
         agreements, most = [], max(self.grid.sizes)
         models = dict.fromkeys(point.model for point in self.points)
         for criterion, model, size in product(filter(needs_inputs, self.grid.criteria), models, self.grid.sizes):
@@ -263,7 +263,7 @@ class Capture:
         return reduce(np.add, (self._mean(metric, point, name) for point in points))
 
     def _lead(self, metric: Metric, point: Point, criterion: str, other: str) -> float:
-        """By how much one criterion does better than another."""
+        """Return by how much one criterion does better than another."""
         step = float(self._mean(metric, point, other)[0] - self._mean(metric, point, criterion)[0])
         return _sign(metric) * step
 
@@ -288,7 +288,7 @@ class Capture:
         )
 
     def _of_queries(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
-        """What each query of all corpora adds to the sum of means, float64 [n_queries]."""
+        """The share of each query of all corpora in the sum of means, float64 [n_queries]."""
         parts = []
         for data, corpus in self.corpora.items():
             values = corpus.values[str(metric)][[self.points[point][name] for point in points if point.data == data]]
@@ -297,7 +297,7 @@ class Capture:
         return np.concatenate(parts)
 
     def _draws(self, model: str, criterion: str) -> dict[tuple[str, float, int, int], Mapping[str, Any]]:
-        """What run.json says of the allocations, by data, budget, seed and size; quantizers share them."""
+        """The allocations as run.json has them, by data, budget, seed and size; quantizers share them."""
         return {
             (point.data, point.budget, point.seed, point.size): self.corpora[point.data]
             .runs[runs[criterion]]
@@ -308,7 +308,7 @@ class Capture:
 
 
 def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
-    """All that a capture study says, one row each: captures, and differences of two criteria where `against` is one.
+    """Make the rows of the table file: captures, and differences of two criteria where `against` names one.
 
     An axis that is null is pooled over. Each split is by one axis that has several values, by quantizer and budget, or
     by none.
@@ -359,7 +359,7 @@ def _row(axes: Sequence[str], result: Captured | Contest) -> dict[str, Any]:
 
 
 def can_be_captured(metric: Metric) -> bool:
-    """Whether it is a mean over inputs, of which one way is better."""
+    """Return whether a metric is a mean over inputs of which one direction is better."""
     return metric.direction != "none" and metric.arm != "relative" and metric.uncertainty != "order statistics"
 
 
@@ -373,7 +373,7 @@ def _same_widths(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
 
 
 def _ratio(gain: Floats, headroom: Floats, n: int, sign: int) -> Estimate:
-    """Of sums as measured and resampled; no interval where one resample in twenty has no headroom."""
+    """Divide sums as measured and as resampled; there is no interval where one resample in twenty has no headroom."""
     if sign * headroom[0] <= _NOTHING:
         return undefined("the high width does no better than the low one")
     value, usable = float(gain[0] / headroom[0]), sign * headroom[1:] > _NOTHING

@@ -1,4 +1,4 @@
-"""`capture`: what share of a wider uniform width's benefit the allocations of each criterion keep."""
+"""The command `capture`: the share of a wider uniform width's benefit that the allocations of each criterion keep."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def command(
 
 
 def _captures(capture: Capture, metrics: Sequence[Metric]) -> Grid:
-    """One row for each quantizer, budget and criterion; the first metric in full."""
+    """Make a row for each quantizer, budget and criterion; the first metric is told in full."""
     first, criteria = metrics[0], capture.grid.criteria
     base = "random" if "random" in criteria else criteria[-1]
     beside = {_key(contest): contest for contest in capture.contests(first, by=BY, against=base)}

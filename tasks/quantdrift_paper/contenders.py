@@ -138,7 +138,7 @@ class EffectiveScale:
     """The scale at which the predicted flip rate equals the observed one.
 
     Attributes:
-        scale: half-width s in the unit of the gaps, above 0; None if no one scale does it.
+        scale: half-width s in the unit of the gaps, above 0; None if no single scale does it.
         observed: the flip rate asked for.
         n: number of inputs.
         reason: why there is no scale.
@@ -215,7 +215,7 @@ class ContenderBucket:
 
     @property
     def within(self) -> bool | None:
-        """Whether the prediction lies in the 95 % interval of the measured rate; None without either."""
+        """Say whether the prediction lies in the 95 % interval of the measured rate; None without either."""
         low, high = self.measured.low, self.measured.high
         return None if self.predicted is None or low is None or high is None else low <= self.predicted <= high
 
@@ -307,10 +307,10 @@ def contender_groups(runs: Sequence[Run], *, progress: Progress | None = None) -
 
 
 def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
-    """What predicted and measured rates say of the model, in plain sentences.
+    """Say in plain sentences how predicted and measured rates agree.
 
-    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few. Those without
-    contenders are not: nothing can flip there, in the model neither.
+    Buckets with at least 30 inputs are counted, as any prediction lies in the interval of a few. Buckets without
+    contenders are not counted: nothing can flip there, in the model neither.
     """
     tested = [
         bucket

@@ -1,4 +1,4 @@
-"""`contenders`: predicted against measured flip rate by contender count. No torch."""
+"""The command `contenders`: predicted against measured flip rate by contender count. No torch."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from quantdrift_paper.law import LawPoint, on_the_axis, study_law
 
 
 def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Mapping[Path, str]) -> Figure:
-    """Change rate against median separation, a point a run, with the threshold and the line through all runs."""
+    """Draw the change rate against the median separation, a point a run, with the threshold and the line of all runs."""
     study = study_law(points)
     usable = on_the_axis(points)
     values: list[dict[str, Any]] = [
@@ -109,7 +109,7 @@ def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Map
 
 
 def capture_chart(captures: Sequence[Captured], names: Mapping[str, str], bits: float) -> Figure:
-    """What share of a wider width's benefit each criterion keeps, with intervals."""
+    """Draw the share of a wider width's benefit that each criterion keeps, with intervals."""
     values = [
         {
             "criterion": names.get(captured.criterion, captured.criterion),

@@ -1,4 +1,4 @@
-"""`law`: does the separation tell how many answers change, over many runs? No torch."""
+"""The command `law`: does the separation tell how many answers change, over many runs? No torch."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _signed(estimate: Estimate) -> str:
 
 
 def _held(held: law.HeldOut | None) -> list[str]:
-    """R2, of which a very bad one is only said to be that, and the mean error."""
+    """Show R2, of which a very bad value is only said to be very bad, and the mean error."""
     score, error = (held.r_squared.value, held.mean_error.value) if held else (None, None)
     return [
         "-" if score is None else f"{score:z.2f}" if score >= _FAR_OFF else f"< {_FAR_OFF}",

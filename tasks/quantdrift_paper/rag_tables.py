@@ -11,7 +11,7 @@ from quantdrift.spec.grammar import Scheme, parse
 from quantdrift_paper.rows import NAMES, Table, escaped
 
 FOLDER = "rag"
-"""Of a result, in the folder of a study."""
+"""Folder of a result of quantdrift rag in the folder of a study."""
 _NONE = "--"
 _ALLOCATED = {"alloc_rag_gap": "gap", "alloc_rag_mse": "reconstruction"}
 _ABSENT = f"answers are asked by quantdrift rag RUN... -o STUDY/{FOLDER}"
@@ -31,7 +31,7 @@ def rag_tables(place: Path) -> dict[str, Table | str]:
 
 
 def _answers(rag: Rag) -> Table | str:
-    """One row a uniform scheme, below the reference and the control."""
+    """Make a row for each uniform scheme, below the reference and the control."""
     control, reference = rag.record.control, rag.record.reference
     rows = [] if control is None else [["No passages", *_measured(rag, control.name), *[_NONE] * 3]]
     rows.append(["Full-precision retrieval", *_measured(rag, reference.name), *[_NONE] * 3])
@@ -51,7 +51,7 @@ def _answers(rag: Rag) -> Table | str:
 
 
 def _allocated(rag: Rag, criterion: str) -> Table | str:
-    """One row a quantizer, of one criterion; what is captured of the top 1 is measured by a capture study."""
+    """Make a row for each quantizer with one criterion; the capture of the top 1 is measured by a capture study."""
     rows = [
         [NAMES[scheme.quantizer], _NONE, f"{rag.effects[name].n_changed:,}", f"{rag.effects[name].right_to_wrong:,}"]
         for name, scheme in _schemes(rag)
@@ -70,7 +70,7 @@ def _measured(rag: Rag, name: str) -> Iterator[str]:
 
 
 def _schemes(rag: Rag) -> list[tuple[str, Scheme | None]]:
-    """Candidates by name, in the order of the paper's quantizers; None for a model that somebody else quantized."""
+    """Return candidates by name, in the order of the paper's quantizers; None for somebody else's model."""
     schemes: list[tuple[str, Scheme | None]] = []
     for candidate in rag.record.candidates:
         try:

@@ -54,7 +54,7 @@ _SIGNS = {
 
 
 def escaped(text: str) -> str:
-    """Text in which LaTeX obeys nothing; what its usual fonts lack is a question mark.
+    """Return text in which LaTeX obeys nothing; signs that its usual fonts lack become question marks.
 
     >>> escaped("50 % of a_b & c")
     '50 \\\\% of a\\\\_b \\\\& c'
@@ -70,10 +70,10 @@ class Table:
     """A table as LaTeX.
 
     Attributes:
-        columns: of the tabular, e.g. "l|cc".
+        columns: column specification of the tabular, e.g. "l|cc".
         head: lines above the first rule below the head, as LaTeX.
         rows: cells as LaTeX; None is a rule.
-        about: what it is of here, as a sentence, not escaped.
+        about: the runs that the table is made of, as a sentence, not escaped.
     """
 
     columns: str
@@ -113,7 +113,7 @@ class RunCell:
 
     @property
     def evidence(self) -> Evidence:
-        """Of the run."""
+        """The evidence of the run."""
         if self._evidence is None:
             self._evidence = self.run.evidence()
         return self._evidence
@@ -128,7 +128,7 @@ class RunCell:
         return self._known[metric]
 
     def value(self, metric: str) -> float | None:
-        """Its value, where there is a finite one."""
+        """The value of a metric; None where there is no finite one."""
         value = self.estimate(metric).value
         return value if value is not None and isfinite(value) else None
 
@@ -158,7 +158,7 @@ def plain_cells(
     activation: int | None = None,
     criterion: str | None = None,
 ) -> list[RunCell]:
-    """Cells of a plain scheme on whole corpora; those whose query alone is quantized are in no table."""
+    """Return cells of a plain scheme on whole corpora; cells whose query alone is quantized are in no table."""
     return [
         cell
         for cell in cells
@@ -180,7 +180,7 @@ def _models(cells: Cells) -> list[str]:
 
 
 def _values(cells: Cells, metric: str) -> list[float]:
-    """One value a corpus; seeds are averaged first."""
+    """Return a value for each corpus; seeds are averaged first."""
     by_data: dict[str, list[float]] = {}
     for cell in cells:
         if (value := cell.value(metric)) is not None:
@@ -505,7 +505,7 @@ def mechanism(cells: Cells) -> Table | str:
 
 
 def routing(cells: Cells) -> Table | str:
-    """What routing recovers, by score and percentile."""
+    """Accuracy that routing recovers, by score and percentile."""
     group = None if plain_cells(cells, 4, kind="classes", group=None) else DEFAULT_GROUP_SIZE
     classes = plain_cells(cells, 4, kind="classes", group=group)
     eligible = [cell for cell in classes if answers_of(cell.evidence).accuracy_reason is None]
@@ -585,19 +585,19 @@ def topk(cells: Cells) -> Table | str:
 
 
 _TOP = 5
-"""Answers whose set is compared; of as many classes or fewer no set can change."""
+"""Size of the sets of answers that are compared; with as many classes or fewer no set can change."""
 _FEW = 7
-"""Data up to here have p of all their orders."""
+"""Up to so many data p is computed over all their orders."""
 
 
 def accuracy_rank(cells: Cells) -> Table | str:
-    """Whether lost accuracy tells of changed rankings, over data, within each configuration."""
+    """Rank correlation of lost accuracy with changed rankings over data, within each configuration."""
     from scipy import stats  # noqa: PLC0415 -- takes long to import
 
     spearman, rankdata = cast(Any, stats.spearmanr), cast(Any, stats.rankdata)
 
     def exact(ranks: Any) -> float:
-        """p over all orders: of few data the usual approximation takes a perfect order for proof."""
+        """Return p over all orders: with few data the usual approximation takes a perfect order for proof."""
         first, second = ranks.T
         permuted: Any = stats.permutation_test
         product_of = permuted((first,), lambda x, axis: (x * second).sum(axis=axis), permutation_type="pairings")
@@ -633,7 +633,7 @@ def accuracy_rank(cells: Cells) -> Table | str:
 
 
 def harm(cells: Cells) -> Table | str:
-    """What flips cost, by separation."""
+    """Harm of flips, by separation."""
     by, metrics = parse_metric("separation"), [parse_metric(name) for name in ("flip@1", "harm")]
     columns = []
     for bits in _BITS:
@@ -781,7 +781,7 @@ def activation_quantizers(cells: Cells) -> Table | str:
 
 
 def absolute(cells: Cells) -> Table | str:
-    """Each model and corpus on the inputs that all four cells have."""
+    """Retrieval with each allocation, on the inputs that all four cells of a model and corpus have."""
     wanted: Mapping[str, tuple[float, str | None]] = {
         "All W3": (3, None),
         "Reconstruction error": (3.5, "reconstruction"),

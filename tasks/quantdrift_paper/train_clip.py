@@ -31,7 +31,7 @@ from quantdrift_paper.train_vit import batches, pixels, shifted
 from quantdrift_paper.training import descend, images_of, make, options_of
 
 PATCH, VISION, TEXT, JOINT = 8, (6, 192, 6), (3, 128, 4), 128
-"""Of either tower: blocks, width, heads; and dimensions of the space that both share."""
+"""Blocks, width and heads of either tower, and dimensions of the space that both share."""
 EPOCHS, BATCH, RATE, LONGEST = 60, 200, 1e-3, 32
 _START, _END, _UNKNOWN = "<|startoftext|>", "<|endoftext|>", "<unknown>"
 _LIGHT = ("very dark", "dark", "dim", "bright", "very bright")
@@ -56,7 +56,7 @@ _COLOURS = {
 
 
 def caption(image: NDArray[np.uint8], label: str) -> str:
-    """What is to be seen on an image uint8 [height, width, 3], beside its label."""
+    """Describe an image uint8 [height, width, 3] of a label."""
     side = image.shape[0]
     inner = slice(side // 4, side - side // 4)
     numbers = image.astype(np.float64)
@@ -78,7 +78,7 @@ def _colour(rgb: NDArray[np.float64]) -> str:
 
 
 def captions(part: Labelled, names: Sequence[str]) -> list[str]:
-    """One caption for each image; `names` say labels that are numbers."""
+    """Return a caption for each image; `names` are put for labels that are numbers."""
     labels = part.labels or ("thing",) * len(part.ids)
     called = [names[int(label)] if label.isdecimal() and int(label) < len(names) else label for label in labels]
     return [caption(np.asarray(image), name) for image, name in zip(part.inputs, called, strict=True)]
@@ -120,7 +120,7 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
 
 
 def processor_of(words: Sequence[str], side: int) -> Any:
-    """A tokenizer that knows these words, and images of this side as they are, from -1 to 1."""
+    """Make a processor of texts of these words and of images of this side, whose pixels it maps to -1 to 1."""
     vocabulary = {word: number for number, word in enumerate([_UNKNOWN, *words, _START, _END])}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -139,7 +139,7 @@ def processor_of(words: Sequence[str], side: int) -> Any:
 
 
 def _framed(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> Tokenizer:
-    """With a token at either end; at the last CLIP reads the embedding."""
+    """Add a token at either end of every text; CLIP reads the embedding at the last."""
     special = [(token, vocabulary[token]) for token in (_START, _END)]
     tokenizer.post_processor = TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=special)
     return tokenizer
@@ -163,7 +163,7 @@ def _fit(model: Any, images: Tensor, tokens: Any, epochs: int) -> None:
 
 
 def write_search(part: Labelled, texts: Sequence[str], folder: Path) -> int:
-    """Images and captions as a folder in BEIR layout; the number of queries, captions that occur once."""
+    """Write images and captions as a folder in BEIR layout, and return the number of captions that occur once."""
     times = Counter(texts)
     queries = [(f"q{row}", text, f"{row}") for row, text in enumerate(texts) if times[text] == 1]
     if not queries:

@@ -48,8 +48,8 @@ def examples_of(
     share: float,
     seed: int,
 ) -> tuple[list[Example], list[str]]:
-    """What is learned from: of some passages every question, with a piece of the passage; of every second one with
-    another passage, too, which has no answer.
+    """Make examples of the questions of some passages: each with a piece of its passage, and every second one also
+    with another passage, which has no answer.
 
     Whole passages are taken, so that no question that is asked later has its passage among them.
 
@@ -84,7 +84,7 @@ def examples_of(
 
 
 def _piece(question: str, passage: str, start: int, end: int, rng: random.Random) -> Example:
-    """A piece of a passage that holds the answer, somewhere in it."""
+    """Cut a piece of a passage at random that holds the answer."""
     first = max(0, min(rng.randint(end - LENGTH, start), len(passage) - LENGTH)) if end - start < LENGTH else start
     return Example(question, passage[first : max(end, first + LENGTH)], start - first, end - first)
 

@@ -124,7 +124,7 @@ def _titles(data: Path) -> Mapping[str, str]:
 
 
 def _embedded(dataset: RetrievalDataset) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """By MiniLM at full precision; kept where quantdrift run keeps them, under the same key."""
+    """Embed queries and documents by MiniLM; the embeddings are kept as quantdrift run keeps them."""
     opened = open_pair(parse("minilm@W8-rtn"), dataset)
     flow = Flow(pair=opened.pair, settings=Settings(), store=default_store(), progress=Terminal())
     queries, documents = flow.reference(opened.reading)
@@ -197,7 +197,7 @@ def _first_right(model: CrossEncoder, questions: Sequence[Question], dataset: Re
 
 
 def _first(question: Question, query: NDArray[np.float32], documents: NDArray[np.float32]) -> bool:
-    """Whether MiniLM has a right document before all of the wrong ones."""
+    """Return whether MiniLM has a right document before all of the wrong ones."""
     scores = documents @ query
     return bool(scores[question.right].max() > scores[question.wrong].max())
 

@@ -87,12 +87,12 @@ def pixels(part: Labelled, patch: int = PATCH) -> Tensor:
 
 
 def _mirrored(batch: Tensor) -> Tensor:
-    """Each image mirrored or not."""
+    """Mirror each image or not, at random."""
     return torch.where(torch.rand(len(batch), 1, 1, 1) < 0.5, batch.flip(3), batch)  # noqa: PLR2004 -- one of two
 
 
 def shifted(batch: Tensor) -> Tensor:
-    """Of each image a crop that is shifted by up to four pixels."""
+    """Cut a crop of each image that is shifted by up to four pixels."""
     n, side = len(batch), batch.shape[-1]
     padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="reflect")
     (down, right), along = torch.randint(0, 2 * SHIFT + 1, (2, n, 1)), torch.arange(side)

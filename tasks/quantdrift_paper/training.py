@@ -1,4 +1,4 @@
-"""What the scripts that train a model share: a folder of its own, one line of result, and errors in one line."""
+"""Shared parts of scripts that train a model: the training loop, a new folder, one line of result, short errors."""
 
 from __future__ import annotations
 
