@@ -103,7 +103,7 @@ class Drift:
 
     @tersely
     def check(self, **asked: Any) -> GateResult:
-        """What the run comes to; nothing fails.
+        """Judge the run; nothing fails.
 
         Args:
             asked: rules, baseline, slices, alpha and limits, as for `assert_drift`.
@@ -155,7 +155,7 @@ def limit_rule(name: str, value: object) -> Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """The question of a test: rules, and a baseline to compare with.
 
     Attributes:
         rules: limits and rules, as they were given.
@@ -183,7 +183,7 @@ def ask(
     alpha: float = ALPHA,
     **limits: object,
 ) -> Question:
-    """What a test asks, read and checked before anything is measured."""
+    """Read and check the question of a test before anything is measured."""
     if session.item is None:
         raise pytest.UsageError("drift is asserted in tests and fixtures, not where a module is imported")
     several = (rules,) if isinstance(rules, str | Rule) else tuple(rules)
@@ -210,7 +210,7 @@ def ask(
 
 
 def judged(drift: Drift, question: Question) -> GateResult:
-    """What a run comes to; where its baseline is to be written, only limits are judged."""
+    """Judge a run; where its baseline is to be written, only limits are judged."""
     rules = [*question.rules, *(default_rules(drift.target) if question.by_default else ())]
     if question.path is not None and question.baseline is None:
         # what the process that writes baselines has to know, as plain values
@@ -333,8 +333,8 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
     try:
         return Measuring(**given)
     except ValidationError as error:
-        known = ", ".join(Measuring.model_fields)
-        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {known}; limits go to require") from error
+        names = ", ".join(Measuring.model_fields)
+        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {names}; limits go to require") from error
 
 
 def looks(place: Path) -> list[tuple[str, int, int]]:
@@ -360,7 +360,7 @@ def _digest_of_file(file: Path, *seen: int) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """What is asked: models by the content of their files, None for one that is not seen from here."""
+    """Make the request for a measurement; models are known by the content of their files, None if not seen from here."""
     if isinstance(pair, Versus):
         models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:
