@@ -1,4 +1,4 @@
-"""What is changed in beir when quantdrift_beir is imported: three functions, each wrapped.
+"""The changes in beir when quantdrift_beir is imported: three functions are wrapped.
 
 Models and results that are not a pair's go through untouched. Whoever imports quantdrift_beir wants it to work, so a
 beir that does not look as expected is an error.

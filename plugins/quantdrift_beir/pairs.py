@@ -241,7 +241,7 @@ def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
 
 
 def _text(document: Mapping[str, str]) -> str:
-    """As beir joins title and text for a cross-encoder."""
+    """Join title and text as beir does for a cross-encoder."""
     return (document.get("title", "") + " " + document.get("text", "")).strip()
 
 
@@ -272,7 +272,7 @@ def digest_of_data(queries: Mapping[str, Any], corpus: Mapping[str, Any]) -> str
 
 
 def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) -> dict[str, Any] | None:
-    """What decides what a pair makes of some contents beside its weights; None if it cannot be told."""
+    """Describe all that decides the outputs of a pair for some contents beside its weights; None if that is unknown."""
     described = description_of(pair.base)
     if described is None:
         return None
@@ -281,7 +281,7 @@ def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) ->
 
 
 def description_of(model: Any) -> str | None:
-    """What decides a model's embeddings beside its weights; None if it cannot be told."""
+    """Describe all that decides a model's embeddings beside its weights; None if that is unknown."""
     try:
         return json.dumps(_said(model), default=_said, sort_keys=True)
     except (TypeError, ValueError):  # a class from elsewhere may do anything with its texts
@@ -293,7 +293,7 @@ def _written(contents: Iterable[Any]) -> Iterable[str]:
 
 
 def _said(value: Any) -> Any:
-    """What JSON does not know as something that it does, the same in every process."""
+    """Turn a value that JSON does not know into one that is the same in every process."""
     if isinstance(value, torch.device | torch.dtype):
         return repr(value)
     if isinstance(value, nn.Module):

@@ -1,4 +1,4 @@
-"""What a search of a pair gives: the candidate's results, and with them the drift."""
+"""The results of a pair's search: those of the candidate, and with them the drift."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Drift(Mapping[str, Estimate]):
-    """What a scheme changed: every metric by its name, computed when it is asked for.
+    """The drift of a scheme: every metric by its name, computed when it is asked for.
 
     A family may go without its cut-off where it has one: "flip" is "flip@1".
 
@@ -193,9 +193,9 @@ def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
         try:
             return [parse_metric(text)]
         except UnknownNameError as error:
-            known = [*FAMILIES, *(str(metric) for metric in default_metrics()), *BEIR_METRICS]
+            names = [*FAMILIES, *(str(metric) for metric in default_metrics()), *BEIR_METRICS]
             hint = "(quantdrift list metrics shows all of quantdrift's)"
-            raise UnknownNameError("metric", error.name, known, hint=hint) from error
+            raise UnknownNameError("metric", error.name, names, hint=hint) from error
     any_rank = family.cutoff_is == "rank" and family.other_cutoffs
     cutoffs = sorted(set(k_values)) if any_rank and k_values else family.cutoffs
     return [parse_metric(f"{whole}@{cutoff_text(cutoff)}{colon}{condition}") for cutoff in cutoffs]

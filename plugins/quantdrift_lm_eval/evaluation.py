@@ -54,7 +54,7 @@ _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=Non
 
 @contextmanager
 def results_at(tracker: Any) -> Iterator[None]:
-    """Inside, results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
+    """Let results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
     token = _tracker.set(tracker)
     try:
         yield
@@ -192,8 +192,8 @@ def _rows(paired: PairedFilter, filter_name: str, iterations: int | None) -> dic
     for name, values in per_document(paired).items():
         column = values.tolist()
         rows[f"{name},{filter_name}"] = mean(column)
-        known = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
-        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if known else "N/A"
+        has_error = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
+        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if has_error else "N/A"
     medians = medians_of([paired]).items()
     return rows | {f"{name},{filter_name}": median.value for name, median in medians if median.value is not None}
 
@@ -209,7 +209,7 @@ def _reference_rows(task: Any, raw: Sequence[Mapping[str, Any]], iterations: int
 
 
 def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, bool]:
-    """Which way is better, of every row that is ours and has one."""
+    """Return for every row of ours whether higher is better, where one direction is."""
     directions: dict[str, Any] = {}
     for name in {key.partition(",")[0]: None for key in rows if "_stderr," not in key}:
         start = next((prefix for prefix in HIGHER_IS_BETTER if prefix.endswith("_") and name.startswith(prefix)), name)

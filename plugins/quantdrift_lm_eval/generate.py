@@ -83,7 +83,7 @@ class HarnessGenerator:
         if model in _LOCAL and not named:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
         vetting = vetted(named, options) if model in _LOCAL else nullcontext(LoadLog())
-        with _told(self.name, "cannot be loaded"), vetting as said:
+        with _in_one_line(self.name, "cannot be loaded"), vetting as said:
             config = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, config)
         self._said = said.notes
@@ -95,13 +95,13 @@ class HarnessGenerator:
         self.identity = f"{model} {open_} {version('lm_eval')} {digest} {self._settings} chat={self._chat}"
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
-        """Every prompt with its answer, a batch at a time; those of about one length together, the longest first."""
+        """Give every prompt with its answer, in batches of about one length, the longest first."""
         from lm_eval.api.instance import Instance  # noqa: PLC0415
 
         ordered = sorted(prompts, key=lambda prompt: (-len(prompt.text), prompt.text))
         for start in range(0, len(ordered), self._batch_size):
             batch = ordered[start : start + self._batch_size]
-            with _told(self.name, "did not answer"):
+            with _in_one_line(self.name, "did not answer"):
                 requests = [
                     Instance("generate_until", {}, (self._given(prompt), dict(self._settings)), start + n)
                     for n, prompt in enumerate(batch)
@@ -110,7 +110,7 @@ class HarnessGenerator:
             yield [(prompt, str(text or "")) for prompt, text in zip(batch, said, strict=True)]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
-        """How many prompts were cut, where the model's tokenizer is at hand."""
+        """Say how many prompts were cut, where the model's tokenizer is at hand."""
         encode, longest = getattr(self._lm, "tok_encode", None), getattr(self._lm, "max_length", None)
         if (
             not isinstance(getattr(self._lm, "model", None), nn.Module)
@@ -130,8 +130,8 @@ class HarnessGenerator:
 
 
 @contextmanager
-def _told(name: str, what: str) -> Iterator[None]:
-    """Inside, whatever goes wrong in lm-eval becomes one line that names the generator."""
+def _in_one_line(name: str, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong in lm-eval into one line that names the generator."""
     try:
         yield
     except QuantDriftError:

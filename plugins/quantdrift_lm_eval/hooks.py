@@ -1,4 +1,4 @@
-"""What is changed in lm-eval when it is imported: a model name more, and two functions wrapped.
+"""The changes in lm-eval when it is imported: one more model name, and two functions that are wrapped.
 
 A stock model goes through untouched. Every function here raises TypeError if lm-eval does not look as expected; the
 caller turns that into one warning and leaves lm-eval alone.

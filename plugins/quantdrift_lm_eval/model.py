@@ -51,7 +51,7 @@ Ask = Callable[[Sequence[Any]], list[Any]]
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """What one evaluation learns of the reference while lm-eval asks the candidate.
+    """The answers and times of the reference that are gathered while lm-eval asks the candidate.
 
     Attributes:
         tasks: lm-eval's, by name.
@@ -71,7 +71,7 @@ class Recording:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Inside, the time counts for a stage."""
+        """Count the time inside for a stage."""
         start = time.perf_counter()
         yield
         self.seconds[stage] = round(self.seconds.get(stage, 0) + time.perf_counter() - start, 3)
@@ -121,7 +121,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
 
     @contextmanager
     def recording(self, tasks: Mapping[str, Any], *, digest: bool) -> Iterator[Recording]:
-        """Inside, the reference answers as well, and its answers are kept."""
+        """Let the reference answer as well inside, and keep its answers."""
         self.recorded = Recording(tasks=tasks, needs_digest=digest)
         try:
             yield self.recorded
@@ -133,15 +133,15 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         self._tell("--use_cache keeps no answers of a pair")
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-        """As of HFLM, by the candidate."""
+        """Answer as HFLM does, by the candidate."""
         return self._both("loglikelihood", requests, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-        """As of HFLM, by the candidate."""
+        """Answer as HFLM does, by the candidate."""
         return self._both("loglikelihood_rolling", requests, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-        """As of HFLM, by the candidate."""
+        """Answer as HFLM does, by the candidate."""
         return self._both("generate_until", requests, disable_tqdm)
 
     def _both(self, kind: str, requests: Sequence[Any], disable_tqdm: bool) -> list[Any]:
@@ -208,7 +208,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         return torch.autocast(device_type=self.device.type, dtype=self.mixed_precision_dtype)
 
     def _detect_batch_size(self, requests: Any = None, pos: int = 0) -> int:
-        """As of HFLM, once for both arms: other batches would give other last digits."""
+        """Detect the batch size once for both arms: other batches would give other last digits."""
         key = (None if requests is None else len(requests), pos)
         if key not in self._sizes:
             self._sizes[key] = super()._detect_batch_size(requests, pos)
@@ -220,7 +220,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
 
 
 def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[LoadLog]:
-    """Around the loading of what transformers is given a name of, a folder or a hub id."""
+    """Check a model, a folder or a hub id, that transformers loads inside."""
     local = Path(name).is_dir()
     source = ModelSource(
         name=name, canonical=Path(name).name if local else name, kind="local" if local else "hub", location=name

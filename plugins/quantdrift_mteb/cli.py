@@ -1,4 +1,4 @@
-"""What quantdrift's commands know of mteb: its command line, for where the start-up hook cannot be, and its data."""
+"""The entry points for quantdrift's commands: mteb's command line where there is no start-up hook, and its data."""
 
 from __future__ import annotations
 

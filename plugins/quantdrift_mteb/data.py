@@ -113,7 +113,7 @@ def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
 
 
 def _texts(task: Any, part: Any, kind: PromptType) -> tuple[str, ...]:
-    """As mteb gives them to a model."""
+    """Return the texts as mteb gives them to a model."""
     loader: Any = create_dataloader(part, task_metadata=task.metadata, prompt_type=kind, batch_size=32)
     return tuple(map(str, loader.dataset["text"]))
 

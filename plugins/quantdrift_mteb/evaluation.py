@@ -26,7 +26,7 @@ from quantdrift_mteb.search import NAMED
 
 @contextmanager
 def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None]:
-    """Inside, `task.evaluate(pair, ...)` runs the reference, then the candidate.
+    """Let `task.evaluate(pair, ...)` run the reference, then the candidate.
 
     The scores it returns are the candidate's, as mteb computes them, with the drift keys beside.
     """
@@ -141,7 +141,7 @@ def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
 
 
 def _summary(scores: Mapping[str, Any]) -> str:
-    """One line for the terminal; the rest is in the result."""
+    """Make one line for the terminal; the rest is in the result."""
     if (flip := scores.get("drift_flip_at_1")) is None:
         low, full = scores.get("main_score"), scores["drift_reference_main_score"]
         return f"main score {low}, at full precision {full}"

@@ -1,4 +1,4 @@
-"""What is compared in tasks of mteb's that are no search, without changing what they do.
+"""The comparison of both arms in tasks of mteb's that are no search, without changing what the tasks do.
 
 What a task compares (embeddings, similarities) passes through a method of its own. While a pair is evaluated that is
 shadowed: the original runs as ever, and what it was given is kept. From what both arms gave it one function a family
@@ -52,7 +52,7 @@ _SUBSET = "_evaluate_subset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call of the method that is listened to: its arguments by name, and what it returned."""
+    """A call of the method that is listened to: its arguments by name, and its result."""
 
     arguments: Mapping[str, Any]
     result: Any
@@ -60,7 +60,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Both arms on one split and subset.
+    """The comparison of both arms on one split and subset.
 
     Attributes:
         evidence: the per-input record; None where the task is one ranking.
@@ -83,16 +83,16 @@ def family_of(task: Any) -> tuple[str, Compare] | None:
     # mteb derives these from classification, but an input has several classes there, or none
     if isinstance(task, AbsTaskMultilabelClassification | AbsTaskRegression):
         return None
-    known: dict[type, tuple[str, Compare]] = {
+    families: dict[type, tuple[str, Compare]] = {
         AbsTaskClassification: ("_run_experiment", _classes),
         AbsTaskPairClassification: ("_compute_metrics", _decisions),
         AbsTaskSTS: ("_calculate_scores", _order),
     }
-    return next((family for kind, family in known.items() if isinstance(task, kind)), None)
+    return next((family for kind, family in families.items() if isinstance(task, kind)), None)
 
 
 class Recorder:
-    """What is heard of one task, by arm, split and subset."""
+    """The recorded calls of one task, by arm, split and subset."""
 
     def __init__(self, task: Any) -> None:
         self.task, self.family = task, family_of(task)
@@ -100,7 +100,7 @@ class Recorder:
 
     @contextmanager
     def listening(self, arm: Arm) -> Iterator[None]:
-        """Inside, what the task does in one arm is heard."""
+        """Record the calls of the task in one arm."""
         name = "" if self.family is None else self.family[0]
         method, subset = getattr(self.task, name, None), getattr(self.task, _SUBSET, None)
         if method is None or subset is None or {name, _SUBSET} & vars(self.task).keys():
@@ -130,7 +130,7 @@ class Recorder:
             delattr(self.task, _SUBSET)
 
     def compared(self, where: Where) -> Compared | None:
-        """Both arms on one split and subset; None where this kind of task has nothing to compare."""
+        """Compare both arms on one split and subset; None where this kind of task has nothing to compare."""
         if self.family is None:
             return None
         method, compare = self.family
@@ -190,7 +190,7 @@ def _order(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compa
 
 
 def _decisions(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compared:
-    """Which pairs are the same, by the similarity and the threshold that are the reference's own best ones.
+    """Decide which pairs are the same, by the similarity and the threshold that are the best ones for the reference.
 
     The two classes score (threshold - s) / 2 and (s - threshold) / 2, so that the gap is the distance to the
     threshold, and twice epsilon the change of the similarity.

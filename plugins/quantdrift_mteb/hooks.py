@@ -1,4 +1,4 @@
-"""What is changed in mteb when it is imported: a few names, each wrapped.
+"""The changes in mteb when it is imported: a few functions are wrapped.
 
 Stock models and stock tasks go through untouched. Every function here raises TypeError if mteb does not look as
 expected; the caller turns that into one warning and leaves mteb alone.

@@ -18,7 +18,7 @@ from quantdrift.stages import STAGES
 
 
 class DeployedIndex:
-    """What `SearchEncoderWrapper(model, index_backend=DeployedIndex("emb=int8+index=HNSW32"))` searches.
+    """An index for `SearchEncoderWrapper(model, index_backend=DeployedIndex("emb=int8+index=HNSW32"))`.
 
     A model alone gets the scores that it would have as deployed; what that changes is told by a pair,
     `quantdrift:MODEL@fp+emb=int8+index=HNSW32`. Ranges of codes are those of the corpus.

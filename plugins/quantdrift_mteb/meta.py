@@ -1,4 +1,4 @@
-"""From `MODEL@SCHEME` to a ModelMeta that loads a pair."""
+"""Make a ModelMeta that loads a pair from `MODEL@SCHEME`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> 
 
 
 def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., Any]:
-    """What mteb calls to load the pair."""
+    """Make the function that mteb calls to load the pair."""
 
     def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}

@@ -47,7 +47,7 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
 
 
 class MtebPair:
-    """What both kinds of pair share.
+    """The base of both kinds of pair.
 
     Used by mteb as an ordinary model it is the candidate; inside `as_arm` the arm that is named there.
 
@@ -75,7 +75,7 @@ class MtebPair:
 
     @contextmanager
     def as_arm(self, arm: Arm, task: Any) -> Iterator[None]:
-        """Inside, answer as one arm on a task of mteb's; afterwards the reference's weights are back.
+        """Answer as one arm on a task of mteb's inside; afterwards the reference's weights are back.
 
         The reference comes first: its searches measure both arms, the candidate's then take what was found.
         """
@@ -132,7 +132,7 @@ class MtebPair:
         raise NotImplementedError
 
     def _searcher(self) -> Any:
-        """What mteb itself would search with."""
+        """Make the searcher that mteb itself would use."""
         raise NotImplementedError
 
 

@@ -55,7 +55,7 @@ _SETTINGS = (*_PROMPTS, "max_length", "max_seq_length", "truncate_dim")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCall:
-    """What mteb asked for.
+    """A search as mteb asked for it.
 
     Attributes:
         queries: a dataset.
@@ -85,7 +85,7 @@ class SearchCall:
 
     @property
     def progress(self) -> Any:
-        """As loud as mteb was told to be."""
+        """Progress as mteb was told to show it."""
         return progress_if(self.context["encode_kwargs"].get("show_progress_bar", True))
 
     def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
@@ -97,7 +97,7 @@ class SearchCall:
         return results
 
     def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
-        """The same call for other queries and documents, without a progress bar."""
+        """Make the call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
         context = {**self.context, "encode_kwargs": encoding}
         return replace(self, queries=queries, corpus=corpus, top_ranked=top_ranked, context=context)
@@ -112,7 +112,7 @@ class SearchCall:
         return self.of(queries, corpus, wanted, batch_size)
 
     def answered_by(self, earlier: tuple[SearchCall, Outcome] | None) -> bool:
-        """Whether an earlier call found what this one would."""
+        """Return whether an earlier call searched for the same."""
         if earlier is None:
             return False
         other = earlier[0]
@@ -124,8 +124,8 @@ class SearchCall:
 
 def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
     """Embed with both arms and stream the scores."""
-    known = model.mteb_model_meta.embed_dim
-    similarity = similarity_of(model.similarity, known if isinstance(known, int) else None)
+    dimension = model.mteb_model_meta.embed_dim
+    similarity = similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
     if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
         raise UnsupportedError(
             f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
@@ -154,8 +154,8 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
     """Rerank a shortlist once per arm, with what mteb itself would search with."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
     refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
-    known = set(call.queries["id"])
-    ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in known and len(names)}
+    asked = set(call.queries["id"])
+    ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in asked and len(names)}
     encodes = isinstance(searcher, SearchEncoderWrapper)
 
     def run() -> Results:
@@ -233,7 +233,7 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
 
 
 def _key(model: Any) -> dict[str, Any]:
-    """What decides a model's embeddings beside weights and inputs, as far as it can be told."""
+    """Describe all that is known to decide a model's embeddings beside weights and inputs."""
     meta, modules = model.mteb_model_meta, modules_of(model)
     holders = (model, getattr(model, "model", None))
     parts = [type(model).__qualname__, str(meta.name), str(meta.revision), repr(meta.loader_kwargs)]
@@ -284,7 +284,7 @@ Call = tuple[Any, Any, dict[str, Any]]
 
 
 class Encoded:
-    """What the reference was given to encode in a task that is no search."""
+    """The inputs that the reference encoded in a task that is no search."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []

@@ -73,7 +73,7 @@ def assert_drift(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drifts:
-    """What the `drift` fixture gives: call it to measure a pair."""
+    """The value of the `drift` fixture: call it to measure a pair."""
 
     session: Session = field(repr=False)
     item: pytest.Item = field(repr=False)
@@ -96,7 +96,7 @@ class Drifts:
 
     @property
     def current(self) -> Drift:
-        """What the test's marker has measured; of several markers, the one nearest to the test.
+        """The measurement of the test's marker; of several markers, the one nearest to the test.
 
         Raises:
             pytest.UsageError: no marker of the test names a spec.

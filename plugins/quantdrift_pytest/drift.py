@@ -32,13 +32,14 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
+from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
+from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, Session, tersely
@@ -102,7 +103,7 @@ class Drift:
 
     @tersely
     def check(self, **asked: Any) -> GateResult:
-        """What the run comes to; nothing fails.
+        """Judge the run; nothing fails.
 
         Args:
             asked: rules, baseline, slices, alpha and limits, as for `assert_drift`.
@@ -154,7 +155,7 @@ def limit_rule(name: str, value: object) -> Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """The question of a test: rules, and a baseline to compare with.
 
     Attributes:
         rules: limits and rules, as they were given.
@@ -182,7 +183,7 @@ def ask(
     alpha: float = ALPHA,
     **limits: object,
 ) -> Question:
-    """What a test asks, read and checked before anything is measured."""
+    """Read and check the question of a test before anything is measured."""
     if session.item is None:
         raise pytest.UsageError("drift is asserted in tests and fixtures, not where a module is imported")
     several = (rules,) if isinstance(rules, str | Rule) else tuple(rules)
@@ -209,7 +210,7 @@ def ask(
 
 
 def judged(drift: Drift, question: Question) -> GateResult:
-    """What a run comes to; where its baseline is to be written, only limits are judged."""
+    """Judge a run; where its baseline is to be written, only limits are judged."""
     rules = [*question.rules, *(default_rules(drift.target) if question.by_default else ())]
     if question.path is not None and question.baseline is None:
         # what the process that writes baselines has to know, as plain values
@@ -246,10 +247,10 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
 
 def failure_text(result: GateResult) -> str:
     """The verdict, the rules as a table, what to do, and the inputs to look at."""
-    parts = [_here(headline(result)), subject(result), "", *_table(*rows(result)), ""]
+    parts = [_here(headline(result)), subject(result), "", *_table(rules_table(result)), ""]
     parts += [_here(line) for line in sentences(result)]
     if result.worst:
-        parts += ["", worst_title(result), *_table(*worst_rows(result))]
+        parts += ["", worst_table(result).title, *_table(worst_table(result))]
     return "\n".join(parts)
 
 
@@ -259,9 +260,9 @@ def _here(line: str) -> str:
     return line.replace("--update", "pytest --quantdrift-update")
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def _table(grid: Grid) -> list[str]:
     """Columns of plain text, two spaces between them."""
-    lines = [head, *body]
+    lines = [grid.head, *grid.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -332,8 +333,8 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
     try:
         return Measuring(**given)
     except ValidationError as error:
-        known = ", ".join(Measuring.model_fields)
-        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {known}; limits go to require") from error
+        names = ", ".join(Measuring.model_fields)
+        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {names}; limits go to require") from error
 
 
 def looks(place: Path) -> list[tuple[str, int, int]]:
@@ -359,7 +360,7 @@ def _digest_of_file(file: Path, *seen: int) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """What is asked: models by the content of their files, None for one that is not seen from here."""
+    """Make the request for a measurement; models are known by their files' content, None if not seen from here."""
     if isinstance(pair, Versus):
         models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:

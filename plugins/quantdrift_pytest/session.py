@@ -1,4 +1,4 @@
-"""What the plugin knows during one pytest session, and the session that is running."""
+"""The state of the plugin during a pytest session, and the session that is running."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Session:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether this is one of pytest-xdist's workers, which leave writing to the controller."""
+    """Return whether this is one of pytest-xdist's workers, which leave writing to the controller."""
     return hasattr(config, "workerinput")
 
 

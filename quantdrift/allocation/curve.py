@@ -53,8 +53,7 @@ class Gaps:
     def of_layers(self, widths: Sequence[int]) -> NDArray[np.float64]:
         """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]."""
         columns = [self.widths.index(width) for width in widths]
-        chosen: NDArray[np.float64] = self.contributions[:, :, np.arange(len(columns)), columns]
-        return chosen
+        return np.asarray(self.contributions[:, :, np.arange(len(columns)), columns])
 
     def shifts(self, widths: Sequence[int]) -> NDArray[np.float64]:
         """The shift of every gap, c = sum over layers; nan where there is no contender."""
@@ -92,8 +91,7 @@ def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[n
     A document beyond the contenders that are watched is not seen, so the rate is too low by those inputs which flip
     to one of these alone.
     """
-    crossed: NDArray[np.bool_] = np.asarray((gaps + shifts < 0).any(axis=1))  # nan is not below 0
-    return crossed
+    return np.asarray((gaps + shifts < 0).any(axis=1))  # nan is not below 0
 
 
 def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:

@@ -1,7 +1,5 @@
 """Widths for layers, from what each loses at each width and from the bits there are."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence
@@ -11,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from quantdrift.spec.grammar import Scheme
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -154,33 +150,3 @@ def _spent(bits: Ints, levels: Ints) -> int:
 
 def _total(losses: Floats, levels: Ints) -> float:
     return math.fsum(losses[np.arange(len(levels)), levels])
-
-
-# --- what a scheme says of how its widths are chosen ------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreStepSettings:
-    """How widths are chosen.
-
-    Attributes:
-        n_queries: calibration queries wanted; the paper takes 128.
-        seed: of their draw, and of the criterion `random`.
-        solver: "knapsack" or "greedy".
-        fused: whether layers that runtimes multiply at once share a width.
-    """
-
-    n_queries: int
-    seed: int
-    solver: str
-    fused: bool
-
-
-def settings_of(scheme: Scheme) -> PreStepSettings:
-    """Read `+queries=`, `+seed=`, `+solver=` and `+units=` of a scheme."""
-    return PreStepSettings(
-        n_queries=int(scheme.option("queries", "128")),
-        seed=int(scheme.option("seed", "0")),
-        solver=scheme.option("solver", "knapsack"),
-        fused=scheme.option("units") == "fused",
-    )

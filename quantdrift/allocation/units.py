@@ -1,7 +1,5 @@
 """Which layers share one width, and which are left out of an allocation, from their names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase

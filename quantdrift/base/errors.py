@@ -56,10 +56,10 @@ class UnknownNameError(QuantDriftError):
         suggestions: known names, nearest first.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, names: Iterable[str], *, hint: str = "") -> None:
         self.kind = kind
         self.name = name
-        self.suggestions = nearest(name, known)
+        self.suggestions = nearest(name, names)
         meant = f"; did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
         super().__init__(f"unknown {kind} {name!r}{meant}{' ' + hint if hint else ''}")
 
@@ -113,14 +113,14 @@ class DiskError(RunError):
     """A disk is full, or may not be written to: whatever else is to be written there fails as well."""
 
 
-def nearest(name: str, known: Iterable[str], *, n: int = 3) -> list[str]:
+def nearest(name: str, names: Iterable[str], *, n: int = 3) -> list[str]:
     """The known names closest to `name`, best first; matching ignores case and the organization.
 
     >>> nearest("gtpq", ["rtn", "gptq", "awq"])
     ['gptq']
     """
     by_key: dict[str, str] = {}
-    for candidate in known:
+    for candidate in names:
         by_key.setdefault(candidate.lower(), candidate)
         by_key.setdefault(candidate.lower().rsplit("/", 1)[-1], candidate)
     matches = difflib.get_close_matches(name.lower(), by_key, n=2 * n, cutoff=0.6)

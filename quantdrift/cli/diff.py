@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -19,12 +18,11 @@ from quantdrift.finished.contents import ARMS, Arm
 from quantdrift.finished.formats import read_finished
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
-from quantdrift.metrics.numbers import cell
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, records, table
+from quantdrift.statistics.estimates import Estimate, as_json
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
@@ -85,14 +83,14 @@ def command(
     folders = [] if out is None else [str(run.path) for run in compared.write_diff(diff, out)]
     lines = list(_sentences(diff))
     sides = {"a": diff.a, "b": diff.b}
-    pooled = {str(each): compared.pooled_estimate(each, diff.parts).to_json() for each in chosen if len(diff.parts) > 1}
+    pooled = {str(m): compared.pooled_estimate(m, diff.parts).to_json() for m in chosen if len(diff.parts) > 1}
     return Output(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
                 for letter, run in sides.items()
             },
-            "parts": [_part_json(each, chosen, changed) for each in diff.parts],
+            "parts": [_part_json(part, chosen, changed) for part in diff.parts],
             **({"pooled": pooled} if pooled else {}),
             "notes": lines,
             "folders": folders,
@@ -106,10 +104,10 @@ def command(
 
 def _chosen(diff: compared.Diff) -> list[Metric]:
     """The metrics that are shown if none are asked for."""
-    known = [part.evidence for part in diff.parts if part.evidence is not None]
+    compared_parts = [part.evidence for part in diff.parts if part.evidence is not None]
     ranked = all(part.lists for part in diff.parts)
-    labelled = any(evidence.judgements is not None for evidence in known)
-    scored = any(evidence.deltas != "none" for evidence in known)
+    labelled = any(evidence.judgements is not None for evidence in compared_parts)
+    scored = any(evidence.deltas != "none" for evidence in compared_parts)
     if len(diff.parts) > 1:
         metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
     elif ranked:  # nobody ran the reference a second time
@@ -131,9 +129,8 @@ def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Ite
     if len(diff.parts) > 1:
         yield _parts(diff, chosen)
     elif diff.parts[0].evidence is not None:
-        estimates = {str(metric): compared.estimate_of(metric, diff.parts[0]) for metric in chosen}
-        yield metric_grid(estimates, diff.parts[0].name)
-    if rows := [(p.name, name, compared.change_of(values)) for p in diff.parts for name, values in p.values.items()]:
+        yield metric_grid(_estimates(diff.parts[0], chosen), diff.parts[0].name)
+    if rows := [row for part in diff.parts for row in _harness_rows(part)]:
         yield table(_HARNESS, rows)
     for part in diff.parts:
         if part.evidence is None or not (changed := changed_inputs(part.evidence)):
@@ -147,20 +144,22 @@ def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Ite
 
 def _parts(diff: compared.Diff, chosen: Sequence[Metric]) -> Grid:
     """A row a part, and one for all of them."""
-    rows = [
-        (part.name, part.evidence, {str(metric): compared.estimate_of(metric, part) for metric in chosen})
+    rows: list[tuple[str, int | None, dict[str, Estimate]]] = [
+        (part.name, None if part.evidence is None else part.evidence.n_inputs, _estimates(part, chosen))
         for part in diff.parts
     ]
-    pooled = {str(metric): compared.pooled_estimate(metric, diff.parts) for metric in chosen}
-    known = {part.inputs: part.evidence.n_inputs for part in diff.parts if part.evidence is not None}
+    n = sum({part.inputs: part.evidence.n_inputs for part in diff.parts if part.evidence is not None}.values())
+    rows.append(("all", n, {str(metric): compared.pooled_estimate(metric, diff.parts) for metric in chosen}))
     columns = [
         Column("part", itemgetter(0), kind="words"),
-        Column("inputs", itemgetter(1), lambda evidence: "-" if evidence is None else f"{evidence.n_inputs:,}"),
+        Column("inputs", itemgetter(1), lambda n: "-" if n is None else f"{n:,}"),
         *metric_columns(chosen, itemgetter(2)),
     ]
-    grid = table(columns, rows, stacked=True)
-    last = ["all", f"{sum(known.values()):,}", *(cell(metric, pooled[str(metric)]) for metric in chosen)]
-    return replace(grid, rows=[*grid.rows, last])
+    return table(columns, rows, stacked=True)
+
+
+def _estimates(part: compared.PartDiff, chosen: Sequence[Metric]) -> dict[str, Estimate]:
+    return {str(metric): compared.estimate_of(metric, part) for metric in chosen}
 
 
 def _step(change: Estimate) -> str:
@@ -174,14 +173,18 @@ def _number(value: float | None) -> str:
 
 
 _HARNESS = (
-    Column("task", lambda row: row[0], kind="words"),
-    Column("metric", lambda row: row[1], kind="words"),
-    Column("A", lambda row: row[2][0], _number),
-    Column("B", lambda row: row[2][1], _number),
-    Column("B - A (95 %)", lambda row: row[2][2], _step),
-    Column("n", lambda row: row[2][2].n, "{:,}".format),
+    Column("task", itemgetter(0), kind="words"),
+    Column("metric", itemgetter(1), kind="words"),
+    Column("A", itemgetter(2), _number, key="a"),
+    Column("B", itemgetter(3), _number, key="b"),
+    Column("B - A (95 %)", itemgetter(4), _step, key="change"),
+    Column("n", lambda row: row[4].n, "{:,}".format),
 )
 """The harness's own metrics of either run, and their change."""
+
+
+def _harness_rows(part: compared.PartDiff) -> list[tuple[Any, ...]]:
+    return [(part.name, name, *compared.change_of(values)) for name, values in part.values.items()]
 
 
 # --- sentences and JSON ---------------------------------------------------------------------------
@@ -218,10 +221,7 @@ def _finding(part: compared.PartDiff) -> str:
 
 
 def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
-    evidence, harness_metrics = part.evidence, {}
-    for name, values in part.values.items():
-        before, after, change = compared.change_of(values)
-        harness_metrics[name] = {"a": before, "b": after, "change": change.to_json()}
+    evidence = part.evidence
     listed = [] if evidence is None else changed_inputs(evidence)
     ranks = None
     if part.lists and evidence is not None:
@@ -233,9 +233,9 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
         "left_out": {"a": part.left_out[0], "b": part.left_out[1]},
         "deltas": None if evidence is None else evidence.deltas,
         "ranks": ranks,
-        "metrics": {str(metric): compared.estimate_of(metric, part).to_json() for metric in chosen},
-        "harness_metrics": harness_metrics,
+        "metrics": as_json(_estimates(part, chosen)),
+        "harness_metrics": dict(zip(part.values, records(_HARNESS, _harness_rows(part)), strict=True)),
         "judged_by": part.judged_by,
         "n_changed": len(listed),
-        "changed": [each.to_json() for each in listed[:n_changed]],
+        "changed": [change.to_json() for change in listed[:n_changed]],
     }

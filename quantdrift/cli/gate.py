@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import typer
@@ -37,14 +37,12 @@ from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import parse_pair
 
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
-_MEASURING = ["out", "split", "shortlist", "top", "k", "batch_size", "noise_floor", "seed"]
-_MEASURING += ["device", "revision", "dtype", "cache"]
+_MEASURING = [field.name for field in fields(MeasuringAnything) if field.name not in {*_DATA, "quiet"}]
 """Options that only one kind of target takes."""
 
 
@@ -135,17 +133,17 @@ def _judged(options: GateOptions) -> Output | None:
     target = _target(options, config)
     rules = rules or gate_rules.default_rules(target)
     # of a first baseline only limits can be judged
-    known = [rule for rule in rules if baseline is not None or not rule.compares]
+    judged = [rule for rule in rules if baseline is not None or not rule.compares]
     result = gate(
         target,
-        known,
+        judged,
         baseline,
         slices=slices,
         alpha=alpha,
         n_worst=options.worst,
         accept_underpowered=options.accept_underpowered or config.accept_underpowered,
     )
-    for place in (options.report or ()) if known else ():
+    for place in (options.report or ()) if judged else ():
         output.write_report(result, place)
     if not options.update:
         summary = output.markdown_text(result)
@@ -157,7 +155,7 @@ def _judged(options: GateOptions) -> Output | None:
     note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
     for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
         note(line)
-    if not known:
+    if not judged:
         return None
     shown = _shown(result)
     lines = [line for line in shown.lines if line not in output.TO_DO.values()]
@@ -183,12 +181,9 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
         return Baseline.read(path).snapshot()
     if options.baseline is None and rules and not any(rule.compares for rule in rules):
         return None
-    limits = "ask for limits only, such as --rule 'flip@1 <= 0.25'"
-    if rules and not any(rule.compares for rule in rules):
-        limits = "leave out --baseline, as these rules are limits"
     raise RunError(
         f"expected a baseline to compare with; {path} does not exist. Write it with the same command and --update, and "
-        f"commit it; or {limits}"
+        "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25', without --baseline"
     )
 
 
@@ -237,23 +232,12 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 def _shown(result: GateResult) -> Output:
     """The table of rules, the inputs to look at, the finding, and the verdict last."""
-    head, cells = output.rows(result)
-    kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
-    grids = [
-        Grid(
-            head=[head[place] for place in kept],
-            rows=[[row[place] for place in kept] for row in cells],
-            words={"outcome"},
-            stacked=True,
-        )
-    ]
-    if result.worst:
-        head, cells = output.worst_rows(result)
-        grids.append(Grid(title=output.worst_title(result), head=head, rows=cells, words=output.NAMES))
+    columns = [column for column in output.RULES if column.title != "p no worse"]  # a terminal has no room for it
+    inputs = [output.worst_table(result)] if result.worst else []
     return Output(
         data=result.to_json(),
         title=output.subject(result),
-        grids=grids,
+        grids=[output.rules_table(result, columns, stacked=True), *inputs],
         lines=output.sentences(result),
         next=[output.headline(result)],
         markdown=output.markdown_text(result),

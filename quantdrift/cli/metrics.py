@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from quantdrift.runs.folder import Run, find_runs, refuse_copies
 from quantdrift.runs.identity import classifies
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, metric_columns, metric_grid, records, table
-from quantdrift.statistics.estimates import Estimate
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 _OF_BUCKETS = ("flip@1", "harm", "benefit")
@@ -64,21 +62,18 @@ def command(
         classified = all(classifies(run.record) for run in measured_runs)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
     measured = [(run, measure(run.evidence(), chosen or None)) for run in measured_runs]
-    data = [_json(run, estimates) for run, estimates in measured]
-    if len(measured_runs) == 1:
-        title = f"{measured_runs[0].record['spec']} on {measured_runs[0].record['data']['name']}"
-        return Output(data=data[0], grids=[metric_grid(measured[0][1], title)])
     columns = [
-        Column("data", lambda row: row[0].record["data"]["name"], kind="words"),
-        Column("spec", lambda row: row[0].record["spec"], kind="words"),
-        *metric_columns(chosen, lambda row: row[1]),
+        Column("", lambda row: str(row[0].path), key="path"),
+        Column("data", lambda row: row[0].record["data"]["name"], kind="words", key="data"),
+        Column("spec", lambda row: row[0].record["spec"], kind="words", key="spec"),
+        Column("", itemgetter(1), key="metrics"),
+        *metric_columns(chosen, itemgetter(1)),
     ]
+    data = records(columns, measured)
+    if len(data) == 1:
+        title = f"{data[0]['spec']} on {data[0]['data']}"
+        return Output(data=data[0], grids=[metric_grid(measured[0][1], title)])
     return Output(data={"runs": data}, grids=[table(columns, measured, stacked=True)])
-
-
-def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
-    values = {name: estimate.to_json() for name, estimate in estimates.items()}
-    return {"path": str(run.path), "data": run.record["data"]["name"], "spec": run.record["spec"], "metrics": values}
 
 
 def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | None) -> Output:

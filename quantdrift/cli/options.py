@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -63,6 +63,10 @@ ANY_DATA = (
     "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
 )
 TASK = "NAME: A built-in task, in place of --data: quantdrift list tasks."
+TEXTS = (
+    "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the run; for "
+    "a run of lm-eval, its samples_TASK_DATE.jsonl."
+)
 SPLIT = "NAME: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
 RUNS = "RUN...: Run folders, or folders that hold some at any depth."
 METRIC = (
@@ -148,11 +152,8 @@ class Measuring(OnModel):
 
     @property
     def settings(self) -> Settings:
-        """How a pair is measured."""
-        from quantdrift.engine.inputs import Settings
-
-        dtype = dtype_named(self.dtype)
-        return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed, dtype=dtype)
+        """The settings that a pair is measured with."""
+        return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,24 +233,19 @@ class OnQueries(OnModel):
 
 def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
     """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
-    from quantdrift.data.labelled import load_task, read_folder, searched
+    from quantdrift.data.labelled import searched
 
-    _refuse_both(data, task, also)
-    return searched(read_folder(data, split) if data is not None else load_task(str(task)))
+    return searched(any_data(data, task, split, also=also))
 
 
-def any_data(data: Path | None, task: str | None, split: str) -> Dataset:
+def any_data(data: Path | None, task: str | None, split: str, *, also: str = "") -> Dataset:
     """The folder, the array file or the task that the options name, of whatever kind."""
     from quantdrift.data.labelled import load_task, read_folder
 
-    _refuse_both(data, task, "")
-    return read_folder(data, split) if data is not None else load_task(str(task))
-
-
-def _refuse_both(data: Path | None, task: str | None, also: str) -> None:
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
+    return read_folder(data, split) if data is not None else load_task(str(task))
 
 
 def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:
@@ -298,16 +294,10 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
-    hints, known = get_type_hints(options), {field.name: field.default for field in fields(options)}
+    hints, defaults = get_type_hints(options), {field.name: field.default for field in fields(options)}
     order = dict.fromkeys(name for base in options.__mro__ for name in inspect.get_annotations(base))
-    empty = inspect.Parameter.empty
     return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=empty if known[name] is MISSING else known[name],
-            annotation=hints[name],
-        )
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
         for name in order
     ]
 

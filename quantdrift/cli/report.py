@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
 from quantdrift.cli import FEATURES
-from quantdrift.cli.options import TASK, argument, flag, option, prints
+from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
+from quantdrift.gate.output import markdown_text
+from quantdrift.gate.result import read_result
+from quantdrift.report import gate, run, study
 from quantdrift.report.figures import PictureForm, write_pictures
+from quantdrift.report.markdown import markdown_of
 from quantdrift.report.page import Page, render
+from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.show.output import Output
+from quantdrift.study.folder import STUDY, open_study
 
-if TYPE_CHECKING:
-    from quantdrift.study.folder import StudyFolder
-
-_SUFFIXES, _MARKDOWN = {".html", ".htm"}, {".md", ".markdown"}
+_PAGE, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 
 
 @prints()
@@ -29,10 +32,7 @@ def command(
     out: Path | None = option(
         "-o --out FILE: The page to write, report.html if not given; an earlier one is replaced."
     ),
-    data: Path | None = option(
-        "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the"
-        " run; for a run of lm-eval, its samples_TASK_DATE.jsonl."
-    ),
+    data: Path | None = option(TEXTS),
     task: str | None = option(TASK),
     md: bool = flag("--md: Markdown for a pull request or a README, in place of a page; printed, or written with -o."),
     png: Path | None = option("FOLDER: The charts as PNG, in place of a page."),
@@ -48,67 +48,34 @@ def command(
 
     Of a study it says which schemes are safe, and has a map of all runs, in which every run can be opened.
     """
-    places = {"png": png, "svg": svg, "pdf": pdf}
-    asked = {form: place for form, place in places.items() if place is not None}
+    asked = {form: place for form, place in {"png": png, "svg": svg, "pdf": pdf}.items() if place is not None}
     if len(asked) + (out is not None) > 1 or (asked and md):
         raise QuantDriftError("expected one of -o, --md, --png, --svg and --pdf at a time; -o goes with --md")
-    for form, place in asked.items():
+    for place in asked.values():
         check_writable(place / "chart", what="the charts")
-        page = _page(what, data=data, task=task, k=k)
-        written = write_pictures(
-            [figure for section in page.sections for figure in section.figures], place, cast(PictureForm, form)
-        )
-        return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {figure.name}" for figure in written)])
-    if md:
-        return _markdown(_text(what, data=data, task=task, k=k), out)
-    out = out or Path("report.html")
-    if out.suffix.lower() not in _SUFFIXES:
-        raise QuantDriftError(f"expected a file that ends in .html; got {str(out)!r}")
-    check_writable(out, what="the report")
-    html = render(_page(what, data=data, task=task, k=k))
-    write_text(out, html, what="the report")
-    return Output(next=[f"written: {out} ({len(html.encode()) / 1e6:.1f} MB); open it in a browser"])
-
-
-def _text(what: Path, *, data: Path | None, task: str | None, k: int) -> str:
-    from quantdrift.gate.output import markdown_text
-    from quantdrift.gate.result import read_result
-    from quantdrift.report.markdown import markdown_of
-
+    suffixes, out = _MARKDOWN if md else _PAGE, out or (None if md or asked else Path("report.html"))
+    if out is not None:
+        if out.suffix.lower() not in suffixes:
+            raise QuantDriftError(f"expected a file that ends in {suffixes[0]}; got {str(out)!r}")
+        check_writable(out, what="the report")
     page = _page(what, data=data, task=task, k=k)
+    for form, place in asked.items():
+        figures = [figure for section in page.sections for figure in section.figures]
+        written = write_pictures(figures, place, cast(PictureForm, form))
+        return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {figure.name}" for figure in written)])
     # a gate has words of its own, which CI shows too
-    return markdown_text(read_result(what)) if page.kind == "gate" else markdown_of(page)
-
-
-def _markdown(text: str, out: Path | None) -> Output:
+    markdown = markdown_text(read_result(what)) if page.kind == "gate" else markdown_of(page)
+    text = markdown if md else render(page)
     if out is None:
         return Output(text=text)
-    if out.suffix.lower() not in _MARKDOWN:
-        raise QuantDriftError(f"expected a file that ends in .md, for --md; got {str(out)!r}")
     write_text(out, text, what="the report")
-    return Output(next=[f"written: {out}"])
-
-
-def _study(what: Path) -> StudyFolder | None:
-    """The study that lies in a folder, or whose study.json is named."""
-    from quantdrift.study.folder import STUDY, open_study
-
-    return open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
-
-
-def _is_gate(what: Path) -> bool:
-    from quantdrift.runs.folder import RECORD
-    from quantdrift.study.folder import STUDY
-
-    return what.is_file() and what.name not in {RECORD, STUDY}
+    size = f" ({len(text.encode()) / 1e6:.1f} MB); open it in a browser"
+    return Output(next=[f"written: {out}{'' if md else size}"])
 
 
 def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
-    from quantdrift.gate.result import read_result
-    from quantdrift.report import gate, run, study
-    from quantdrift.runs.folder import read_run
-
-    folder, is_gate = _study(what), _is_gate(what)
+    folder = open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
+    is_gate = what.is_file() and what.name not in {RECORD, STUDY}
     if (folder is not None or is_gate) and (data or task or k > 1):
         holder = "a study knows its data" if folder else "the result of a gate holds what it shows"
         raise QuantDriftError(f"--data, --task and -k are for runs; {holder}")

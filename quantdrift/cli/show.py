@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import DataError, QuantDriftError
-from quantdrift.cli.options import TASK, argument, flag, option, prints
+from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
@@ -25,10 +25,7 @@ _FIRST = 10
 def command(
     *,
     run: Path = argument("RUN: A run folder."),
-    data: Path | None = option(
-        "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the"
-        " run; for a run of lm-eval, its samples_TASK_DATE.jsonl."
-    ),
+    data: Path | None = option(TEXTS),
     task: str | None = option(TASK),
     kind: str = option("KIND: harmful (a relevant first answer lost), neutral, beneficial, or all.", default="all"),
     n: int | None = option(f"-n N: How many, the worst first; {_FIRST}, and with --out all, if not given.", min=0),

@@ -62,7 +62,8 @@ def measured(
     """
     cells = cells_of(study)
     check_folder(out)
-    data = Data(progress=Silent() if options.quiet else Terminal())
+    bars: Progress = Silent() if options.quiet else Terminal()
+    data = Data(progress=bars)
     folder = plan_into(
         out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
     )
@@ -75,14 +76,12 @@ def measured(
     from quantdrift.engine.study import run_cells, survey
 
     store = default_store() if options.cache else EmbeddingStore(None)
-    bars: Progress = Silent() if options.quiet else Terminal()
-    works = []
-    if probe:
-        works = survey(to_do, data, store=store, progress=bars, device=options.device)
+    works = survey(to_do, data, store=store, progress=bars, device=options.device) if probe else []
     counts = _plan(folder, states, works, len(to_do))
     if plan:
         return counts
-    for line in (counts.title, *_told(works), *counts.lines):
+    rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]
+    for line in (counts.title, *(", ".join(map(" ".join, row)) for row in rows), *counts.lines):
         note(line)
     if again:
         for cell in to_do:
@@ -90,7 +89,7 @@ def measured(
     expected = {name: seconds for work in works for name, seconds in work.of_cells.items()}
     display = Display(len(to_do), expected, quiet=options.quiet)
     try:
-        with display.shown():
+        with display.bars:
             run_cells(
                 to_do,
                 folder,
@@ -123,18 +122,12 @@ class Display:
         named = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
         left = TextColumn("{task.fields[left]}", markup=False)
         columns = (named, BarColumn(bar_width=16), MofNCompleteColumn(), left)
-        self._bars = Bars(*columns, console=out, transient=True, expand=True, disable=quiet)
+        self.bars = Bars(*columns, console=out, transient=True, expand=True, disable=quiet)
         self._lines = not quiet and not out.is_terminal
         self._n, self._at, self._start = n_cells, 0, time.monotonic()
         self._expected, self._before, self._passed = expected, 0.0, 0.0
-        self._all = self._bars.add_task("", total=n_cells, left="")
-        self._stage = self._bars.add_task("", total=None, left="")
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Inside, the display is there."""
-        with self._bars:
-            yield
+        self._all = self.bars.add_task("", total=n_cells, left="")
+        self._stage = self.bars.add_task("", total=None, left="")
 
     def announce(self, cell: Cell) -> None:
         """Say which cell comes now, and how long the rest takes if it goes on like this."""
@@ -143,7 +136,7 @@ class Display:
         self._passed, self._before = self._passed + self._before, self._expected.get(cell.name, 0.0)
         left = f"about {duration(self._left(spent, done))} left" if done else ""
         named = f"{cell.model}@{cell.spec.scheme} on {cell.data.called}"
-        self._bars.update(self._all, completed=done, description=clean(named), left=left)
+        self.bars.update(self._all, completed=done, description=clean(named), left=left)
         if self._lines:
             note(f"cell {self._at:,} of {self._n:,}: {named}{left and f'; {left}'}")
 
@@ -155,8 +148,8 @@ class Display:
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """A stage of the cell."""
-        self._bars.reset(self._stage, total=total, description=f"  {clean(name)}")
-        yield lambda steps: self._bars.advance(self._stage, steps)
+        self.bars.reset(self._stage, total=total, description=f"  {clean(name)}")
+        yield lambda steps: self.bars.advance(self._stage, steps)
 
 
 def _size(n_bytes: int) -> str:
@@ -199,16 +192,6 @@ def _plan(folder: StudyFolder, states: Mapping[str, State], works: Sequence[Work
         lines=lines,
         code=1 if counts["failed"] and not to_do else 0,
     )
-
-
-def _told(works: Sequence[Work]) -> Iterator[str]:
-    for work in works:
-        if not work.problem:
-            reference = "the reference is kept from before" if work.kept else "the reference is to be made"
-            yield (
-                f"{work.model} on {work.data}: {counted(work.cells, 'cell')}, {work.passes:.1f} passes of "
-                f"{work.inputs:,} inputs ({reference}){(work.seconds and f', about {duration(work.seconds)}') or ''}"
-            )
 
 
 def _ended(folder: StudyFolder) -> Output:

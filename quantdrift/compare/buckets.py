@@ -63,8 +63,8 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
     """
     if str(by) in EDGES:
         censored = by.family.censored
-        known = min((censored(run) for run in group if run.cut_short), default=math.inf) if censored else math.inf
-        return tuple(edge for edge in EDGES[str(by)] if edge <= known)
+        limit = min((censored(run) for run in group if run.cut_short), default=math.inf) if censored else math.inf
+        return tuple(edge for edge in EDGES[str(by)] if edge <= limit)
     if by.unit == "rate":  # yes or no
         return (0, 1)
     values = np.concatenate([np.empty(0), *(by.per_input(evidence) for evidence in group)])

@@ -152,6 +152,7 @@ def pool(strata: Strata, metric: Metric, *, model: str, scheme: str, against: st
     sign = 1 if metric.direction == "lower" else -1
     harm = sign * np.concatenate(steps)
     low, high = _interval(steps, seed=seed)
+    weighted = np.sort(np.concatenate([step / (len(steps) * len(step)) for step in steps]))
     counted = metric.uncertainty == "wilson" and n_seeds == 1
     return Pooled(
         model=model,
@@ -171,7 +172,9 @@ def pool(strata: Strata, metric: Metric, *, model: str, scheme: str, against: st
         worse=int((harm > 0).sum()),
         better=int((harm < 0).sum()),
         test=MCNEMAR if counted else RANDOMIZATION,
-        p=_mcnemar(pairs.values()) if counted else _randomization(steps, seed=seed),
+        p=mcnemar_exact(*map(np.concatenate, zip(*pairs.values(), strict=True))).p_value
+        if counted
+        else min(1.0, 2 * min(sign_change_tails(weighted[weighted != 0], seed=seed))),
         notes=tuple(notes),
     )
 
@@ -245,16 +248,6 @@ def _averaged(runs: tuple[Sequence[Run], Sequence[Run]], metric: Metric) -> tupl
 
 
 # --- tests ----------------------------------------------------------------------------------------
-
-
-def _mcnemar(pairs: Any) -> float:
-    before, after = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    return mcnemar_exact(before, after).p_value
-
-
-def _randomization(steps: Sequence[Values], *, seed: int) -> float:
-    weighted = np.sort(np.concatenate([step / (len(steps) * len(step)) for step in steps]))
-    return min(1.0, 2 * min(sign_change_tails(weighted[weighted != 0], seed=seed)))
 
 
 def _interval(steps: Sequence[Values], *, seed: int) -> tuple[float, float]:

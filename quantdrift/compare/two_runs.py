@@ -116,7 +116,6 @@ def compare_runs(
             continue
         if metrics is not None or len(sample.a):
             samples.append(sample)
-    _check_margin(margin, samples)
     judged = JUDGED if metrics is None else None
     tests = compare_samples(samples, margin=margin, alpha=alpha, seed=seed, judged=judged)
     return Comparison(
@@ -214,16 +213,3 @@ def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
     if family.cutoff_is == "level":
         reason = "each threshold is calibrated on a part of the run, and no paired test sees that draw"
     return sample(reason, a[both], b[both])
-
-
-def _check_margin(margin: float | None, samples: Sequence[PairedSample]) -> None:
-    if margin is None:
-        return
-    if not 0 < margin < math.inf:
-        raise QuantDriftError(f"a margin is above 0, say 0.02; got {margin:g}")
-    for sample in samples:
-        if sample.tested and sample.better is not None and margin >= sample.span:
-            raise QuantDriftError(
-                f"the margin is in the metric's own unit, and {sample.metric} cannot differ by "
-                f"more than {sample.span:g}; got {margin:g}. For 2 percentage points give 0.02"
-            )

@@ -100,12 +100,12 @@ class ClassificationDataset:
         """What is tolerated but worth telling, one sentence each."""
         ids, contents = self.test.ids, list(contents_of(self.test.inputs))
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
-        known = set() if self.train is None else set(contents_of(self.train.inputs))
+        train = set() if self.train is None else set(contents_of(self.train.inputs))
         pairs = list(zip(ids, contents, strict=True))
         sentences = [
             counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
             counted(f"{self.split} inputs that repeat an earlier one", [n for n, key in pairs if first[key] != n]),
-            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in known]),
+            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in train]),
             "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
         ]
         return tuple(filter(None, sentences))
@@ -204,14 +204,6 @@ def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
     return "image", {folder.name: partial(_read_images, folder) for folder in folders}
 
 
-def is_classification_folder(path: str | Path) -> bool:
-    """Whether a folder, or a .npz file, looks like classification data.
-
-    A folder with a corpus.jsonl is retrieval data, whatever else lies in it.
-    """
-    return Path(path).suffix == ".npz" or bool(_parts(Path(path))[1])
-
-
 def read_classification_folder(path: str | Path, split: str = "test") -> ClassificationDataset:
     """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
     place = Path(path)
@@ -236,8 +228,8 @@ Dataset = RetrievalDataset | ClassificationDataset
 
 
 def read_folder(folder: Path, split: str = "test") -> Dataset:
-    """The data in a folder: labelled inputs, or queries and documents in BEIR layout."""
-    if is_classification_folder(folder):
+    """Read the data in a folder: labelled inputs, or queries and documents in BEIR layout, which a corpus tells."""
+    if folder.suffix == ".npz" or _parts(folder)[1]:
         return read_classification_folder(folder, split)
     return read_beir_folder(folder, split)
 

@@ -67,26 +67,20 @@ def _find_qrels(folder: Path, split: str) -> Path | None:
 
 
 def read_records(
-    file: Path, expected: str, *, part: str | None = None, images: bool = False
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
-
-    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text.
-    """
-    return records_of(read_lines(file), file, expected, part=part, images=images)
-
-
-def records_of(
-    numbered: Iterable[tuple[int, str]],
     file: Path | str,
     expected: str,
+    numbered: Iterable[tuple[int, str]] | None = None,
     *,
     part: str | None = None,
     images: bool = False,
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Read records as `read_records` does, from the lines of a file or of a part of it."""
+    """Read place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
+
+    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text. `numbered` are
+    lines of the file that have been read already, with their numbers.
+    """
     lines: dict[str, int] = {}
-    for number, line in numbered:
+    for number, line in read_lines(Path(file)) if numbered is None else numbered:
         where = f"{file}, line {number}"
         try:
             record = parse_json(line)
@@ -141,8 +135,8 @@ def _image_file(folder: Path, name: str, where: str) -> Path:
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path.suffix.lower() in SUFFIXES and path.is_file():
             return path
-    known = ", ".join(sorted(SUFFIXES))
-    raise DataError(f"{where}: expected the path of an image ({known}) below {folder}; got {excerpt(name)}")
+    suffixes = ", ".join(sorted(SUFFIXES))
+    raise DataError(f"{where}: expected the path of an image ({suffixes}) below {folder}; got {excerpt(name)}")
 
 
 def read_qrels(file: Path) -> dict[str, dict[str, int]]:
@@ -404,7 +398,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
     document_ids, documents = _read_side(_find(folder, "corpus.jsonl"), titled=True)
-    query_ids, queries, qrels, notes = read_queries(folder, split, known=document_ids)
+    query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=document_ids)
     return RetrievalDataset(
         name=folder.resolve().name,
         query_ids=query_ids,
@@ -421,7 +415,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
 Queries = tuple[tuple[str, ...], Sequence[Any], dict[str, dict[str, int]], tuple[str, ...]]
 
 
-def read_queries(folder: Path, split: str, *, known: Collection[str] | None) -> Queries:
+def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | None) -> Queries:
     """Ids and texts of the queries of a folder in BEIR layout, their judgements, and what deserves a word.
 
     `known` are the documents' ids; None where they are not known.
@@ -431,7 +425,7 @@ def read_queries(folder: Path, split: str, *, known: Collection[str] | None) -> 
     note = ""
     if file := _find_qrels(folder / "qrels", split):
         qrels = read_qrels(file)
-        _check_match(qrels, query_ids, known, str(file))
+        _check_match(qrels, query_ids, document_ids, str(file))
         rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
         if not rows:
             raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")

@@ -1,7 +1,5 @@
 """What a scheme costs in bits per weight."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

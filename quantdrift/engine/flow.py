@@ -68,6 +68,7 @@ class Reading:
         notes: what a run says of it, one sentence each.
         counts: what a run says of the data that only the reading knows.
         probe: the linear function that read the classes, to be kept with the run.
+        what: the models put out, in a word.
     """
 
     calibration: tuple[Inputs, ...] = ()
@@ -82,6 +83,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     probe: LinearProbe | None = None
+    what: str = "embeddings"
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
@@ -94,8 +96,8 @@ class Reading:
         return self.sides
 
     def shown(self, side: Inputs) -> str:
-        """What is made of a side, in words."""
-        return f"{side.role} embeddings"
+        """Say what is made of a side."""
+        return f"{side.role} {self.what}"
 
     def ready(self, flow: Flow) -> Reading:
         """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""
@@ -375,8 +377,7 @@ def assemble(
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
     # a search of an approximate index tells what exhaustive search would have given
-    exact = state.exact_top()
-    given = [reference, candidate, *([] if exact is None else [exact])]
+    given = [reference, candidate, *([] if state.exact is None else [state.exact.candidate_top()])]
     tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
     occurring = occurring[occurring >= 0]

@@ -5,8 +5,6 @@ before its head, as BERT's pooler, does not. Embedding models, CLIP and causal l
 embedding's projection and a vocabulary's logits are no classes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

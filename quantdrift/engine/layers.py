@@ -1,7 +1,5 @@
 """The weight matrices of a model's linear layers, however it keeps them, and which of them a result depends on."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

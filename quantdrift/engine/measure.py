@@ -1,7 +1,5 @@
 """The measurement of a pair: widths are chosen where a criterion does that, and then both arms are read."""
 
-from __future__ import annotations
-
 from quantdrift.base.progress import Progress
 from quantdrift.engine.flow import Flow, Measured, Reading
 from quantdrift.engine.inputs import Settings

@@ -1,12 +1,10 @@
 """Opening: names and data become a pair that is loaded, and what its outputs are read as."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -49,6 +47,22 @@ Given = tuple[LocalModel | None, SentenceEncoder | None]
 NONE: Given = (None, None)
 
 
+class Place(TypedDict, total=False):
+    """Where and how weights are loaded: a device, a revision on the hub, a number type."""
+
+    device: str | None
+    revision: str | None
+    dtype: str
+
+
+class Loading(Place, total=False):
+    """How a pair is loaded: also by which servers, what is kept of them below a folder, and what is in memory."""
+
+    servers: Servers | None
+    root: Path | None
+    models: Given
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A pair that is loaded, and the data as it takes them.
@@ -86,15 +100,10 @@ def open_pair(
     name: Spec | Versus,
     dataset: Dataset,
     *,
-    device: str | None = None,
-    revision: str | None = None,
-    dtype: str = "float32",
     shortlist: Lists | None = None,
     neighbours: bool = False,
     held_out: Rows | None = None,
-    servers: Servers | None = None,
-    root: Path | None = None,
-    models: Given = NONE,
+    **how: Unpack[Loading],
 ) -> Opened:
     """Load a pair for a dataset; everything that can be refused is refused before.
 
@@ -103,17 +112,7 @@ def open_pair(
     started = now()
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    pair = load_pair(
-        name,
-        kind,
-        reranks=shortlist is not None,
-        device=device,
-        revision=revision,
-        dtype=dtype,
-        servers=servers,
-        root=root,
-        models=models,
-    )
+    pair = load_pair(name, kind, reranks=shortlist is not None, **how)
     reading: Reading
     encoder: Any = pair.encoder
     if isinstance(dataset, ClassificationDataset):
@@ -130,7 +129,7 @@ def open_pair(
         name=name,
         pair=pair,
         reading=reading,
-        model={"revision": revision, **pair.identify()},
+        model={"revision": how.get("revision"), **pair.identify()},
         data=describe_data(dataset, shortlist),
         started=started,
     )
@@ -141,24 +140,19 @@ def load_pair(
     kind: Kind | None = None,
     *,
     reranks: bool = False,
-    device: str | None = None,
-    revision: str | None = None,
-    dtype: str = "float32",
     servers: Servers | None = None,
     root: Path | None = None,
     models: Given = NONE,
+    **where: Unpack[Place],
 ) -> Pair:
     """Load a pair that searches, that reranks, or that classifies inputs of a kind."""
     if isinstance(name, Spec):
         methods_of(name.scheme)
-        model = models[0] or load_model(
-            name.model, kind, reranks=reranks, device=device, revision=revision, dtype=dtype
-        )
+        model = models[0] or load_model(name.model, kind, reranks=reranks, **where)
         return QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    where = pick_device(device)
     if kind is not None:
-        return _two_classifiers(name, kind, where, revision, dtype)
-    return _two_models(name, where, revision, dtype, servers=servers or Servers(), root=root, models=models)
+        return _two_classifiers(name, kind, **where)
+    return _two_models(name, servers=servers or Servers(), root=root, models=models, **where)
 
 
 def load_model(
@@ -181,11 +175,9 @@ def load_model(
     return model
 
 
-def load_searching(
-    name: str, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
-) -> EmbeddingModel:
-    """The model of a name, which searches."""
-    model = load_model(name, None, device=device, revision=revision, dtype=dtype)
+def load_searching(name: str, **where: Unpack[Place]) -> EmbeddingModel:
+    """Load the model of a name, which searches."""
+    model = load_model(name, None, **where)
     assert isinstance(model, EmbeddingModel)  # no kind of classes was asked for, and no shortlist
     return model
 
@@ -325,17 +317,10 @@ def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str,
 
 
 def _two_models(
-    name: Versus,
-    device: torch.device,
-    revision: str | None,
-    dtype: str,
-    *,
-    servers: Servers,
-    root: Path | None,
-    models: Given,
+    name: Versus, *, servers: Servers, root: Path | None, models: Given, **where: Unpack[Place]
 ) -> TwoModels:
-    """Both models; servers are asked before anything large is loaded."""
-    local, loaded = models
+    """Load both models; servers are asked before anything large is loaded."""
+    (local, loaded), device, revision = models, pick_device(where.get("device")), where.get("revision")
     if models == NONE:  # loaded ones may share a name
         _refuse_same(name)
     checkpoint = source = None
@@ -353,7 +338,7 @@ def _two_models(
     hosts = sorted({read_endpoint(model).host for model in names})
     reached = {model: open_endpoint(read_endpoint(model), servers, hosts=hosts, root=root) for model in names}
     if source is not None:
-        local = load_searching(name.reference, device=str(device), revision=revision, dtype=dtype)
+        local = load_searching(name.reference, **where)
     assert local is None or isinstance(local, SentenceEncoder)  # others were refused
     candidate: Model | None = reached.get(name.candidate)
     if loaded is not None and local is not None:  # a server is not compared with a model in memory
@@ -389,16 +374,19 @@ def _refuse_same(name: Versus) -> None:
         )
 
 
-def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: str | None, dtype: str) -> TwoModels:
-    """Both classifiers, whose classes are the same in the same order."""
+def _two_classifiers(
+    name: Versus, kind: Kind, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
+) -> TwoModels:
+    """Load both classifiers, whose classes are the same in the same order."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
     check_kind(source, "classifier", revision)
     check_kind(candidate_source(checkpoint), "classifier")
-    reference = load_classifier(source, device=device, revision=revision, dtype=dtype)
+    place = pick_device(device)
+    reference = load_classifier(source, device=place, revision=revision, dtype=dtype)
     refuse_quantized([reference.module], source.name)
-    candidate = load_stored_classifier(checkpoint, device=device)
+    candidate = load_stored_classifier(checkpoint, device=place)
     for model in (reference, candidate):
         if model.takes != kind:
             raise UnsupportedError(f"{model.source.name} takes {model.takes}s, and the data are {kind}s")
@@ -408,7 +396,7 @@ def _two_classifiers(name: Versus, kind: Kind, device: torch.device, revision: s
             f"the classes of {name.candidate} ({some(theirs)}) are not those of {name.reference} ({some(ours)}) in the "
             "same order; expected one id2label in both config.json"
         )
-    return TwoModels(reference, candidate, device=device)
+    return TwoModels(reference, candidate, device=place)
 
 
 # --- A classifier that gives what goes into its head ----------------------------------------------

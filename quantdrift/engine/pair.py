@@ -5,11 +5,9 @@ place, and on leaving they come back bit for bit. So a pair fits where one model
 made, or that is on a server, is a model of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -69,6 +67,7 @@ class QuantizedPair:
         stages: what changes the candidate's model beside the weights of these layers, by name.
         vector_stages: what lies between the candidate's embeddings and what a search returns; none where that is exact
             search of float32.
+        made: the layers that were calibrated; None where none were.
         encoder: what runs the model, for `measure`; whoever measures may set another.
         notes: what a run says of the model, one sentence each.
     """
@@ -115,7 +114,7 @@ class QuantizedPair:
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True
         self.vector_stages = vector_stages(scheme)
-        self._made: MadeLayers | None = None
+        self.made: MadeLayers | None = None
         self._reached: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
@@ -130,8 +129,7 @@ class QuantizedPair:
     @property
     def similarity(self) -> Similarity:
         """How the model compares embeddings."""
-        similarity: Similarity = self.encoder.similarity
-        return similarity
+        return Similarity(self.encoder.similarity)
 
     def identify(self) -> dict[str, Any]:
         """What a run records of where the model came from, as JSON values."""
@@ -173,7 +171,7 @@ class QuantizedPair:
             raise UnsupportedError(f"{self.scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
         for bits in {*widths} - {*self._methods}:
             self._methods[bits] = method_at(self.scheme, bits)
-        self._widths, self._made = list(widths), None
+        self._widths, self.made = list(widths), None
         self.allocation, self._for_all_data = by, for_all_data
 
     @property
@@ -288,13 +286,13 @@ class QuantizedPair:
                 f"{self.scheme}: +guided asks with sentences of the corpus, which this harness does not show before it "
                 "searches; use quantdrift run, or leave it out"
             )
-        of, made, widths = (self.fingerprint, self.runtime), self._made, self._chosen()
+        of, made, widths = (self.fingerprint, self.runtime), self.made, self._chosen()
         if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
             return
-        self._made = None
+        self.made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            self._made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
+            self.made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -341,8 +339,8 @@ class QuantizedPair:
         """
         self._at_rest("making it again")
         widths = self._chosen()
-        if self._made is not None:
-            yield from self._made.layers
+        if self.made is not None:
+            yield from self.made.layers
             return
         if self.needs_calibration:
             raise UnsupportedError(
@@ -354,25 +352,16 @@ class QuantizedPair:
             quantized = None if method is None else method.quantize(layer.weight, None)
             yield LayerCandidate(name=layer.name, quantized=quantized)
 
-    @property
-    def made_layers(self) -> list[LayerCandidate] | None:
-        """The layers that were calibrated; None where none were."""
-        return None if self._made is None else self._made.layers
-
     def take(self, layers: Sequence[LayerCandidate]) -> None:
         """Have the layers that another process has calibrated for the same weights."""
         self._at_rest("taking layers")
         sample = Sample(batches=[], key=None, record={})
         of = (self.fingerprint, self.runtime)
-        self._made = MadeLayers(layers=list(layers), sample=sample, of=of, seconds=0.0, kept=len(layers))
+        self.made = MadeLayers(layers=list(layers), sample=sample, of=of, seconds=0.0, kept=len(layers))
 
     def _at_rest(self, before: str) -> None:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
-
-    def input_ranges(self) -> Mapping[str, float | None]:
-        """Layer name to the largest absolute input that calibration saw; of none before it."""
-        return {} if self._made is None else self._made.ranges()
 
     def _quantizers(self) -> list[LayerQuantizer]:
         return [method for method in self._methods.values() if method is not None]
@@ -405,8 +394,8 @@ class QuantizedPair:
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)
         described["layers_left_out"] = dict(self.left_out)
-        if self._made is not None:
-            described |= self._made.describe()
+        if self.made is not None:
+            described |= self.made.describe()
         for stage in self.stages.values():
             described |= stage.record()
         return described

@@ -4,8 +4,6 @@ One seeded permutation orders the documents; the part of n documents is its firs
 ones. Source: paper, appendix, "Corpus size, case by case".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

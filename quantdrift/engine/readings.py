@@ -236,7 +236,6 @@ class Classes(Reading):
         train: inputs to fit a probe to, and to choose widths on.
         train_labels: of these.
         labels: of the inputs, where they are known.
-        what: the model puts out, "embeddings" or "logits".
     """
 
     inputs: Inputs
@@ -245,7 +244,6 @@ class Classes(Reading):
     train: Inputs | None = None
     train_labels: Sequence[str] = ()
     labels: Sequence[str] | None = None
-    what: str = "embeddings"
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
@@ -408,10 +406,6 @@ class Shortlist(Reading):
         """The pairs."""
         return (self.pairs,)
 
-    def shown(self, side: Inputs) -> str:
-        """Scores of the pairs."""
-        return f"{side.role} scores"
-
     def ready(self, flow: Flow) -> Shortlist:
         """Refuse shortlists without a document; nothing is missing otherwise."""
         del flow
@@ -462,6 +456,7 @@ def shortlist_of(
     # a document is asked for by its own first words, so that no query is used
     asked = [(opening_of(text), text) for text in (dataset.documents if texts is None else texts)]
     return Shortlist(
+        what="scores",
         ids=tuple(lists),
         item_ids=dataset.document_ids,
         counts={"n_queries": len(lists), "n_pairs": len(pairs)},

@@ -1,7 +1,5 @@
 """What is refused before anything is loaded: without torch, so in a fraction of a second."""
 
-from __future__ import annotations
-
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.model_files import format_of

@@ -1,13 +1,11 @@
 """From a pair and data to a run folder."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -15,11 +13,10 @@ from quantdrift.ask import libraries
 from quantdrift.base.display import note
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import Dataset
-from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.flow import Measured
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import measure
-from quantdrift.engine.opening import NONE, Given, Opened, open_pair
+from quantdrift.engine.opening import NONE, Loading, Opened, open_pair
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.finished.shortlist import Shortlist
@@ -41,27 +38,15 @@ def run(
     settings: Settings,
     store: EmbeddingStore,
     progress: Progress,
-    device: str | None = None,
-    revision: str | None = None,
     shortlist: Shortlist | None = None,
-    servers: Servers | None = None,
-    models: Given = NONE,
     fingerprint: str | None = None,
+    **how: Unpack[Loading],
 ) -> Run:
     """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
-    check_pair(pair, dataset, reranks=shortlist is not None, loaded=models != NONE)
+    check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
     check_place(out.absolute())
-    opened = open_pair(
-        pair,
-        dataset,
-        device=device,
-        revision=revision,
-        dtype=settings.dtype,
-        shortlist=shortlist,
-        servers=servers,
-        root=store.root,
-        models=models,
-    )
+    how |= {"dtype": settings.dtype, "root": store.root}
+    opened = open_pair(pair, dataset, shortlist=shortlist, **how)
     more = {} if fingerprint is None else {"cell": fingerprint}
     return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
 

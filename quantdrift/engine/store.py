@@ -4,8 +4,6 @@ They are computed in chunks and each finished chunk is recorded, so a run that w
 every scheme shares the reference's, and a corpus larger than memory is read back through a memory map.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

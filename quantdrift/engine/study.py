@@ -1,7 +1,5 @@
 """Measures the cells of a study: each model is loaded once, and its reference outputs are made once for all schemes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

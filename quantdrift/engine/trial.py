@@ -4,8 +4,6 @@ A whole run embeds every document. To compare many configurations, the first doc
 the others are too far behind to come first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Full-precision weights, put aside while quantized ones are in their place, and what tells weights apart."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -115,7 +115,7 @@ def _table(path: Path, content: bytes) -> pa.Table:
     # read_table goes through pyarrow.dataset, which takes longer to import than a run to read
     with pq.ParquetFile(pa.BufferReader(content)) as file:
         version = (file.metadata.metadata or {}).get(_VERSION_KEY)
-        if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
+        if version not in {str(supported).encode() for supported in (FORMAT_VERSION, _BOUNDS_VERSION)}:
             raise RunError(
                 f"{path} holds evidence of another version; this quantdrift reads versions up to {_BOUNDS_VERSION}. "
                 "Make the run again, or, if a newer quantdrift wrote it: pip install --upgrade quantdrift."

@@ -186,11 +186,6 @@ def new_top_rank(evidence: Evidence) -> Floats:
     return np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, np.inf)
 
 
-def tied_top(evidence: Evidence) -> NDArray[np.bool_]:
-    """Whether the reference's ranks 1 and 2 score exactly the same, so that position decided."""
-    return np.asarray(gap(evidence) == 0)
-
-
 @once
 def ties_for_first(
     evidence: Evidence,

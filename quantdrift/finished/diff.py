@@ -119,7 +119,7 @@ def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tup
     names = list(dict.fromkeys([*a.parts, *b.parts]))
     for name in only:
         if name not in names:
-            there = some([known for known in names if known])
+            there = some([part for part in names if part])
             hint = f"(there are {there})" if there else "(these runs have no parts; leave out --part)"
             raise UnknownNameError("part", name, names, hint=hint)
     # a part of no name is all that its run holds
@@ -267,8 +267,8 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
     except MetricError as error:
         return undefined(str(error))
     means = [np.nanmean(row[:, ~np.isnan(row).all(axis=0)], axis=0) for row in rows]
-    known = np.concatenate(means)
-    return mean_estimate(known) if len(known) else undefined(metric.family.undefined_when)
+    values = np.concatenate(means)
+    return mean_estimate(values) if len(values) else undefined(metric.family.undefined_when)
 
 
 def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
@@ -286,12 +286,12 @@ def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
     """Write one run folder, or one per part below it, of the name of the part."""
-    known = {part.name: (part, part.evidence) for part in diff.parts if part.evidence is not None}
-    if not known:
+    held = {part.name: (part, part.evidence) for part in diff.parts if part.evidence is not None}
+    if not held:
         raise RunError("there is no evidence to write: no part has an answer that could change")
     places = {
         name: folder if len(diff.parts) == 1 else folder / (re.sub(r"[^\w.+#-]+", "-", name).strip("-") or "part")
-        for name in known
+        for name in held
     }
     sources = {os.path.realpath(run.path) for run in (diff.a, diff.b)}
     if len(set(places.values())) < len(places) or sources & set(map(os.path.realpath, places.values())):
@@ -301,7 +301,7 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
         )
     return [
         write_run(places[name], evidence=evidence, record=_record(diff, part, evidence))
-        for name, (part, evidence) in known.items()
+        for name, (part, evidence) in held.items()
     ]
 
 

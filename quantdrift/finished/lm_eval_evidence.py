@@ -281,8 +281,8 @@ def _same(what: str, before: Mapping[Any, Any], after: Mapping[Any, Any], where:
 def _same_questions(before: Sequence[Document], after: Sequence[Document], where: str) -> None:
     differ: dict[str, list[str]] = {}
     for document, other in zip(before, after, strict=True):
-        known = [name for name in HASHES if name in document.hashes and name in other.hashes]
-        parts = [name.removesuffix("_hash") for name in known if document.hashes[name] != other.hashes[name]]
+        shared = [name for name in HASHES if name in document.hashes and name in other.hashes]
+        parts = [name.removesuffix("_hash") for name in shared if document.hashes[name] != other.hashes[name]]
         for part in parts or ["choices or settings of generation"] * (document.requests != other.requests):
             differ.setdefault(part, []).append(str(document.doc_id))
     if differ:
@@ -339,8 +339,8 @@ def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, 
         return first, second
 
     names = dict.fromkeys(name for document in before for name in document.metrics)
-    known = set().union(*(document.metrics for document in after))
-    values = {name: columns(name) for name in names if name in known}
+    common = set().union(*(document.metrics for document in after))
+    values = {name: columns(name) for name in names if name in common}
     if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
         arms = (np.array([document.loglikelihoods[0] for document in arm]) for arm in (before, after))
         # a text that a model holds for impossible has no change that could be averaged

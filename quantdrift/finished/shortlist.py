@@ -11,6 +11,7 @@ from quantdrift.base.errors import DataError
 from quantdrift.base.text import some
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.finished.contents import digest
+from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.trec import read_trec
 from quantdrift.runs.folder import RECORD, read_run
 from quantdrift.runs.identity import Identity
@@ -95,7 +96,7 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
 
 
 def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
-    read = read_trec(path)
+    read = read_trec(Source(path))
     rankings: Mapping[str, Mapping[str, float]] = read.parts[""].content
     position = {name: row for row, name in enumerate(dataset.document_ids)}
     if strangers := sorted({doc for ranking in rankings.values() for doc in ranking} - position.keys()):

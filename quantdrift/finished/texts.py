@@ -55,8 +55,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     Of data that are not named, only such are taken as have the digest that the run recorded.
     """
     said: Mapping[str, Any] = run.record["data"]
-    known = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
-    digests = [digest for digest in known if digest]
+    recorded = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
+    digests = [digest for digest in recorded if digest]
     # other programs, and `quantdrift diff`, take digests of something else than texts
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
@@ -93,17 +93,17 @@ def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dat
 
 
 def _texts_of(dataset: Dataset, said: Mapping[str, Any], where: str) -> Texts:
-    known: dict[str, Any] = {"digest": dataset.fingerprint, "told": where}
+    about: dict[str, Any] = {"digest": dataset.fingerprint, "told": where}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))
         inputs, items = (
             dict(zip(ids, texts, strict=True)) if kind == "text" else {}
             for (ids, texts), kind in zip(sides, dataset.kinds, strict=True)
         )
-        return Texts(inputs=inputs, items=items, **known)
+        return Texts(inputs=inputs, items=items, **about)
     # images are called by their files, classes by their names; a search of the inputs among themselves finds inputs
     inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True)) if dataset.kind == "text" else {}
-    return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **known)
+    return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **about)
 
 
 def _streamed(run: Run, place: Path, kind: DataKind) -> Texts:
@@ -130,5 +130,5 @@ def _of_samples(path: Path, name: str) -> Texts:
         inputs[str(document.doc_id)] = str(document.requests[0][0])
         if document.kind == "multiple_choice":
             choices[str(document.doc_id)] = [str(request[1]).strip() for request in document.requests]
-    told = f"texts are from {path}, matched by the numbers of the documents"
-    return Texts(inputs=inputs, choices=choices, told=told)
+    source = f"texts are from {path}, matched by the numbers of the documents"
+    return Texts(inputs=inputs, choices=choices, told=source)

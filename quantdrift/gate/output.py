@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,6 +19,7 @@ from quantdrift.gate.judge import least_inputs
 from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import Rule
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
+from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.estimates import Estimate
 
 _LISTED = 3
@@ -107,69 +109,69 @@ def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
     return lines
 
 
-# --- as cells: one row per rule, and one per input to look at ---------------------------------
-
-Table = tuple[list[str], list[list[str]]]
-"""Column titles, and rows."""
-
-NAMES = frozenset({"rule", "part", "input", "reference's answer", "candidate's answer"})
-"""Titles of columns that hold text from outside, cleaned and shortened, but not escaped."""
-
-_ALWAYS = NAMES - {"part"} | {"outcome"}
+# --- as tables: one row per rule, and one per input to look at ---------------------------------
 
 
-def rows(result: GateResult) -> Table:
-    """One row per rule; a column that would be empty for all of them is left out."""
-    return _filled(map(_cells_of_rule, result.rules))
+def _cell(show: Callable[..., str], name: str) -> Callable[[Judgement], str]:
+    """A function that shows an estimate of a judgement in the unit of its metric."""
+
+    def text(judgement: Judgement) -> str:
+        value = getattr(judgement, name)
+        return _EMPTY if value is None else show(judgement.rule.metric, value)
+
+    return text
 
 
-def worst_rows(result: GateResult) -> Table:
-    """One row per input to look at, what replaced what; columns that are unknown for all are left out."""
-    return _filled(map(_cells_of_input, result.worst))
+def _rests_on(judgement: Judgement) -> str:
+    few = judgement.needed is not None and judgement.outcome == "underpowered"
+    return f"{judgement.n:,}{f' ({judgement.needed:,})' if few else ''}" if judgement.n else _EMPTY
 
 
-def worst_title(result: GateResult) -> str:
-    """How many of the changed inputs are listed."""
-    return f"{len(result.worst):,} of {result.n_changed:,} changed inputs, the worst first"
-
-
-def _cells_of_rule(judgement: Judgement) -> dict[str, str]:
-    metric, now, difference = judgement.rule.metric, judgement.now, judgement.difference
-    needed = ""
-    if judgement.needed is not None and judgement.outcome == "underpowered":
-        needed = f" ({judgement.needed:,})"
-    return {
-        "rule": rule_name(judgement),
-        "now (95 %)": _EMPTY if now is None else cell(metric, now),
-        "baseline": show(metric, Estimate(value=judgement.before)),
-        "difference (95 %)": _EMPTY if difference is None else show_step(metric, difference),
-        "worse / better": _EMPTY if judgement.worse is None else f"{judgement.worse:,} / {judgement.better:,}",
-        "n (needed)": f"{judgement.n:,}{needed}" if judgement.n else _EMPTY,
-        "p worse (Holm)": show_p(judgement.p_worse_holm),
-        "p no worse": show_p(judgement.p_no_worse),
-        "outcome": judgement.outcome,
-    }
-
-
-def _cells_of_input(worst: Worst) -> dict[str, str]:
+def _labels(worst: Worst) -> str:
     labels = ["right" if right else "wrong" for right in (worst.was_right, worst.is_right) if right is not None]
-    return {
-        "part": shown(worst.part) if worst.part else _EMPTY,
-        "input": shown(worst.input_id),
-        "reference's answer": shown(worst.before),
-        "now at rank": _EMPTY if worst.rank_after is None else f"{worst.rank_after:,}",
-        "candidate's answer": shown(worst.after),
-        "labels": " to ".join(labels) if len(labels) > 1 else _EMPTY,
-        "gap": _EMPTY if worst.gap is None else f"{worst.gap:.4f}",
-        "new": {True: "new", False: "as before", None: _EMPTY}[worst.new],
-    }
+    return " to ".join(labels) if len(labels) > 1 else _EMPTY
 
 
-def _filled(cells: Iterable[dict[str, str]]) -> Table:
-    table = list(cells)
-    titles = table[0] if table else ()
-    head = [title for title in titles if title in _ALWAYS or any(row[title] != _EMPTY for row in table)]
-    return head, [[row[title] for title in head] for row in table]
+RULES = (
+    Column("rule", rule_name, kind="words"),
+    Column("now (95 %)", _cell(cell, "now")),
+    Column("baseline", lambda row: show(row.rule.metric, Estimate(value=row.before))),
+    Column("difference (95 %)", _cell(show_step, "difference")),
+    Column("worse / better", lambda row: _EMPTY if row.worse is None else f"{row.worse:,} / {row.better:,}"),
+    Column("n (needed)", _rests_on),
+    Column("p worse (Holm)", "p_worse_holm", show_p),
+    Column("p no worse", "p_no_worse", show_p),
+    Column("outcome", "outcome", kind="words"),
+)
+_INPUTS = (
+    Column("part", "part", lambda part: shown(part or None), kind="words"),
+    Column("input", "input_id", shown, kind="words"),
+    Column("reference's answer", "before", shown, kind="words"),
+    Column("now at rank", "rank_after", lambda rank: _EMPTY if rank is None else f"{rank:,}"),
+    Column("candidate's answer", "after", shown, kind="words"),
+    Column("labels", _labels),
+    Column("gap", "gap", lambda gap: _EMPTY if gap is None else f"{gap:.4f}"),
+    Column("new", "new", {True: "new", False: "as before", None: _EMPTY}.__getitem__),
+)
+
+
+def rules_table(result: GateResult, columns: Sequence[Column] = RULES, **more: Any) -> Grid:
+    """One row per rule; a column that would be empty for all of them is left out."""
+    return _filled(columns, result.rules, **more)
+
+
+def worst_table(result: GateResult) -> Grid:
+    """One row per input to look at, what replaced what; columns that are unknown for all are left out."""
+    title = f"{len(result.worst):,} of {result.n_changed:,} changed inputs, the worst first"
+    return _filled(_INPUTS, result.worst, title=title)
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Grid:
+    def kept(column: Column) -> bool:
+        name = column.kind == "words" and column.title != "part"  # and a name may look as if it were empty
+        return name or any(column.show(column.of(row)) != _EMPTY for row in rows)
+
+    return table(list(filter(kept, columns)) if rows else [], rows, **more)
 
 
 # --- Markdown, for the summary page of a CI or a comment on a pull request --------------------
@@ -183,21 +185,22 @@ _MOST = 100
 
 def markdown_text(result: GateResult) -> str:
     """The verdict, the rules, what it means, and the inputs to look at."""
-    head, cells = rows(result)
     blocks = [
         f"{TITLE}: {result.verdict}{' (accepted)' if result.accepted else ''}",
         f"{prose(subject(result))}.",
         prose(headline(result)),
-        markdown_table(head, cells[:_MOST], names=NAMES),
+        _markdown(rules_table(result)),
         "\n".join(f"- {prose(line)}" for line in sentences(result)[:_MOST]),
     ]
     if result.worst:
-        head, cells = worst_rows(result)
-        title, table = worst_title(result), markdown_table(head, cells[:_MOST], names=NAMES)
-        folded = len(cells) > _OPEN
-        blocks += [f"<details>\n<summary>{title}</summary>" if folded else f"{title}:", table]
-        blocks += ["</details>"] if folded else []
+        inputs, folded = worst_table(result), len(result.worst) > _OPEN
+        title = f"<details>\n<summary>{inputs.title}</summary>" if folded else f"{inputs.title}:"
+        blocks += [title, _markdown(inputs), *(["</details>"] if folded else [])]
     return "\n\n".join(blocks) + "\n"
+
+
+def _markdown(grid: Grid) -> str:
+    return markdown_table(grid.head, grid.rows[:_MOST], names={*grid.words} - {"outcome"})
 
 
 # --- JUnit XML, which every CI reads: one test case per rule ----------------------------------
@@ -212,7 +215,7 @@ def junit_text(result: GateResult) -> str:
     A rule that fails is a failure; one that is undefined, or cannot be compared, an error; and one with too few
     inputs a failure of the type "underpowered", or skipped where that is accepted.
     """
-    head, cells = rows(result)
+    rules = rules_table(result)
     tags = [
         "skipped" if outcome == "underpowered" and result.accept_underpowered else _TAGS.get(outcome)
         for outcome in (judgement.outcome for judgement in result.rules)
@@ -221,10 +224,10 @@ def junit_text(result: GateResult) -> str:
     root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts, "skipped": str(tags.count("skipped"))})
     on = f"{shown(result.spec)} on {shown(result.data)}"
-    for judgement, tag, row in zip(result.rules, tags, cells, strict=True):
+    for judgement, tag, row in zip(result.rules, tags, rules.rows, strict=True):
         case = {"classname": "quantdrift.gate", "name": f"{on}: {rule_name(judgement)}", "time": "0"}
         element = ElementTree.SubElement(suite, "testcase", case)
-        numbers = [f"{title}: {text}" for title, text in zip(head, row, strict=True) if text != _EMPTY]
+        numbers = [f"{title}: {text}" for title, text in zip(rules.head, row, strict=True) if text != _EMPTY]
         lines = [shorten(clean(line), _SENTENCE) for line in _of_rule(judgement, result.alpha)]
         reason = {"type": judgement.outcome, "message": shown(judgement.reason, _SENTENCE)} if tag else {}
         ElementTree.SubElement(element, tag or "system-out", reason).text = "\n".join([*numbers, *lines])

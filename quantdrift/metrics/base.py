@@ -215,12 +215,12 @@ class Slice:
         values = self.by.per_input(evidence)
         open_end = math.isinf(self.high)
         if self.by.family.censored is not None and np.isposinf(values).any():
-            known = self.by.family.censored(evidence)
-            if not (self.high <= known or (open_end and self.low <= known)):
+            limit = self.by.family.censored(evidence)
+            if not (self.high <= limit or (open_end and self.low <= limit)):
                 raise MetricError(
                     f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
-                    f"{known} are only known to be that large; end the range at {known} or "
-                    f"before, ask for {self.by}={known}.. or less, or run again with a larger --k"
+                    f"{limit} are only known to be that large; end the range at {limit} or "
+                    f"before, ask for {self.by}={limit}.. or less, or run again with a larger --k"
                 )
         return (values >= self.low) & (open_end | (values < self.high))
 
@@ -333,12 +333,9 @@ class Metric:
         Raises:
             MetricError: as `per_input`.
         """
-        if self.stage is None:
-            return self._over(group)
-        seen = [part for evidence in group if (part := evidence.seen(self.stage)) is not None]
-        return replace(self, stage=None).over(seen) if seen else undefined(_NO_INDEX)
-
-    def _over(self, group: Sequence[Evidence]) -> Estimate:
+        if self.stage is not None:
+            seen = [part for evidence in group if (part := evidence.seen(self.stage)) is not None]
+            return replace(self, stage=None).over(seen) if seen else undefined(_NO_INDEX)
         sample = self._sample(group)
         return sample if isinstance(sample, Estimate) else self._told(self.estimate(sample), group)
 
@@ -361,7 +358,9 @@ class Metric:
 
     def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
         """With what is known of it beside the values."""
-        estimate = replace(estimate, bound=self._bound(group))
+        bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
+        exact = all(evidence.exact for evidence in group)
+        estimate = replace(estimate, bound=None if exact else bounds.get(self.family.when_cut))
         if estimate.value is not None and math.isinf(estimate.value):
             reason = self.family.infinite_when if estimate.bound != "upper" else _NOT_BOUNDED
             return replace(estimate, reason=reason)
@@ -382,21 +381,12 @@ class Metric:
             return "needs every item's score in both arms, and these are lists that were cut short"
         return None
 
-    def _bound(self, group: Sequence[Evidence]) -> Literal["lower", "upper"] | None:
-        if all(evidence.exact for evidence in group):
-            return None
-        bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
-        return bounds.get(self.family.when_cut)
-
     def _why_undefined(self, group: Sequence[Evidence]) -> str:
-        too_few = self.family.too_few and self.family.too_few(group, self.cutoff)
-        if too_few:
-            return too_few
-        if self.where is None:
-            return self.family.undefined_when
-        if not any(self.where.of(evidence).any() for evidence in group):
+        if self.family.too_few and (why := self.family.too_few(group, self.cutoff)):
+            return why
+        if self.where is not None and not any(self.where.of(evidence).any() for evidence in group):
             return f"no input has {self.where}"
-        return f"{self.family.undefined_when} (of those with {self.where})"
+        return self.family.undefined_when + (f" (of those with {self.where})" if self.where else "")
 
     def told_apart(self, values: NDArray[np.float64], group: Sequence[Evidence]) -> NDArray[np.float64]:
         """Values of several runs, +inf from where one of them only knows "more than was stored".
@@ -407,8 +397,8 @@ class Metric:
         """
         if self.family.censored is None:
             return values
-        known = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
-        return np.where(values >= known, np.inf, values)
+        limit = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
+        return np.where(values >= limit, np.inf, values)
 
     def estimate(self, values: NDArray[np.float64]) -> Estimate:
         """The estimate from values of inputs, as the metric makes it from evidence.
@@ -504,8 +494,8 @@ def parse_metric(text: str) -> Metric:
 def _one(text: str) -> Metric:
     match = _ONE.fullmatch(text)
     if match is None or match["name"] not in FAMILIES:
-        known = [str(member) for family in FAMILIES.values() for member in members(family)]
-        raise UnknownNameError("metric", text, known, hint="(quantdrift list metrics shows all)")
+        names = [str(member) for family in FAMILIES.values() for member in members(family)]
+        raise UnknownNameError("metric", text, names, hint="(quantdrift list metrics shows all)")
     arm = cast(Arm, match["arm"] or "candidate")
     level = "." in (match["k"] or "")
     cutoff = float(match["k"]) if level else int(match["k"] or 0)

@@ -47,7 +47,7 @@ def _noise_floor(evidence: Evidence, *_: Any) -> Floats:
 @top_of_list("tied", direction="none", undefined_when=_ONE_ITEM, ranks=2, of_reference=True)
 def _tied(evidence: Evidence, *_: Any) -> Floats:
     """Share of inputs whose reference ranks 1 and 2 have exactly the same score."""
-    return np.where(evidence.n_items > 1, perturbation.tied_top(evidence), np.nan)
+    return np.where(evidence.n_items > 1, perturbation.gap(evidence) == 0, np.nan)
 
 
 over_ties = partial(top_of_list, direction="lower", undefined_when=_NO_SCORE, ranks=2)

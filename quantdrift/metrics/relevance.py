@@ -104,8 +104,8 @@ def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Share of inputs whose top-1 is right: the labelled class, or a relevant item."""
     # of free answers only those given are judged, and both can be wrong
-    known = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
-    return np.where(known, arm_grades(evidence, arm, 1)[:, 0] > 0, np.nan)
+    marked = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
+    return np.where(marked, arm_grades(evidence, arm, 1)[:, 0] > 0, np.nan)
 
 
 @gain("mrr", cutoffs=(10,))

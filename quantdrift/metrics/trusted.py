@@ -58,10 +58,10 @@ def _coverage(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Share of the answers that the stability check accepts at this level, calibrated on other inputs of the run."""
     observed, calibrating = _observed(evidence), _calibrating(evidence)
     assert observed.values is not None  # S has some
-    known = observed.values[calibrating & observed.defined]
-    if len(known) < least_inputs(cutoff):
+    calibration = observed.values[calibrating & observed.defined]
+    if len(calibration) < least_inputs(cutoff):
         return np.full(evidence.n_inputs, np.nan)
-    accepted = observed.confidence >= split_conformal_threshold(known, cutoff)
+    accepted = observed.confidence >= split_conformal_threshold(calibration, cutoff)
     return np.where(observed.defined & ~calibrating, accepted, np.nan)
 
 

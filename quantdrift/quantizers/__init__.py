@@ -1,7 +1,5 @@
 """What is known of each quantizer without running it: one entry a module, or an entry point of another package."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

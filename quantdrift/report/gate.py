@@ -9,7 +9,6 @@ from quantdrift.gate.result import GateResult, Verdict
 from quantdrift.report.changes import changes_of
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.words import Tone
-from quantdrift.show.tables import Grid
 
 _TONES: dict[Verdict, Tone] = {
     "pass": "good",
@@ -24,21 +23,17 @@ def page_of(result: GateResult) -> Page:
     """The page of a judged run."""
     sentences, to_do = output.sentences(result), set(output.TO_DO.values())
     named = [line for line in sentences if ", worse on: " in line]
-    head, rows = output.rows(result)
-    order = [0, len(head) - 1, *range(1, len(head) - 1)]  # the outcome beside its rule
-    grid = Grid(
-        head=[head[place] for place in order],
-        rows=[[row[place] for place in order] for row in rows],
-        words={"outcome"},
-        lines=named,
-    )
+    rule, *others, outcome = output.RULES
+    grid = output.rules_table(result, [rule, outcome, *others], lines=named)
     sections = [Section(name="rules", title="Rules", grids=[grid])]
     if result.worst:
         changed = changes_of(result.worst, arms=("reference", "candidate"), right="right")
         for entry, worst in zip(changed["changed"], result.worst, strict=False):
             entry.update(part=worst.part, new=worst.new)
         sections.append(
-            Section(name="changed", title="Changed inputs", about=[f"{output.worst_title(result)}."], changed=changed)
+            Section(
+                name="changed", title="Changed inputs", about=[f"{output.worst_table(result).title}."], changed=changed
+            )
         )
     return Page(
         kind="gate",

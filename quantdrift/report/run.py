@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from quantdrift.compare.buckets import Bucket, breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.metrics.numbers import cell, has_value, show, show_interval
+from quantdrift.metrics.numbers import has_value, show, show_interval
 from quantdrift.report.changes import changes_of
 from quantdrift.report.figures import (
     Figure,
@@ -29,7 +30,7 @@ from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
-from quantdrift.show.tables import Grid, metric_grid
+from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 from quantdrift.spec.grammar import Spec, parse_pair
 
 _MOST_BITS = 7.5
@@ -101,11 +102,11 @@ def _told(say: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
-    known = headlines(record)
+    estimates = headlines(record)
     for name in _FIRST_NUMBERS:
-        if name in known and has_value(known[name]):
+        if name in estimates and has_value(estimates[name]):
             metric = parse_metric(name)
-            value, interval = show(metric, known[name]), show_interval(metric, known[name])
+            value, interval = show(metric, estimates[name]), show_interval(metric, estimates[name])
             note = _TOLD.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
             yield Number(label=_CALLED[name], value=value, note=note)
     bits = (record.get("bits_per_weight") or {}).get("linear_with_scales")
@@ -165,18 +166,16 @@ def _closeness(evidence: Evidence) -> Section:
         buckets = [bucket for bucket in breakdown([evidence], by=by, metrics=metrics) if bucket.n]
     except MetricError as error:
         return Section(name="closeness", title="How close answers were", about=[*about, f"{error}."])
-    known = [metric for metric in metrics if any(has_value(bucket.estimates[str(metric)]) for bucket in buckets)]
-    rows = [
-        [range_words(bucket.where), f"{bucket.n:,}", *(cell(metric, bucket.estimates[str(metric)]) for metric in known)]
-        for bucket in buckets
-    ]
+    metrics = [metric for metric in metrics if any(has_value(bucket.estimates[str(metric)]) for bucket in buckets)]
+    columns = [Column(str(by), "where", range_words), Column("inputs", "n", "{:,}".format)]
+    columns += metric_columns(metrics, attrgetter("estimates"))
     figures = [separation_histogram([evidence])] if evidence.exact else []
     return Section(
         name="closeness",
         title="How close answers were",
         about=about,
-        figures=[*figures, _rates(buckets, [str(metric) for metric in known], str(by))],
-        grids=[Grid(head=[str(by), "inputs", *map(str, known)], rows=rows)],
+        figures=[*figures, _rates(buckets, [str(metric) for metric in metrics], str(by))],
+        grids=[table(columns, buckets)],
     )
 
 
@@ -222,10 +221,10 @@ def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure
 
 def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
     """The first metrics with what they say, and all of them."""
-    if known := headlines(record):
-        grid = metric_grid(known)
+    if first := headlines(record):
+        grid = metric_grid(first)
         yield Section(name="metrics", title="Metrics", grids=[grid.on_terminal or grid])
-    if len(whole := estimates_of(record)) > len(known):
+    if len(whole := estimates_of(record)) > len(first):
         yield Section(name="all-metrics", title="All metrics", grids=[metric_grid(whole)], folded=True)
 
 
@@ -234,8 +233,8 @@ def _facts(run: Run) -> Section:
     record = run.record
 
     def part(label: str, name: str) -> Iterator[tuple[str, str]]:
-        known = record.get(name)
-        for key, value in known.items() if isinstance(known, Mapping) else ():
+        facts = record.get(name)
+        for key, value in facts.items() if isinstance(facts, Mapping) else ():
             if isinstance(value, (str, int, float)) and not isinstance(value, bool):
                 yield f"{label}: {key.replace('_', ' ')}", f"{value:,}" if isinstance(value, int) else str(value)
 

@@ -33,7 +33,8 @@ from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Tone, verdict
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, metric_columns, table
+from quantdrift.statistics.estimates import undefined
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result, metrics_of
 
@@ -289,29 +290,24 @@ def _trust(seen: Sequence[_Seen]) -> list[Figure]:
     ]
 
 
+_NAMES = (Column("run", _name), Column("data", "cell.data.called", kind="words"))
+
+
 def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
     done = [result for result in results if result.run is not None]
     names = [name for name in _CELL_METRICS if any(name in result.metrics for result in done)]
-    rows = []
-    for result in done:
-        bits, metrics = result.bits("linear_with_scales"), result.metrics
-        cells = [shown_cell(parse_metric(name), metrics[name]) if name in metrics else "-" for name in names]
-        rows.append([_name(result), result.cell.data.called, "-" if bits is None else f"{bits:.2f}", *cells])
-    grid = Grid(
-        head=["run", "data", "bits per weight", *names],
-        rows=rows,
-        words={"data"},
-        links=[links[result.cell.name] for result in done],
-    )
+    others = dict.fromkeys(names, undefined("of inputs of another kind"))
+    columns = [
+        *_NAMES,
+        Column("bits per weight", lambda result: result.bits("linear_with_scales"), lambda n: f"{n:.2f}" if n else "-"),
+        *metric_columns(map(parse_metric, names), lambda result: {**others, **result.metrics}),
+    ]
+    grid = table(columns, done, links=[links[result.cell.name] for result in done])
     about = ["With 95 % intervals. A click on a head sorts; the same numbers as of quantdrift study results."]
     return Section(name="results", title="Results", about=about, grids=[grid])
 
 
 def _missing(folder: StudyFolder, missing: Sequence[Result]) -> Section:
-    rows = []
-    for result in missing:
-        failure = folder.failure(result.cell)
-        why = "" if failure is None else failure.reason
-        rows.append([_name(result), result.cell.data.called, result.state, why])
-    grid = Grid(head=["run", "data", "state", "why"], rows=rows, words={"data", "state", "why"})
-    return Section(name="missing", title="Not measured", grids=[grid])
+    why = Column("why", lambda result: folder.failure(result.cell), lambda it: it.reason if it else "", kind="words")
+    columns = [*_NAMES, Column("state", "state", kind="words"), why]
+    return Section(name="missing", title="Not measured", grids=[table(columns, missing)])

@@ -76,13 +76,13 @@ HEATS: Mapping[str, Heat] = {
 def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
     """Models x schemes, one metric at a time; cells that were not measured say why."""
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
-    known = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
+    names = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
     values: list[dict[str, Any]] = []
     for result in sorted(results, key=by_width):
         model, data = result.cell.model, result.cell.data.called
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
         place = {"row": " · ".join(parts), "scheme": short(result.parsed), "model": model, "data": data}
-        for name in known:
+        for name in names:
             heat, value = HEATS[name], _value(result, name)
             text, shade = str(result.state) if result.run is None else "-", None
             if value is not None:
@@ -95,7 +95,7 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
     words = {"fontSize": 11, "cursor": "pointer"}
     spec = spec_of(
         values,
-        **choice("shown", [HEATS[name].title for name in known], "show"),
+        **choice("shown", [HEATS[name].title for name in names], "show"),
         width={"step": max(36, min(48, _MAP // max(1, len(schemes))))},
         height={"step": 26},
         encoding={
@@ -175,20 +175,16 @@ _HOW = {False: "Bars are 95 % intervals.", True: "Points are means over the corp
 _ENDS = {"rate": "changed:.1%", "low": "from:.1%", "high": "to:.1%"}
 
 
+def _row(rate: Averaged) -> dict[str, Any]:
+    return {"model": rate.model, "rate": rate.value, "low": rate.low, "high": rate.high}
+
+
 def change_rates(results: Sequence[Result]) -> Figure:
     """Top-1 change rate by quantizer and width, with intervals and the noise floor."""
     rates = [rate for rate in averaged(results, "flip@1") if rate.scheme.criterion is None]
     many = len({rate.scheme.group_size for rate in rates}) > 1
     values = [
-        {
-            "model": rate.model,
-            "width": width_of(rate.scheme),
-            "method": method_of(rate.scheme, granularity=many),
-            "rate": rate.value,
-            "low": rate.low,
-            "high": rate.high,
-            "n": rate.n,
-        }
+        {**_row(rate), "width": width_of(rate.scheme), "method": method_of(rate.scheme, granularity=many), "n": rate.n}
         for rate in sorted(rates, key=lambda rate: -rate.scheme.weight_bits)
     ]
     methods = in_order(row["method"] for row in values)
@@ -217,12 +213,9 @@ def pareto(results: Sequence[Result]) -> Figure:
     kinds = ["one width", "widths chosen per layer"]
     values = [
         {
-            "model": rate.model,
+            **_row(rate),
             "scheme": short(rate.scheme),
             "bits": bits,
-            "rate": rate.value,
-            "low": rate.low,
-            "high": rate.high,
             "kind": kinds[rate.scheme.criterion is not None],
             "best": not any(
                 other.model == rate.model

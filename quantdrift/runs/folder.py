@@ -37,93 +37,62 @@ EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
 
 
-class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
-    """What commands read of a part of run.json; null stands for what is not known, and more may stand there."""
-
-
 _Text = str | None
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-_Object = dict[str, Any] | None
 
 
-class _CorpusSize(_Part):
-    corpus_fingerprint: _Text = None
+class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
+    """What commands read of a part of run.json: a name holds the same kind of value in whatever part it stands.
 
+    Null stands for what is not known, and more may stand there.
+    """
 
-class _Data(_Part):
-    name: str
+    name: _Text = None
     fingerprint: _Text = None
+    candidate_fingerprint: _Text = None
+    corpus_fingerprint: _Text = None
+    digest: _Text = None
     split: _Text = None
     subset: _Text = None
     kind: _Text = None
     inputs: _Text = None
     harness: _Text = None
     path: _Text = None
+    similarity: _Text = None
+    reading: _Text = None
+    dtype: _Text = None
+    device: _Text = None
+    finished: _Text = None
     n_queries: _Count | None = None
     n_documents: _Count | None = None
     n_inputs: _Count | None = None
     n_classes: _Count | None = None
     n_train: _Count | None = None
     inputs_left_out: _Count | None = None
-    warnings: list[str] = []
-    corpus_size: _CorpusSize | None = None
-    shortlist: _Object = None
-
-
-class _Model(_Part):
-    name: _Text = None
-    fingerprint: _Text = None
-    candidate_fingerprint: _Text = None
-    layers_never_reached: list[str] | None = None
-    candidate: _Object = None
-
-
-class _Probe(_Part):
-    digest: _Text = None
-
-
-class _Settings(_Part):
-    similarity: _Text = None
-    reading: _Text = None
-    dtype: _Text = None
-    device: _Text = None
-    probe: _Probe | None = None
-    shortlist: _Object = None
-
-
-class _Allocation(_Part):
-    widths: dict[str, _Count | None] | None = None
-
-
-class _Quantization(_Part):
+    n: _Count | None = None
     nominal_bits: float | None = None
-    allocation: _Allocation | None = None
-
-
-class _Metric(_Part):
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    n: _Count | None = None
+    warnings: list[str] = []
+    layers_never_reached: list[str] | None = None
+    widths: dict[str, _Count | None] | None = None
+    corpus_size: _Part | None = None
+    shortlist: _Part | None = None
+    probe: _Part | None = None
+    allocation: _Part | None = None
+    reference: _Part | None = None
+    candidate: _Part | None = None
+
+
+class _Data(_Part):
+    name: str
 
 
 class _Floor(_Part):
     sampled: _Count
     within_reach: _Count
     largest: float
-
-
-class _Times(_Part):
-    finished: _Text = None
-
-
-class _Side(_Part):
-    path: _Text = None
-
-
-class _Compared(_Part):
-    reference: _Side | None = None
-    candidate: _Side | None = None
 
 
 class RunRecord(Record, extra="allow"):
@@ -137,14 +106,14 @@ class RunRecord(Record, extra="allow"):
     spec: str
     files: dict[str, str]
     data: _Data
-    model: _Model = _Model()
-    settings: _Settings = _Settings()
-    quantization: _Quantization | None = None
+    model: _Part = _Part()
+    settings: _Part = _Part()
+    quantization: _Part | None = None
     bits_per_weight: dict[str, float | None] | None = None
-    metrics: dict[str, _Metric] = Field(default_factory=dict)
-    times: _Times | None = None
+    metrics: dict[str, _Part] = Field(default_factory=dict)
+    times: _Part | None = None
     noise_floor: _Floor | None = None
-    diff: _Compared | None = None
+    diff: _Part | None = None
 
     @model_validator(mode="after")
     def _has_evidence(self) -> RunRecord:

@@ -72,11 +72,11 @@ class Identity:
     ) -> Identity:
         """What is known of a run."""
         record = on if isinstance(on, Mapping) else {"data": {"name": on}, "spec": spec}
-        named, known = _canonical(spec), _canonical(_text(record, "spec"))
-        if named not in {None, known}:
+        named, recorded = _canonical(spec), _canonical(_text(record, "spec"))
+        if named not in {None, recorded}:
             raise RunError(
-                f"expected the record of a run of {spec}; got one of {known or 'an unnamed pair'}. Leave the spec out "
-                "to take that of the record"
+                f"expected the record of a run of {spec}; got one of {recorded or 'an unnamed pair'}. Leave the spec "
+                "out to take that of the record"
             )
         model, data = _part(record, "model"), _part(record, "data")
         facts = () if _text(data, "fingerprint") else _OF_DATA
@@ -86,7 +86,7 @@ class Identity:
         }
         candidate = _text(model, "candidate_fingerprint") or _text(_part(model, "candidate"), "fingerprint")
         return cls(
-            spec=known,
+            spec=recorded,
             model=_text(model, "name"),
             model_fingerprint=model_fingerprint or _text(model, "fingerprint"),
             candidate_fingerprint=candidate_fingerprint or candidate,
@@ -219,8 +219,8 @@ class Identity:
         if isinstance(mine, Spec) and isinstance(other, Spec):
             return str(mine.scheme) == str(other.scheme)
         if isinstance(mine, Versus) and isinstance(other, Versus):
-            known = self.candidate_fingerprint is not None
-            same = known and self.candidate_fingerprint == here.candidate_fingerprint
+            recorded = self.candidate_fingerprint is not None
+            same = recorded and self.candidate_fingerprint == here.candidate_fingerprint
             return same or mine.candidate == other.candidate
         return False
 

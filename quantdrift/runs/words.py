@@ -155,19 +155,13 @@ class Verdict:
     next: str = ""
 
 
-_TONE_OF: Mapping[str, Tone] = {
-    "safe to deploy": "good",
-    "changed, no harm shown": "warn",
-    "too few inputs to tell": "plain",
-    "harm shown": "bad",
+_OF_WORD: Mapping[str, tuple[Tone, str]] = {
+    "safe to deploy": ("good", ""),
+    "changed, no harm shown": ("warn", "Look at what changed (quantdrift show), or change less: quantdrift repair."),
+    "too few inputs to tell": ("plain", "Measure more inputs: quantdrift gate --plan says how many."),
+    "harm shown": ("bad", "Do not deploy it as it is: quantdrift repair, or more bits."),
 }
-
-
-_NEXT = {
-    "changed, no harm shown": "Look at what changed (quantdrift show), or change less: quantdrift repair.",
-    "too few inputs to tell": "Measure more inputs: quantdrift gate --plan says how many.",
-    "harm shown": "Do not deploy it as it is: quantdrift repair, or more bits.",
-}
+"""Tone and advice of what a candidate comes to."""
 
 
 def verdict(record: Record) -> Verdict:
@@ -192,7 +186,8 @@ def verdict(record: Record) -> Verdict:
         moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
         sentence += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
     rule = f"Top-1 changes of {100 * MARGIN:g} % and {MARGIN:g} of {name} are let pass"
-    return Verdict(word=word, sentence=f"{sentence}. {rule}.", tone=_TONE_OF[word], next=_NEXT.get(word, ""))
+    tone, advice = _OF_WORD[word]
+    return Verdict(word=word, sentence=f"{sentence}. {rule}.", tone=tone, next=advice)
 
 
 def findings(record: Record) -> Iterator[str]:

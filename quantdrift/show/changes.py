@@ -32,25 +32,13 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
         text = texts.inputs.get(changed.input_id)
         return shown(changed.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
 
-    def answer(changed: Changed, *, reference: bool) -> str:
+    def answer(arm: str, other: str, changed: Changed) -> str:
         """An arm's first answer, its score, whether it is relevant, its rank in the other arm, and its text."""
-        name, score, right, rank, other = (
-            changed.after,
-            changed.score_after,
-            changed.is_right,
-            changed.rank_before,
-            "reference",
-        )
-        if reference:
-            name, score, right, rank, other = (
-                changed.before,
-                changed.score_before,
-                changed.was_right,
-                changed.rank_after,
-                "candidate",
-            )
+        here, there, right = ("before", "after", "was") if arm == "reference" else ("after", "before", "is")
+        name, score, rank = (getattr(changed, part) for part in (here, f"score_{here}", f"rank_{there}"))
+        relevant = getattr(changed, f"{right}_right")
         parts = [] if score is None else [f"{score:.4f}"]
-        parts += [] if right is None else ["relevant" if right else "not relevant"]
+        parts += [] if relevant is None else ["relevant" if relevant else "not relevant"]
         parts += [] if rank is None else [f"rank {rank:,} in the {other}"]
         text = texts.item(changed.input_id, name)
         words = f" ({', '.join(parts)})" if parts else ""
@@ -64,8 +52,8 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
 
     return [
         Column("input", named, kind="words"),
-        Column("reference", partial(answer, reference=True), kind="words"),
-        Column("candidate", partial(answer, reference=False), kind="words"),
+        Column("reference", partial(answer, "reference", "candidate"), kind="words"),
+        Column("candidate", partial(answer, "candidate", "reference"), kind="words"),
         Column("change", change, kind="words"),
         *(Column("", field.name, kind=_KINDS.get(field.name, "words")) for field in fields(Changed)),
         Column("", lambda changed: texts.inputs.get(changed.input_id), kind="words", key="text"),

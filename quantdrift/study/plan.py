@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -27,7 +28,7 @@ from quantdrift.base.errors import SpecError, StudyError
 from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file, problem_of
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
-from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse
+from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
 from quantdrift.study.grid import CaptureGrid, HeldOut, Part, known_name
 
 _LARGEST = 1 << 20
@@ -37,16 +38,11 @@ MOST_CELLS = 100_000
 # --- the file -------------------------------------------------------------------------------------
 
 
-def _scheme(text: str) -> Scheme:
-    """Parse a scheme; a SpecError shows it without a model."""
-    try:
-        return parse(f"model@{text}").scheme
-    except SpecError as error:
-        raise ValueError(str(error).removeprefix("model@")) from error
-
-
 def _checked(text: str) -> str:
-    _scheme(text)
+    try:
+        parse_scheme(text)
+    except SpecError as error:
+        raise ValueError(str(error)) from error  # as pydantic wants it
     return text
 
 
@@ -205,13 +201,13 @@ class Study(Part):
         if self.capture is not None and any(entry.sizes for entry in self.data):
             raise ValueError("capture is measured on whole corpora; leave sizes out of data, or make two studies")
         names = {"model": [entry.called for entry in self.models], "data": [entry.called for entry in self.data]}
-        for what, known in names.items():
-            if twice := next((name for name in known if known.count(name) > 1), None):
+        for what, called in names.items():
+            if twice := _twice(called):
                 raise ValueError(f"two {what} entries are called {twice}; give one of them a name")
             for row in (*self.include, *self.exclude):
                 pattern = getattr(row, what)
-                if pattern is not None and not any(fnmatchcase(name, pattern) for name in known):
-                    known_name(what, pattern, known)
+                if pattern is not None and not any(fnmatchcase(name, pattern) for name in called):
+                    known_name(what, pattern, called)
         return self
 
     @field_validator("data")
@@ -393,8 +389,7 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
                     )
     if not cells:
         raise StudyError("the study has no cells: everything is excluded")
-    names = [cell.name for cell in cells.values()]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := _twice([cell.name for cell in cells.values()]):
         raise StudyError(f"two cells would lie in one folder, {twice}; give models or data names that files can have")
     return tuple(cells.values())
 
@@ -405,7 +400,7 @@ def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntr
 
     return any(
         fits(row.model, model.called, model.model)
-        and fits(row.scheme, scheme, *([str(_scheme(scheme))] if scheme else []))
+        and fits(row.scheme, scheme, *([str(parse_scheme(scheme))] if scheme else []))
         and fits(row.data, data.called)
         for row in rows
     )
@@ -413,12 +408,17 @@ def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntr
 
 def _seeded(text: str, seeds: Sequence[int]) -> Iterator[Scheme]:
     """A scheme at every seed, if anything is drawn for it; seed 0 is the scheme as it is."""
-    scheme = _scheme(text)
+    scheme = parse_scheme(text)
     if not draws(scheme) or scheme.option("seed") is not None:
         yield scheme
         return
     for seed in seeds:
-        yield _scheme(f"{text}+seed={seed}") if seed else scheme
+        yield parse_scheme(f"{text}+seed={seed}") if seed else scheme
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    """Return a name that occurs more than once, if one does."""
+    return next((name for name, n in Counter(names).items() if n > 1), None)
 
 
 def _slug(text: str) -> str:

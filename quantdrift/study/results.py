@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from quantdrift.ask import State
 from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.compare.pooled import Pooled, adjusted, check_pooled, pool
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.metrics.base import estimates
+from quantdrift.metrics.base import estimates as estimated
 from quantdrift.metrics.numbers import show
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
@@ -68,7 +69,7 @@ def columns_of(metrics: Sequence[Metric]) -> list[Column]:
         Column("", "n_inputs", kind="count"),
     ]
     for metric in metrics:
-        columns.append(Column(str(metric), partial(_estimate, str(metric)), partial(show, metric), key=""))
+        columns.append(Column(str(metric), partial(_end, str(metric), ""), partial(show, metric), key=""))
         ends = {"value": str(metric), "low": f"{metric} low", "high": f"{metric} high"}
         columns += [Column("", partial(_end, str(metric), end), key=key) for end, key in ends.items()]
     return [
@@ -78,12 +79,10 @@ def columns_of(metrics: Sequence[Metric]) -> list[Column]:
     ]
 
 
-def _estimate(metric: str, result: Result) -> Estimate:
-    return result.metrics[metric]
-
-
-def _end(metric: str, end: str, result: Result) -> float | None:
-    return getattr(result.metrics[metric], end) if result.metrics else None
+def _end(metric: str, end: str, result: Result) -> Any:
+    """Return an end of a metric's estimate, or all of it; None before the cell is done."""
+    estimate = result.metrics.get(metric)
+    return getattr(estimate, end, None) if end else estimate
 
 
 def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
@@ -97,14 +96,15 @@ def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[lis
         default = SHOWN_OF_CLASSES if done and all(classifies(run.record) for run in done) else SHOWN
         metrics = [parse_metric(name) for name in default]
     for cell, run in zip(folder.cells, runs, strict=True):
-        known = {} if run is None else metrics_of(run.evidence(), metrics)
-        rows.append(Result(cell=cell, state="done" if run is not None else folder.state(cell), run=run, metrics=known))
+        estimates = {} if run is None else metrics_of(run.evidence(), metrics)
+        state = folder.state(cell) if run is None else "done"
+        rows.append(Result(cell=cell, state=state, run=run, metrics=estimates))
     return rows, list(metrics)
 
 
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
     """Metrics by their strings; those of more ranks than are kept are undefined."""
-    return dict(zip(map(str, metrics), estimates(metrics, evidence), strict=True))
+    return dict(zip(map(str, metrics), estimated(metrics, evidence), strict=True))
 
 
 # --- one corpus at several sizes ------------------------------------------------------------------

@@ -40,18 +40,24 @@ class Data:
         key = entry.whole
         if key not in self._read:
             try:
-                self._read[key], self._prompts[key] = self._found(entry)
+                self._read[key], self._prompts[key] = self._loaded(entry)
             except QuantDriftError as error:
                 self._read[key] = error
-        found = self._read[key]
-        if isinstance(found, QuantDriftError):
-            raise found
-        return found
+        dataset = self._read[key]
+        if isinstance(dataset, QuantDriftError):
+            raise dataset
+        return dataset
 
-    def _found(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
-        if entry.folder is not None and (kind := streamed_kind(entry.folder)) is not None:
+    def _loaded(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
+        """Read data, and name the prompts of a model that their harness would use in another way."""
+        if entry.mteb is not None:
+            read: Callable[..., tuple[Dataset, frozenset[str]]] = _of_harness("mteb").read_task
+            return read(entry.mteb, entry.split, entry.subset)
+        if entry.folder is None:
+            return load_task(str(entry.task)), frozenset()
+        if (kind := streamed_kind(entry.folder)) is not None:
             return kind.dataset(entry.folder, entry.split, progress=self.progress), frozenset()
-        return _read(entry)
+        return read_folder(Path(entry.folder), entry.split), frozenset()
 
     def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
         """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
@@ -64,21 +70,11 @@ class Data:
             )
 
 
-def _read(entry: DataEntry) -> tuple[Dataset, frozenset[str]]:
-    if entry.mteb is not None:
-        read: Callable[..., tuple[Dataset, frozenset[str]]] = _of_harness("mteb").read_task
-        return read(entry.mteb, entry.split, entry.subset)
-    if entry.folder is not None:
-        return read_folder(Path(entry.folder), entry.split), frozenset()
-    return load_task(str(entry.task)), frozenset()
-
-
 def _of_harness(name: str) -> Any:
     """The module of a plugin that knows a harness."""
-    found = list(entry_points(group="quantdrift.harnesses", name=name))
-    if not found:
-        raise MissingExtraError(name, name, needed_for=f"data of {name}")
-    return import_module(found[0].module)
+    for point in entry_points(group="quantdrift.harnesses", name=name):
+        return import_module(point.module)
+    raise MissingExtraError(name, name, needed_for=f"data of {name}")
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:

@@ -113,12 +113,12 @@ def percentile_threshold(confidence: Floats, percentile: float) -> float:
     """
     if not 0 <= percentile <= 100:  # noqa: PLR2004 -- percent
         raise QuantDriftError(f"expected a percentile from 0 to 100; got {percentile}")
-    known = confidence[~np.isnan(confidence)]
-    if not len(known):
+    defined = confidence[~np.isnan(confidence)]
+    if not len(defined):
         raise QuantDriftError("expected a slice with at least one input of two items; got none")
     if percentile == 100:  # noqa: PLR2004 -- as above
-        return float(np.nextafter(known.max(), math.inf))
-    return float(np.percentile(known, percentile, method="higher"))
+        return float(np.nextafter(defined.max(), math.inf))
+    return float(np.percentile(defined, percentile, method="higher"))
 
 
 def recovery_threshold(confidence: Floats, changed: NDArray[np.bool_], share: float) -> float:

@@ -59,11 +59,11 @@ class Answers:
 def answers_of(evidence: Evidence, score: ConfidenceName = "gap") -> Answers:
     """Confidence, changes and labels of a run."""
     confidence = confidence_in(evidence, score)
-    known = ~np.isnan(confidence)
-    if not known.any():
+    defined = ~np.isnan(confidence)
+    if not defined.any():
         raise RunError("expected a run with an input of at least two items; there is none")
     gain = -parse_metric("change.accuracy").per_input(evidence)
-    return Answers(confidence=confidence[known], changed=perturbation.flips(evidence)[known], gain=gain[known])
+    return Answers(confidence=confidence[defined], changed=perturbation.flips(evidence)[defined], gain=gain[defined])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`flashrag` and `reader`: answers behind a search from elsewhere, which `quantdrift rag` then shows."""
+"""The commands `flashrag` and `reader`: answers behind a search from elsewhere, which `quantdrift rag` then shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the allocations of a capture study keep of a wider width's benefit, and which criterion keeps more.
+"""The share of a wider width's benefit that the allocations of a capture study keep, and which criterion keeps more.
 
 A point is a model, data, a quantizer, a budget, a seed and a number of calibration queries. There every criterion has
 its own widths, between two uniform ones. With the mean m of a metric over the held-out queries,
@@ -35,20 +35,20 @@ from quantdrift.study.folder import StudyFolder
 from quantdrift.study.grid import CaptureGrid
 
 METRICS = ("flip@1", "accuracy", "gold_lost@1")
-"""What is captured unless metrics are named: the paper's change of the top-1, recall@1 and gold lost."""
+"""Metrics whose capture is told unless others are named: the paper's change of the top-1, recall@1 and gold lost."""
 _NOTHING = 1e-9
-"""Headroom up to here is what sums of rates leave by rounding."""
+"""Headroom up to here is left by rounding of sums of rates."""
 BY = ("quantizer", "budget", "activations")
-"""By which a capture is told unless something else is asked for."""
+"""Axes by which captures are split unless others are asked for."""
 _LOW, _HIGH = "low", "high"
-"""Beside criteria, the uniform cells of a point."""
+"""Names of the two uniform cells of a point, beside those of criteria."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where criteria are compared.
+    """A point at which criteria are compared.
 
     `size` is the number of calibration queries that was asked for, `activations` the bits of activations, 16 where they
     are left alone.
@@ -68,13 +68,13 @@ class Captured:
     """The capture of one criterion.
 
     Attributes:
-        metric: what is captured of.
-        criterion: that chose the widths.
-        of: the axes that it is split by, with their values.
+        metric: the metric whose benefit is captured.
+        criterion: the criterion that chose the widths.
+        of: the axes that captures are split by, with their values.
         ratio: pooled over the points, with the interval over queries; n is the number of points.
         low: mean over the points of the metric, all layers at the low width.
-        value: the same of the allocation.
-        high: the same, all layers at the high width.
+        value: that mean with the allocation.
+        high: that mean, all layers at the high width.
         best_in: points at which no other criterion does better.
     """
 
@@ -93,14 +93,14 @@ class Contest:
     """Two criteria on the points that both have.
 
     Attributes:
-        metric: what is captured of.
-        criterion: one.
-        against: the other.
-        of: the axes that it is split by, with their values.
-        difference: capture of the one less that of the other, with the interval over queries; n is the number of
+        metric: the metric whose benefit is captured.
+        criterion: the first criterion.
+        against: the other criterion.
+        of: the axes that contests are split by, with their values.
+        difference: capture of the first less that of the other, with the interval over queries; n is the number of
             points.
-        ahead: points at which the one does better.
-        behind: points at which the other does.
+        ahead: points at which the first does better.
+        behind: points at which the other does better.
         p: two-sided, of Fisher's randomization test: the difference that a query makes, summed over its cells, could
             as well have the other sign.
         p_holm: adjusted by Holm for the pairs of criteria with the same metric and `of`.
@@ -119,15 +119,16 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two draws of calibration queries give the same widths.
+    """The share of layers that get the same width from two draws of calibration queries.
 
     Attributes:
-        criterion: that chose them.
-        model: whose layers.
+        criterion: the criterion that chose the widths.
+        model: the model that the layers belong to.
         size: calibration queries of one draw.
-        against: of the other: as many, with another seed; or the most that the study has, with the same seed.
-        share: of the layers that have one width, mean over pairs of draws.
-        n_pairs: of draws that are not the same queries.
+        against: calibration queries of the other draw: as many, with another seed; or the most that the study has, with
+            the same seed.
+        share: the part of the layers that have one width, mean over pairs of draws.
+        n_pairs: the number of pairs of draws that are not the same queries.
     """
 
     criterion: str
@@ -140,12 +141,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Corpus:
-    """What every cell of one corpus did with each held-out query; nan where a metric has no value.
+    """The values of every cell of a corpus at each held-out query; nan where a metric has no value.
 
     Attributes:
-        runs: the finished ones.
-        values: of each metric, float64 [n_runs, n_queries].
-        means: of each metric, float64 [1 + resamples, n_runs]: as measured, then of resampled queries.
+        runs: the finished runs.
+        values: by metric, float64 [n_runs, n_queries].
+        means: by metric, float64 [1 + resamples, n_runs]: as measured, then of resampled queries.
     """
 
     runs: Sequence[Run]
@@ -154,7 +155,7 @@ class _Corpus:
 
     @property
     def n_queries(self) -> int:
-        """That all cells were judged on."""
+        """The number of queries that all cells were judged on."""
         return next(iter(self.values.values())).shape[1]
 
 
@@ -163,11 +164,12 @@ class Capture:
     """The finished cells of a capture study, ready to be asked.
 
     Attributes:
-        grid: what it compares.
-        metrics: that were read.
-        points: where that can be done, with the number of the run of both uniform widths and of each criterion.
+        grid: the criteria, widths and quantizers of the study.
+        metrics: the metrics that were read.
+        points: the points at which criteria can be compared, with the number of the run of both uniform widths and of
+            each criterion.
         missing: allocations that are left out, as they or their uniform widths are not done.
-        corpora: by name.
+        corpora: the values at held-out queries, by name of the data.
     """
 
     grid: CaptureGrid
@@ -181,59 +183,61 @@ class Capture:
 
         Not defined where the high width does no better than the low one.
         """
-        found = []
+        captured = []
         for of, points in self._groups(metric, by):
             for criterion in self.grid.criteria:
-                own = [point for point in points if criterion in self.points[point]]
-                if not own:
+                members = [point for point in points if criterion in self.points[point]]
+                if not members:
                     continue
-                low, value, high = (self._sum(metric, own, name) for name in (_LOW, criterion, _HIGH))
-                found.append(
+                low, value, high = (self._sum(metric, members, name) for name in (_LOW, criterion, _HIGH))
+                captured.append(
                     Captured(
                         metric=str(metric),
                         criterion=criterion,
                         of=of,
-                        ratio=_ratio(low - value, low - high, len(own), _sign(metric)),
-                        low=float(low[0]) / len(own),
-                        value=float(value[0]) / len(own),
-                        high=float(high[0]) / len(own),
-                        best_in=sum(self._is_best(metric, point, criterion) for point in own),
+                        ratio=_ratio(low - value, low - high, len(members), _sign(metric)),
+                        low=float(low[0]) / len(members),
+                        value=float(value[0]) / len(members),
+                        high=float(high[0]) / len(members),
+                        best_in=sum(self._is_best(metric, point, criterion) for point in members),
                     )
                 )
-        return found
+        return captured
 
     def contests(self, metric: Metric, *, by: Sequence[str] = (), against: str | None = None) -> list[Contest]:
-        """Every two criteria, or each and the one named, for each value of the axes `by`.
+        """Compare every two criteria, or each with the one named, for each value of the axes `by`.
 
         p-values are adjusted over the pairs with the same values.
         """
         pairs = list(combinations(self.grid.criteria, 2))
         if against is not None:
             pairs = [(name, against) for name in self.grid.criteria if name != against]
-        found = []
+        contests = []
         for of, points in self._groups(metric, by):
-            held = []
-            for one, other in pairs:
-                both = [point for point in points if {one, other} <= self.points[point].keys()]
+            compared = []
+            for pair in pairs:
+                both = [point for point in points if {*pair} <= self.points[point].keys()]
                 if both:
-                    held.append(self._contest(metric, of, both, one, other))
-            adjusted = holm([contest.p for contest in held])
-            found += [replace(contest, p_holm=p) for contest, p in zip(held, adjusted, strict=True)]
-        return found
+                    compared.append(self._contest(metric, of, both, pair))
+            adjusted = holm([contest.p for contest in compared])
+            contests += [replace(contest, p_holm=p) for contest, p in zip(compared, adjusted, strict=True)]
+        return contests
 
     def agreements(self) -> list[Agreement]:
-        """How far widths depend on the draw of calibration queries, for criteria that look at some."""
-        found, most = [], max(self.grid.sizes)
+        """Measure how far widths depend on the draw of calibration queries, for criteria that look at some."""
+        agreements, most = [], max(self.grid.sizes)
         models = dict.fromkeys(point.model for point in self.points)
         for criterion, model, size in product(filter(needs_inputs, self.grid.criteria), models, self.grid.sizes):
             draws = self._draws(model, criterion)
-            own = [key for key in draws if key[3] == size]
-            with_other_seeds = [(draws[a], draws[b]) for a, b in combinations(own, 2) if a[:2] == b[:2]]
-            largest = [(draws[key], draws[*key[:3], most]) for key in own if size < most and (*key[:3], most) in draws]
+            drawn = [key for key in draws if key[3] == size]
+            with_other_seeds = [(draws[a], draws[b]) for a, b in combinations(drawn, 2) if a[:2] == b[:2]]
+            largest = [
+                (draws[key], draws[*key[:3], most]) for key in drawn if size < most and (*key[:3], most) in draws
+            ]
             for against, pairs in ((size, with_other_seeds), (most, largest)):
                 shares = [_same_widths(*pair) for pair in pairs if pair[0]["data_digest"] != pair[1]["data_digest"]]
                 if shares:
-                    found.append(
+                    agreements.append(
                         Agreement(
                             criterion=criterion,
                             model=model,
@@ -243,7 +247,7 @@ class Capture:
                             n_pairs=len(shares),
                         )
                     )
-        return found
+        return agreements
 
     def _groups(self, metric: Metric, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Point]]]:
         """The points at which a metric has a value, by axes."""
@@ -260,40 +264,42 @@ class Capture:
     def _sum(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
         return reduce(np.add, (self._mean(metric, point, name) for point in points))
 
-    def _lead(self, metric: Metric, point: Point, one: str, other: str) -> float:
-        """By how much the one does better than the other."""
-        step = float(self._mean(metric, point, other)[0] - self._mean(metric, point, one)[0])
+    def _lead(self, metric: Metric, point: Point, criterion: str, other: str) -> float:
+        """Return by how much one criterion does better than another."""
+        step = float(self._mean(metric, point, other)[0] - self._mean(metric, point, criterion)[0])
         return _sign(metric) * step
 
     def _is_best(self, metric: Metric, point: Point, criterion: str) -> bool:
         others = self.points[point].keys() - {_LOW, _HIGH}
         return all(self._lead(metric, point, criterion, other) > -_NOTHING for other in others)
 
-    def _contest(self, metric: Metric, of: Mapping[str, Any], points: Sequence[Point], one: str, other: str) -> Contest:
-        low, high, mine, theirs = (self._sum(metric, points, name) for name in (_LOW, _HIGH, one, other))
-        leads = [self._lead(metric, point, one, other) for point in points]
+    def _contest(
+        self, metric: Metric, of: Mapping[str, Any], points: Sequence[Point], pair: tuple[str, str]
+    ) -> Contest:
+        low, high, mine, theirs = (self._sum(metric, points, name) for name in (_LOW, _HIGH, *pair))
+        leads = [self._lead(metric, point, *pair) for point in points]
         return Contest(
             metric=str(metric),
-            criterion=one,
-            against=other,
+            criterion=pair[0],
+            against=pair[1],
             of=of,
             difference=_ratio(theirs - mine, low - high, len(points), _sign(metric)),
             ahead=sum(lead > _NOTHING for lead in leads),
             behind=sum(lead < -_NOTHING for lead in leads),
-            p=randomization_test(*(self._of_queries(metric, points, name) for name in (one, other))),
+            p=randomization_test(*(self._of_queries(metric, points, name) for name in pair)),
         )
 
     def _of_queries(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
-        """What each query of all corpora adds to the sum of means, float64 [n_queries]."""
+        """The share of each query of all corpora in the sum of means, float64 [n_queries]."""
         parts = []
         for data, corpus in self.corpora.items():
             values = corpus.values[str(metric)][[self.points[point][name] for point in points if point.data == data]]
-            known = np.maximum((~np.isnan(values)).sum(axis=1, keepdims=True), 1)
-            parts.append((np.nan_to_num(values) / known).sum(axis=0))
+            counts = np.maximum((~np.isnan(values)).sum(axis=1, keepdims=True), 1)
+            parts.append((np.nan_to_num(values) / counts).sum(axis=0))
         return np.concatenate(parts)
 
     def _draws(self, model: str, criterion: str) -> dict[tuple[str, float, int, int], Mapping[str, Any]]:
-        """What run.json says of the allocations, by data, budget, seed and size; quantizers share them."""
+        """The allocations as run.json has them, by data, budget, seed and size; quantizers share them."""
         return {
             (point.data, point.budget, point.seed, point.size): self.corpora[point.data]
             .runs[runs[criterion]]
@@ -304,7 +310,7 @@ class Capture:
 
 
 def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
-    """All that a capture study says, one row each: captures, and differences of two criteria where `against` is one.
+    """Make the rows of the table file: captures, and differences of two criteria where `against` names one.
 
     An axis that is null is pooled over. Each split is by one axis that has several values, by quantizer and budget, or
     by none.
@@ -312,19 +318,12 @@ def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]
     axes = [field.name for field in fields(Point)]
     several = [axis for axis in axes if len({getattr(point, axis) for point in capture.points}) > 1]
     splits = list(dict.fromkeys([(), BY, *((axis,) for axis in several)]))
-    found: list[dict[str, Any]] = []
-    for metric, by in product(metrics, splits):
-        for one in capture.captures(metric, by=by):
-            found.append(
-                _row(axes, one, one.ratio)
-                | {"low": one.low, "value": one.value, "high": one.high, "best_in": one.best_in}
-            )
-        for two in capture.contests(metric, by=by):
-            found.append(
-                _row(axes, two, two.difference)
-                | {"against": two.against, "ahead": two.ahead, "behind": two.behind, "p": two.p, "p_holm": two.p_holm}
-            )
-    return found
+    results = [
+        result
+        for metric, by in product(metrics, splits)
+        for result in (*capture.captures(metric, by=by), *capture.contests(metric, by=by))
+    ]
+    return [_row(axes, result) for result in results]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -342,21 +341,27 @@ _KINDS: dict[str, Kind] = {
 """Kinds of columns that hold no numbers with a fraction."""
 
 
-def _row(axes: Sequence[str], found: Captured | Contest, capture: Estimate) -> dict[str, Any]:
+_ONLY_OF_ONE = ("low", "value", "high", "best_in", "ahead", "behind", "p", "p_holm")
+"""Attributes that either captures or contests have."""
+
+
+def _row(axes: Sequence[str], result: Captured | Contest) -> dict[str, Any]:
+    capture = result.ratio if isinstance(result, Captured) else result.difference
     return {
-        "metric": found.metric,
-        **{axis: found.of.get(axis) for axis in axes},
-        "criterion": found.criterion,
-        "against": None,
+        "metric": result.metric,
+        **{axis: result.of.get(axis) for axis in axes},
+        "criterion": result.criterion,
+        "against": getattr(result, "against", None),
         "capture": capture.value,
         "capture low": capture.low,
         "capture high": capture.high,
         "points": capture.n,
+        **{name: getattr(result, name, None) for name in _ONLY_OF_ONE},
     }
 
 
 def can_be_captured(metric: Metric) -> bool:
-    """Whether it is a mean over inputs, of which one way is better."""
+    """Return whether a metric is a mean over inputs of which one direction is better."""
     return metric.direction != "none" and metric.arm != "relative" and metric.uncertainty != "order statistics"
 
 
@@ -365,12 +370,12 @@ def _sign(metric: Metric) -> int:
     return -1 if metric.direction == "higher" else 1
 
 
-def _same_widths(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    return float(np.mean([one["widths"].get(name) == width for name, width in other["widths"].items()]))
+def _same_widths(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    return float(np.mean([first["widths"].get(name) == width for name, width in second["widths"].items()]))
 
 
 def _ratio(gain: Floats, headroom: Floats, n: int, sign: int) -> Estimate:
-    """Of sums as measured and resampled; no interval where one resample in twenty has no headroom."""
+    """Divide sums as measured and as resampled; there is no interval where one resample in twenty has no headroom."""
     if sign * headroom[0] <= _NOTHING:
         return undefined("the high width does no better than the low one")
     value, usable = float(gain[0] / headroom[0]), sign * headroom[1:] > _NOTHING
@@ -428,26 +433,26 @@ def read_capture(folder: StudyFolder, metrics: Sequence[Metric]) -> Capture:
 
 def _corpus(name: str, runs: Sequence[Run], metrics: Sequence[Metric]) -> _Corpus:
     evidence = [run.evidence() for run in runs]
-    places = [{name: row for row, name in enumerate(one.input_ids.tolist())} for one in evidence]
-    ids = [input_id for input_id in places[0] if all(input_id in each for each in places)]
+    places = [{name: row for row, name in enumerate(record.input_ids.tolist())} for record in evidence]
+    ids = [input_id for input_id in places[0] if all(input_id in place for place in places)]
     if not ids:
         raise StudyError(f"the cells of {name} have no input in common; expected one held_out for all of them")
-    rows = [np.array([each[input_id] for input_id in ids], dtype=np.int64) for each in places]
+    rows = [np.array([place[input_id] for input_id in ids], dtype=np.int64) for place in places]
     values = {
-        str(metric): np.stack([metric.per_input(one)[row] for one, row in zip(evidence, rows, strict=True)])
+        str(metric): np.stack([metric.per_input(record)[row] for record, row in zip(evidence, rows, strict=True)])
         for metric in metrics
     }
     seed = zlib.crc32(name.encode())  # so that a corpus has the same resamples whatever is beside it
-    return _Corpus(runs=runs, values=values, means={metric: _means(each, seed) for metric, each in values.items()})
+    return _Corpus(runs=runs, values=values, means={metric: _means(table, seed) for metric, table in values.items()})
 
 
 def _means(values: Floats, seed: int) -> Floats:
     """Means of [n_runs, n_queries] over the queries with a value: as measured, then of resampled queries."""
-    known, n = ~np.isnan(values), values.shape[1]
-    filled = np.where(known, values, 0.0)
+    defined, n = ~np.isnan(values), values.shape[1]
+    filled = np.where(defined, values, 0.0)
 
     def mean(times: Floats) -> Floats:
-        return np.asarray((times @ filled.T) / np.maximum(times @ known.T, 1.0))
+        return np.asarray((times @ filled.T) / np.maximum(times @ defined.T, 1.0))
 
     def drawn(places: NDArray[np.int64]) -> Floats:
         flat = (places + n * np.arange(len(places))[:, None]).ravel()

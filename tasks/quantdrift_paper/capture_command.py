@@ -1,4 +1,4 @@
-"""`capture`: what share of a wider uniform width's benefit the allocations of each criterion keep."""
+"""The command `capture`: the share of a wider uniform width's benefit that the allocations of each criterion keep."""
 
 from __future__ import annotations
 
@@ -38,60 +38,61 @@ def command(
 ) -> Output:
     """Capture of every criterion, by quantizer and budget; who is ahead; how far draws of queries agree."""
     folder = open_study(study)
-    asked = [each for each in map(parse_metric, dict.fromkeys(metric or METRICS)) if can_be_captured(each)]
-    found = read_capture(folder, asked or [parse_metric(METRICS[0])])
-    metrics = [each for each in found.metrics if found.captures(each, by=())]
+    asked = [parsed for parsed in map(parse_metric, dict.fromkeys(metric or METRICS)) if can_be_captured(parsed)]
+    capture = read_capture(folder, asked or [parse_metric(METRICS[0])])
+    metrics = [parsed for parsed in capture.metrics if capture.captures(parsed, by=())]
     if table is not None:
-        rows = rows_of(found, metrics)
+        rows = rows_of(capture, metrics)
         write_table(columns_of(rows), rows, table)
         note(f"wrote {table}")
-    contests = [contest for each in metrics for contest in found.contests(each)]
-    agreements = found.agreements()
-    grids = [_captures(found, metrics)] if metrics else []
+    contests = [contest for parsed in metrics for contest in capture.contests(parsed)]
+    agreements = capture.agreements()
+    grids = [_captures(capture, metrics)] if metrics else []
     grids += [_contests(metrics[0], contests)] if contests else []
     grids += [_agreements(agreements)] if agreements else []
-    left_out = f"{counted(found.missing, 'allocation')} left out, as they or their uniform widths are not done"
-    n_queries = sum(corpus.n_queries for corpus in found.corpora.values())
-    size = f"{counted(len(found.points), 'point')}, {n_queries:,} held-out queries"
+    left_out = f"{counted(capture.missing, 'allocation')} left out, as they or their uniform widths are not done"
+    n_queries = sum(corpus.n_queries for corpus in capture.corpora.values())
+    size = f"{counted(len(capture.points), 'point')}, {n_queries:,} held-out queries"
     return Output(
         data={
-            "missing": found.missing,
-            "captures": as_json([one for each in metrics for one in found.captures(each)]),
-            "pooled": as_json([one for each in metrics for one in found.captures(each, by=())]),
+            "missing": capture.missing,
+            "captures": as_json([captured for parsed in metrics for captured in capture.captures(parsed)]),
+            "pooled": as_json([captured for parsed in metrics for captured in capture.captures(parsed, by=())]),
             "contests": as_json(contests),
             "agreements": as_json(agreements),
         },
         title=f"{folder.path}: a capture study of {size}",
         grids=grids,
-        lines=[left_out] if found.missing else [],
+        lines=[left_out] if capture.missing else [],
     )
 
 
-def _captures(found: Capture, metrics: Sequence[Metric]) -> Grid:
-    """One row for each quantizer, budget and criterion; the first metric in full."""
-    first, criteria = metrics[0], found.grid.criteria
+def _captures(capture: Capture, metrics: Sequence[Metric]) -> Grid:
+    """Make a row for each quantizer, budget and criterion; the first metric is told in full."""
+    first, criteria = metrics[0], capture.grid.criteria
     base = "random" if "random" in criteria else criteria[-1]
-    beside = {_key(one): one for one in found.contests(first, by=BY, against=base)}
-    by_metric = [{_key(one): one for one in found.captures(each)} for each in metrics]
+    beside = {_key(contest): contest for contest in capture.contests(first, by=BY, against=base)}
+    by_metric = [{_key(captured): captured for captured in capture.captures(metric)} for metric in metrics]
     rows = []
-    for key, one in by_metric[0].items():
+    for key, captured in by_metric[0].items():
         contest = beside.get(key)
         rows.append(
             [
-                f"{key[0]} {key[1]:g}" + ("" if one.of["activations"] == FULL_BITS else f" A{one.of['activations']}"),
-                one.criterion,
-                with_interval(one.ratio, 0),
-                *(percent(each[key].ratio.value, 0) if key in each else "-" for each in by_metric[1:]),
-                " > ".join(f"{100 * value:.1f}" for value in (one.low, one.value, one.high)),
+                f"{key[0]} {key[1]:g}"
+                + ("" if captured.of["activations"] == FULL_BITS else f" A{captured.of['activations']}"),
+                captured.criterion,
+                with_interval(captured.ratio, 0),
+                *(percent(column[key].ratio.value, 0) if key in column else "-" for column in by_metric[1:]),
+                " > ".join(f"{100 * value:.1f}" for value in (captured.low, captured.value, captured.high)),
                 "" if contest is None else with_interval(contest.difference, 0, sign="+"),
                 "" if contest is None else show_p(contest.p_holm),
-                f"{one.best_in} of {one.ratio.n}",
+                f"{captured.best_in} of {captured.ratio.n}",
             ]
         )
     more = [f"{first}, %: low > here > high", f"ahead of {base}, pp", "p (Holm)", "best in"]
     return Grid(
         title="Share of a wider uniform width's benefit that an allocation keeps (95 % intervals over queries)",
-        head=["quantizer, bits", "criterion", *(f"capture, {each}" for each in metrics), *more],
+        head=["quantizer, bits", "criterion", *(f"capture, {metric}" for metric in metrics), *more],
         rows=rows,
         words={"criterion"},
         ruled=True,
@@ -102,20 +103,20 @@ def _captures(found: Capture, metrics: Sequence[Metric]) -> Grid:
     )
 
 
-def _key(one: Any) -> tuple[str, float, int, str]:
-    return *(one.of[axis] for axis in BY), one.criterion
+def _key(result: Any) -> tuple[str, float, int, str]:
+    return *(result.of[axis] for axis in BY), result.criterion
 
 
 def _contests(metric: Metric, contests: Sequence[Contest]) -> Grid:
     rows = [
         [
-            f"{one.criterion} : {one.against}",
-            with_interval(one.difference, 0, sign="+"),
-            f"{one.ahead} : {one.behind} of {one.difference.n}",
-            show_p(one.p_holm),
+            f"{contest.criterion} : {contest.against}",
+            with_interval(contest.difference, 0, sign="+"),
+            f"{contest.ahead} : {contest.behind} of {contest.difference.n}",
+            show_p(contest.p_holm),
         ]
-        for one in contests
-        if one.metric == str(metric)
+        for contest in contests
+        if contest.metric == str(metric)
     ]
     return Grid(
         title=f"Capture of {metric} over all points, one criterion against another",
@@ -128,14 +129,14 @@ def _contests(metric: Metric, contests: Sequence[Contest]) -> Grid:
 def _agreements(agreements: Sequence[Agreement]) -> Grid:
     rows = [
         [
-            one.criterion,
-            one.model,
-            f"{one.size}",
-            "another seed" if one.size == one.against else f"{one.against} queries",
-            percent(one.share),
-            f"{one.n_pairs}",
+            agreement.criterion,
+            agreement.model,
+            f"{agreement.size}",
+            "another seed" if agreement.size == agreement.against else f"{agreement.against} queries",
+            percent(agreement.share),
+            f"{agreement.n_pairs}",
         ]
-        for one in agreements
+        for agreement in agreements
     ]
     return Grid(
         title="Layers that two draws of calibration queries give the same width",

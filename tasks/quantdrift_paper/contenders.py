@@ -138,7 +138,7 @@ class EffectiveScale:
     """The scale at which the predicted flip rate equals the observed one.
 
     Attributes:
-        scale: half-width s in the unit of the gaps, above 0; None if no one scale does it.
+        scale: half-width s in the unit of the gaps, above 0; None if no single scale does it.
         observed: the flip rate asked for.
         n: number of inputs.
         reason: why there is no scale.
@@ -174,7 +174,7 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
     # as s goes to 0 exact ties alone flip, as it goes to infinity every stored rank is tied
     tied, finite = (table == 0).sum(axis=1), np.isfinite(table).sum(axis=1)
     floor, ceiling = float((tied / (tied + 1)).mean()), float((finite / (finite + 1)).mean())
-    found = EffectiveScale(observed=observed_rate, n=len(table))
+    fit = EffectiveScale(observed=observed_rate, n=len(table))
     if floor < observed_rate < ceiling:
         nearest = np.where(np.isfinite(table) & (table > 0), table, np.inf).min(axis=1, initial=np.inf)
         least = float(nearest.min()) / 2  # at which only exact ties flip
@@ -182,10 +182,10 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
         low, high = least, max(2 * least, float(np.median(nearest[np.isfinite(nearest)])) / 4)
         for _ in range(_DOUBLINGS):
             if excess(high) >= 0:
-                return replace(found, scale=float(brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-12)))
+                return replace(fit, scale=float(brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-12)))
             low, high = high, 2 * high
     return replace(
-        found,
+        fit,
         reason=f"no one scale predicts the rate observed, {observed_rate:.4g}: exact ties alone predict {floor:.4g}, "
         f"and no scale predicts more than {ceiling:.4g} with the ranks stored",
     )
@@ -215,7 +215,7 @@ class ContenderBucket:
 
     @property
     def within(self) -> bool | None:
-        """Whether the prediction lies in the 95 % interval of the measured rate; None without either."""
+        """Say whether the prediction lies in the 95 % interval of the measured rate; None without either."""
         low, high = self.measured.low, self.measured.high
         return None if self.predicted is None or low is None or high is None else low <= self.predicted <= high
 
@@ -300,17 +300,17 @@ def contender_groups(runs: Sequence[Run], *, progress: Progress | None = None) -
     groups = []
     with (progress or Silent()).stage("one scale per scheme", len(members)) as tell:
         for name, group in members.items():
-            found = predicted_by_contender_count([run.exact_evidence("the number of contenders") for run in group])
-            groups.append(replace(found, name=name, paths=tuple(str(run.path) for run in group)))
+            fitted = predicted_by_contender_count([run.exact_evidence("the number of contenders") for run in group])
+            groups.append(replace(fitted, name=name, paths=tuple(str(run.path) for run in group)))
             tell(1)
     return groups
 
 
 def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
-    """What predicted and measured rates say of the model, in plain sentences.
+    """Say in plain sentences how predicted and measured rates agree.
 
-    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few. Those without
-    contenders are not: nothing can flip there, in the model neither.
+    Buckets with at least 30 inputs are counted, as any prediction lies in the interval of a few. Buckets without
+    contenders are not counted: nothing can flip there, in the model neither.
     """
     tested = [
         bucket

@@ -1,4 +1,4 @@
-"""`contenders`: predicted against measured flip rate by contender count. No torch."""
+"""The command `contenders`: predicted against measured flip rate by contender count. No torch."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _row(bucket: ContenderBucket) -> list[str]:
 def _json(group: ContenderGroup) -> dict[str, object]:
     fit = group.fit
     about = {"name": group.name, "runs": group.paths, "n": fit.n, "flip_rate": fit.observed, "scale": fit.scale}
-    buckets = [{**as_json(each), "n": each.measured.n, "within": each.within} for each in group.buckets]
+    buckets = [{**as_json(bucket), "n": bucket.measured.n, "within": bucket.within} for bucket in group.buckets]
     return {**about, "reason": fit.reason, "buckets": buckets}

@@ -23,7 +23,7 @@ from quantdrift_paper.law import LawPoint, on_the_axis, study_law
 
 
 def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Mapping[Path, str]) -> Figure:
-    """Change rate against median separation, a point a run, with the threshold and the line through all runs."""
+    """Draw the change rate against the median separation, a point a run, with threshold and line of all runs."""
     study = study_law(points)
     usable = on_the_axis(points)
     values: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Map
             }
         )
     order = study.spearman["separation"].value
-    told = "" if order is None else f" Over these {len(points):,} runs the rank correlation is {order:+.2f}."
+    correlation = "" if order is None else f" Over these {len(points):,} runs the rank correlation is {order:+.2f}."
     left = len(points) - len(usable)
     gone = f" {left:,} with a median of 0 or without end {'is' if left == 1 else 'are'} left out." if left else ""
     return Figure(
@@ -103,23 +103,23 @@ def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Map
         title="The smaller the separation, the more first answers change",
         caption="Each point is one run. The separation of a query is the lead of its first answer over the second, in "
         "units of twice the largest score change: at 1 or more (dotted line) the first answer cannot change. The "
-        f"dashed line is fitted to all runs.{told}{gone}",
+        f"dashed line is fitted to all runs.{correlation}{gone}",
         spec=spec_of(values, width=WIDE, height=320, layer=layer),
     )
 
 
-def capture_chart(found: Sequence[Captured], names: Mapping[str, str], bits: float) -> Figure:
-    """What share of a wider width's benefit each criterion keeps, with intervals."""
+def capture_chart(captures: Sequence[Captured], names: Mapping[str, str], bits: float) -> Figure:
+    """Draw the share of a wider width's benefit that each criterion keeps, with intervals."""
     values = [
         {
-            "criterion": names.get(one.criterion, one.criterion),
-            "capture": one.ratio.value,
-            "low": one.ratio.low,
-            "high": one.ratio.high,
-            "n": one.ratio.n,
+            "criterion": names.get(captured.criterion, captured.criterion),
+            "capture": captured.ratio.value,
+            "low": captured.ratio.low,
+            "high": captured.ratio.high,
+            "n": captured.ratio.n,
         }
-        for one in sorted(found, key=lambda one: -(one.ratio.value or 0.0))
-        if one.ratio.value is not None
+        for captured in sorted(captures, key=lambda captured: -(captured.ratio.value or 0.0))
+        if captured.ratio.value is not None
     ]
     y = {"field": "criterion", "type": "nominal", "sort": None, "title": None}
     shared = {

@@ -24,7 +24,7 @@ class _Output(BaseModel, extra="ignore"):
 
 
 class _Item(BaseModel, extra="ignore"):
-    """What FlashRAG keeps of a question; of one with choices a pred may be a letter, which is no answer to compare."""
+    """A question as FlashRAG keeps it, without choices: with those, a pred may be a letter, which is no answer."""
 
     id: Text | int | None = None
     question: Text
@@ -44,8 +44,8 @@ def read_flashrag(paths: Sequence[Path], control: Path | None = None) -> RagReco
     """The record of finished runs of FlashRAG on the same questions, the reference's first.
 
     Args:
-        paths: intermediate_data.json of each.
-        control: that of a run without passages, such as of FlashRAG's naive pipeline.
+        paths: intermediate_data.json of each run.
+        control: intermediate_data.json of a run without passages, as FlashRAG's naive pipeline makes it.
 
     Raises:
         DataError: a file is none of FlashRAG's, or the files ask different questions.
@@ -95,7 +95,7 @@ def _answers(items: Sequence[_Item]) -> list[str]:
 
 
 def _of_items(name: str, items: Sequence[_Item]) -> Condition:
-    """What a run says; FlashRAG's corpora name passages as they like, so digests of texts tell them apart."""
+    """Read a run as a condition; digests of texts tell passages apart, whatever FlashRAG's corpora name them."""
     answers, passages, gold_in_context = _answers(items), [], []
     for item in items:
         if item.output.retrieval_result is None:

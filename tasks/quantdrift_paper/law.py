@@ -29,7 +29,7 @@ from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, un
 Floats = NDArray[np.float64]
 
 Predictor = Literal["separation", "gap", "epsilon", "n_items"]
-"""What a change rate is explained by; the first is the law's, the others are its rivals."""
+"""Quantities that may explain a change rate; the first is the law's, the others are its rivals."""
 
 PREDICTORS: tuple[Predictor, ...] = get_args(Predictor)
 
@@ -56,16 +56,16 @@ class LawPoint:
     """One run as a point: medians over its inputs, and its change rate.
 
     Attributes:
-        label: names the run.
+        label: name of the run.
         separation: median separation ratio, at least 0; +inf for an exact copy.
         gap: median gap of the reference, in score units.
         epsilon: median epsilon, in score units.
         n_items: median number of items scored.
         change_rate: share of inputs whose top-1 changed.
-        changed: the same with its 95 % Wilson interval.
-        spec: of the run.
+        changed: the change rate with its 95 % Wilson interval.
+        spec: spec of the run.
         data: name of the corpus.
-        n_documents: its size.
+        n_documents: size of the corpus.
         bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate says of itself.
         path: folder of the run.
     """
@@ -85,7 +85,7 @@ class LawPoint:
 
 
 def law_point(evidence: Evidence, *, label: str) -> LawPoint:
-    """One run as a point of the law."""
+    """Make the point of a run."""
     separation, scored = perturbation.separation_ratio(evidence), evidence.n_items > 0
     defined = ~np.isnan(separation)
     if not defined.any():
@@ -142,7 +142,7 @@ class Line:
     """A least-squares line: change rate = intercept + slope * log10(predictor).
 
     Attributes:
-        predictor: what it reads.
+        predictor: the quantity that the line reads.
         slope: change of the rate per factor of ten.
         intercept: rate at a predictor of 1.
         pearson: correlation on the points fitted, in [-1, 1]; 0 if all rates are equal.
@@ -204,7 +204,7 @@ def fit_line(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
 
 
 def on_the_axis(points: Sequence[LawPoint], predictor: Predictor = "separation") -> list[LawPoint]:
-    """Those with a finite logarithm; the others have a rank, but no place on a line."""
+    """Return the points with a finite logarithm; the others have a rank, but no place on a line."""
     return [point for point in points if 0 < getattr(point, predictor) < np.inf]
 
 
@@ -217,16 +217,16 @@ def _values(points: Sequence[LawPoint], name: str) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Runs held out, and how well lines that never saw them predict them.
+    """Runs that were held out, and how well lines that never saw them predict them.
 
     Attributes:
-        name: of the group; of all groups together the predictor.
+        name: name of the group; for all groups together the predictor.
         line: fitted on the other runs; None without one, and where each group has its own.
-        predicted: rate of each run with a finite logarithm, by label; not clipped.
+        predicted: predicted rate of each run with a finite logarithm, by label; not clipped.
         r_squared: 1 - sum (rate - predicted)^2 / sum (rate - mean rate of these runs)^2; at most 1, and negative
             where their mean is the better guess.
         mean_error: mean of abs(rate - predicted).
-        groups: those held out one after the other.
+        groups: the results of the groups that were held out one after the other.
     """
 
     name: str
@@ -271,13 +271,13 @@ def _judged(name: str, points: Sequence[LawPoint], predicted: Sequence[float], *
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawStudy:
-    """What the runs say of the law.
+    """The results on the law over some runs.
 
     Attributes:
-        runs: all of them.
-        by: "data" or "scheme": whose runs are left out in turn.
+        runs: the points of all runs.
+        by: "data" or "scheme": the groups whose runs are left out in turn.
         spearman: rank correlation of each predictor with the change rate over all runs.
-        within: likewise over the runs of each corpus.
+        within: rank correlations over the runs of each corpus.
         line: on the median separation, through all runs; None where their values do not differ.
         held_out: by predictor, how lines predict runs they never saw; empty if there is one group only.
     """
@@ -302,7 +302,7 @@ def study_law(runs: Sequence[LawPoint], *, by: str = "data") -> LawStudy:
         runs=tuple(runs),
         by=by,
         spearman={which: spearman(runs, which) for which in PREDICTORS},
-        within={name: {which: spearman(own, which) for which in PREDICTORS} for name, own in corpora.items()},
+        within={name: {which: spearman(members, which) for which in PREDICTORS} for name, members in corpora.items()},
         line=line,
         held_out={which: leave_one_out(groups, which) for which in PREDICTORS} if len(groups) > 1 else {},
     )
@@ -319,7 +319,7 @@ def _grouped(runs: Sequence[LawPoint], what: str) -> dict[str, list[LawPoint]]:
 
 
 def law_findings(study: LawStudy) -> list[str]:
-    """What the runs say of the law, above all where they do not bear it out."""
+    """Say in sentences how far the runs bear the law out, above all where they do not."""
     n, value = len(study.runs), study.spearman["separation"].value
     if value is None:
         return [f"The law cannot be tried on these runs: {study.spearman['separation'].reason}."]
@@ -355,14 +355,14 @@ def law_findings(study: LawStudy) -> list[str]:
 
 
 def law_json(study: LawStudy) -> dict[str, Any]:
-    """Every run and every result; an infinite separation is null, and `separation_is_infinite` is true."""
+    """Return all results for JSON; an infinite separation is null, and `separation_is_infinite` is true."""
     held = study.held_out.get("separation")
     unseen = held.predicted if held else {}
-    told = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
+    names = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
     return {
         "runs": [
             {
-                **as_json({name: getattr(run, name) for name in told}),
+                **as_json({name: getattr(run, name) for name in names}),
                 "path": str(run.path),
                 "separation_is_infinite": bool(np.isinf(run.separation)),
                 "change_rate": run.changed.to_json(),

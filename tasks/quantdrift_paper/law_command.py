@@ -1,4 +1,4 @@
-"""`law`: does the separation tell how many answers change, over many runs? No torch."""
+"""The command `law`: does the separation tell how many answers change, over many runs? No torch."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def command(
     Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that it was not fitted
     on. Needs at least three runs.
     """
-    found = law.law_runs(find_runs(runs))
-    if len(found) < law.LEAST_RUNS:
+    points = law.law_runs(find_runs(runs))
+    if len(points) < law.LEAST_RUNS:
         raise QuantDriftError(
             f"a law is seen over several runs: expected {law.LEAST_RUNS} or more, of other schemes, models or corpora; "
-            f"got {len(found)}. Two candidates are compared by: quantdrift compare A B"
+            f"got {len(points)}. Two candidates are compared by: quantdrift compare A B"
         )
-    study = law.study_law(found, by=by)
+    study = law.study_law(points, by=by)
     line = [] if study.line is None else [f"The line through {counted(study.line.n, 'run')}: {_formula(study.line)}."]
     return Output(data=law.law_json(study), grids=list(_grids(study)), lines=[_NOTE, *law.law_findings(study), *line])
 
@@ -51,24 +51,29 @@ def _grids(study: law.LawStudy) -> Iterator[Grid]:
         title=f"What tells the change rate of {counted(len(runs), 'run')}",
         head=["predictor", title, *judged],
         rows=[
-            [law.NAMES[each], _signed(study.spearman[each]), *_held(study.held_out.get(each))]
-            for each in law.PREDICTORS
+            [law.NAMES[predictor], _signed(study.spearman[predictor]), *_held(study.held_out.get(predictor))]
+            for predictor in law.PREDICTORS
         ],
     )
-    corpora = {name: (sum(run.data == name for run in runs), each) for name, each in study.within.items()}
+    corpora = {
+        name: (sum(run.data == name for run in runs), correlations) for name, correlations in study.within.items()
+    }
     corpora["all"] = (len(runs), study.spearman)
     yield Grid(
         title=f"{title}, within each corpus",
         head=["corpus", "runs", "separation", "gap", "epsilon", "items"],
-        rows=[[name, f"{n}", *(_signed(each[one]) for one in law.PREDICTORS)] for name, (n, each) in corpora.items()],
+        rows=[
+            [name, f"{n}", *(_signed(correlations[predictor]) for predictor in law.PREDICTORS)]
+            for name, (n, correlations) in corpora.items()
+        ],
     )
     if (held := study.held_out.get("separation")) is not None:
         yield Grid(
             title=f"One {'corpus' if study.by == 'data' else 'width'} left out in turn",
             head=["left out", "runs", "line through the others", *judged],
             rows=[
-                [each.name, f"{len(each.predicted)}", _formula(each.line) if each.line else "-", *_held(each)]
-                for each in held.groups
+                [group.name, f"{len(group.predicted)}", _formula(group.line) if group.line else "-", *_held(group)]
+                for group in held.groups
             ],
             words={"line through the others"},
         )
@@ -84,7 +89,7 @@ def _signed(estimate: Estimate) -> str:
 
 
 def _held(held: law.HeldOut | None) -> list[str]:
-    """R2, of which a very bad one is only said to be that, and the mean error."""
+    """Show R2, of which a very bad value is only said to be very bad, and the mean error."""
     score, error = (held.r_squared.value, held.mean_error.value) if held else (None, None)
     return [
         "-" if score is None else f"{score:z.2f}" if score >= _FAR_OFF else f"< {_FAR_OFF}",

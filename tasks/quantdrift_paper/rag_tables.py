@@ -11,7 +11,7 @@ from quantdrift.spec.grammar import Scheme, parse
 from quantdrift_paper.rows import NAMES, Table, escaped
 
 FOLDER = "rag"
-"""Of a result, in the folder of a study."""
+"""Folder of a result of quantdrift rag in the folder of a study."""
 _NONE = "--"
 _ALLOCATED = {"alloc_rag_gap": "gap", "alloc_rag_mse": "reconstruction"}
 _ABSENT = f"answers are asked by quantdrift rag RUN... -o STUDY/{FOLDER}"
@@ -31,13 +31,13 @@ def rag_tables(place: Path) -> dict[str, Table | str]:
 
 
 def _answers(rag: Rag) -> Table | str:
-    """One row a uniform scheme, below the reference and the control."""
+    """Make a row for each uniform scheme, below the reference and the control."""
     control, reference = rag.record.control, rag.record.reference
     rows = [] if control is None else [["No passages", *_measured(rag, control.name), *[_NONE] * 3]]
     rows.append(["Full-precision retrieval", *_measured(rag, reference.name), *[_NONE] * 3])
-    own = [(name, scheme) for name, scheme in _schemes(rag) if scheme is None or scheme.criterion is None]
-    widths = {scheme.weight_bits for _, scheme in own if scheme is not None}
-    for name, scheme in own:
+    uniform = [(name, scheme) for name, scheme in _schemes(rag) if scheme is None or scheme.criterion is None]
+    widths = {scheme.weight_bits for _, scheme in uniform if scheme is not None}
+    for name, scheme in uniform:
         effect = rag.effects[name]
         counts = (effect.n_changed, effect.right_to_wrong, effect.wrong_to_right)
         before = f"W{scheme.weight_bits:g} " if scheme is not None and len(widths) > 1 else ""
@@ -45,13 +45,13 @@ def _answers(rag: Rag) -> Table | str:
         rows.append([f"Quantized retrieval, {label}", *_measured(rag, name), *(f"{count:,}" for count in counts)])
     head = " & ".join(["Condition", "Exact match", "Token F1", "Gold in context", "Answers changed"])
     head += r" & Right$\to$wrong & Wrong$\to$right \\"
-    if not own:
+    if not uniform:
         return "no candidate has one width for all layers"
     return Table(columns="lcccccc", head=[head], rows=rows, about=_about(rag))
 
 
 def _allocated(rag: Rag, criterion: str) -> Table | str:
-    """One row a quantizer, of one criterion; what is captured of the top 1 is measured by a capture study."""
+    """Make a row for each quantizer with one criterion; the capture of the top 1 is measured by a capture study."""
     rows = [
         [NAMES[scheme.quantizer], _NONE, f"{rag.effects[name].n_changed:,}", f"{rag.effects[name].right_to_wrong:,}"]
         for name, scheme in _schemes(rag)
@@ -63,22 +63,22 @@ def _allocated(rag: Rag, criterion: str) -> Table | str:
 
 
 def _measured(rag: Rag, name: str) -> Iterator[str]:
-    found = rag.scored[name].estimates
+    estimates = rag.scored[name].estimates
     for measure in ("exact_match", "token_f1", "gold_in_context"):
-        value = found[measure].value if measure in found else None
+        value = estimates[measure].value if measure in estimates else None
         yield _NONE if value is None else rf"{100 * value:.1f}\%"
 
 
 def _schemes(rag: Rag) -> list[tuple[str, Scheme | None]]:
-    """Candidates by name, in the order of the paper's quantizers; None for a model that somebody else quantized."""
-    found: list[tuple[str, Scheme | None]] = []
-    for one in rag.record.candidates:
+    """Return candidates by name, in the order of the paper's quantizers; None for somebody else's model."""
+    schemes: list[tuple[str, Scheme | None]] = []
+    for candidate in rag.record.candidates:
         try:
-            found.append((one.name, None if one.spec is None else parse(one.spec).scheme))
+            schemes.append((candidate.name, None if candidate.spec is None else parse(candidate.spec).scheme))
         except SpecError:
-            found.append((one.name, None))
+            schemes.append((candidate.name, None))
     order = list(NAMES)
-    return sorted(found, key=lambda each: len(order) if each[1] is None else order.index(each[1].quantizer))
+    return sorted(schemes, key=lambda named: len(order) if named[1] is None else order.index(named[1].quantizer))
 
 
 def _about(rag: Rag) -> str:

@@ -23,7 +23,7 @@ from quantdrift.features.rag.questions import Prompt
 LONGEST = 30
 """Tokens of an answer."""
 _WINDOW, _STRIDE = 384, 128
-"""Tokens that are read at once, and by how many two windows of a long passage overlap."""
+"""Tokens that are read at once, and tokens that two windows of a long passage share."""
 TRAINED_ON = "trained_on.json"
 
 
@@ -47,10 +47,10 @@ class Reader:
     "not here": over all passages of a prompt.
 
     Attributes:
-        name: of its folder or on the hub.
-        kind: what answers.
-        identity: digest of its weights.
-        trained_on: ids of questions that it may not be asked.
+        name: name of the model's folder, or on the hub.
+        kind: how the answers are made.
+        identity: digest of the weights.
+        trained_on: ids of questions that the model may not be asked.
     """
 
     kind: Literal["extractive reader"] = "extractive reader"
@@ -62,31 +62,34 @@ class Reader:
         quiet_loading()
         source = resolve(name)
         self.name = source.canonical
-        with loading(source, "reader", reads="head") as told:
+        with loading(source, "reader", reads="head") as log:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(source.location)
             self._model: Any = (
                 AutoModelForQuestionAnswering.from_pretrained(source.location).eval().to(pick_device(device))
             )
-        self._batch_size, self._told = batch_size, told.notes
+        self._batch_size, self._notes = batch_size, log.notes
         self.identity = f"reader {weights_fingerprint([self._model])}"
         seen = Path(source.location) / TRAINED_ON
         self.trained_on = frozenset(TrainedOn.read(seen).ids) if seen.exists() else frozenset()
-        self._known: dict[tuple[str, str], tuple[float, str]] = {}
+        self._read_already: dict[tuple[str, str], tuple[float, str]] = {}
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
-        """Every prompt with its answer, a batch at a time; a passage that several prompts share is read once."""
-        ordered = sorted(prompts, key=lambda each: each.question)
+        """Give every prompt with its answer, a batch at a time; a passage that several prompts share is read once."""
+        ordered = sorted(prompts, key=lambda prompt: prompt.question)
         for start in range(0, len(ordered), self._batch_size):
             batch = ordered[start : start + self._batch_size]
-            pairs = dict.fromkeys((each.question, passage) for each in batch for passage in each.passages)
-            self._known = {pair: self._known[pair] for pair in pairs if pair in self._known}
-            new = [pair for pair in pairs if pair not in self._known]
-            self._known |= dict(zip(new, self._read(new), strict=True))
-            yield [(each, max(self._known[each.question, one] for one in each.passages)[1]) for each in batch]
+            pairs = dict.fromkeys((prompt.question, passage) for prompt in batch for passage in prompt.passages)
+            self._read_already = {pair: self._read_already[pair] for pair in pairs if pair in self._read_already}
+            new = [pair for pair in pairs if pair not in self._read_already]
+            self._read_already |= dict(zip(new, self._read(new), strict=True))
+            yield [
+                (prompt, max(self._read_already[prompt.question, passage] for passage in prompt.passages)[1])
+                for prompt in batch
+            ]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
-        """What it is."""
-        return [*self._told, "an extractive reader has no answer without passages, so there is no control"]
+        """Return what the reader of the result has to know of this kind of model."""
+        return [*self._notes, "an extractive reader has no answer without passages, so there is no control"]
 
     def _read(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, str]]:
         """The best span of each passage: by how much it beats "not here", and its text."""
@@ -113,8 +116,8 @@ class Reader:
             for window, row in enumerate(of.tolist()):
                 question = start + row
                 begin, end = offsets[window, first[window], 0], offsets[window, last[window], 1]
-                found = (scores[window].item(), part[row][1][begin:end])
-                best[question] = max(best[question], found)
+                answer = (scores[window].item(), part[row][1][begin:end])
+                best[question] = max(best[question], answer)
         return best
 
 
@@ -123,8 +126,8 @@ def spans(start: Tensor, end: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, T
 
     Args:
         start: logits [n_windows, n_tokens].
-        end: likewise.
-        inside: bool, which tokens are of the passage.
+        end: logits [n_windows, n_tokens].
+        inside: bool, which tokens belong to the passage.
 
     Returns:
         By how much its logits beat those of the first token, and its first and last token [n_windows].

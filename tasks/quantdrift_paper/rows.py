@@ -38,6 +38,10 @@ Kind = Literal["classes", "search"]
 KINDS: tuple[Kind, ...] = ("classes", "search")
 NAMES = {name: QUANTIZERS[name].title for name in ("rtn", "hqq", "gptq", "gptq_ao", "awq", "adaround")}
 """Quantizers in the order of the paper's tables."""
+NO_W4 = "no run at W4-g128-rtn"
+NO_SEARCH = "no search at W4-g128-rtn or W3-g128-rtn"
+NO_LABELS = "no labelled search at W4-g128-rtn or W3-g128-rtn"
+NO_GROUPS = "no search at 4 or 3 bits in groups of 128"
 _BITS = (4, 3)
 _NONE = "--"
 _LATIN = 0x180
@@ -50,7 +54,7 @@ _SIGNS = {
 
 
 def escaped(text: str) -> str:
-    """Text in which LaTeX obeys nothing; what its usual fonts lack is a question mark.
+    """Return text in which LaTeX obeys nothing; signs that its usual fonts lack become question marks.
 
     >>> escaped("50 % of a_b & c")
     '50 \\\\% of a\\\\_b \\\\& c'
@@ -66,10 +70,10 @@ class Table:
     """A table as LaTeX.
 
     Attributes:
-        columns: of the tabular, e.g. "l|cc".
+        columns: column specification of the tabular, e.g. "l|cc".
         head: lines above the first rule below the head, as LaTeX.
         rows: cells as LaTeX; None is a rule.
-        about: what it is of here, as a sentence, not escaped.
+        about: the runs that the table is made of, as a sentence, not escaped.
     """
 
     columns: str
@@ -82,6 +86,13 @@ class Table:
         rows = [rf"{' & '.join(row)} \\" if row is not None else r"\midrule" for row in self.rows]
         lines = [rf"\begin{{tabular}}{{{self.columns}}}", r"\toprule", *self.head, r"\midrule", *rows, r"\bottomrule"]
         return "\n".join([*lines, r"\end{tabular}", ""])
+
+
+def table(
+    columns: str, head: Sequence[str], rows: Sequence[Sequence[str] | None], about: str, otherwise: str
+) -> Table | str:
+    """Make a table of rows; `otherwise` says why there are none."""
+    return Table(columns=columns, head=head, rows=rows, about=about) if rows else otherwise
 
 
 # --- the runs of a study --------------------------------------------------------------------------
@@ -102,7 +113,7 @@ class RunCell:
 
     @property
     def evidence(self) -> Evidence:
-        """Of the run."""
+        """The evidence of the run."""
         if self._evidence is None:
             self._evidence = self.run.evidence()
         return self._evidence
@@ -117,9 +128,9 @@ class RunCell:
         return self._known[metric]
 
     def value(self, metric: str) -> float | None:
-        """Its value, where there is a finite one."""
-        found = self.estimate(metric).value
-        return found if found is not None and isfinite(found) else None
+        """The value of a metric; None where there is no finite one."""
+        value = self.estimate(metric).value
+        return value if value is not None and isfinite(value) else None
 
 
 Cells = Sequence[RunCell]
@@ -127,13 +138,13 @@ Cells = Sequence[RunCell]
 
 def run_cells(folder: StudyFolder) -> list[RunCell]:
     """The finished runs of a study."""
-    found = []
+    cells = []
     for cell in folder.cells:
         if (run := folder.run(cell)) is not None:
             scheme = Result(cell=cell, state="done", run=run, metrics={}).parsed
             kind: Kind = "classes" if classifies(run.record) else "search"
-            found.append(RunCell(cell=cell, model=cell.model, data=cell.data.called, scheme=scheme, kind=kind, run=run))
-    return found
+            cells.append(RunCell(cell=cell, model=cell.model, data=cell.data.called, scheme=scheme, kind=kind, run=run))
+    return cells
 
 
 def plain_cells(
@@ -147,33 +158,33 @@ def plain_cells(
     activation: int | None = None,
     criterion: str | None = None,
 ) -> list[RunCell]:
-    """Cells of a plain scheme on whole corpora; those whose query alone is quantized are in no table."""
+    """Return cells of a plain scheme on whole corpora; cells whose query alone is quantized are in no table."""
     return [
-        one
-        for one in cells
-        if (bits is None or one.scheme.weight_bits == bits)
-        and (quantizer is None or one.scheme.quantizer == quantizer)
-        and one.scheme.group_size == group
-        and (kind is None or one.kind == kind)
-        and (model is None or one.model == model)
-        and one.scheme.activation_bits == activation
-        and not one.scheme.per_token
-        and one.scheme.criterion == criterion
-        and not one.scheme.query_only
-        and not is_part(one.run.record)
+        cell
+        for cell in cells
+        if (bits is None or cell.scheme.weight_bits == bits)
+        and (quantizer is None or cell.scheme.quantizer == quantizer)
+        and cell.scheme.group_size == group
+        and (kind is None or cell.kind == kind)
+        and (model is None or cell.model == model)
+        and cell.scheme.activation_bits == activation
+        and not cell.scheme.per_token
+        and cell.scheme.criterion == criterion
+        and not cell.scheme.query_only
+        and not is_part(cell.run.record)
     ]
 
 
 def _models(cells: Cells) -> list[str]:
-    return list(dict.fromkeys(one.model for one in cells))
+    return list(dict.fromkeys(cell.model for cell in cells))
 
 
 def _values(cells: Cells, metric: str) -> list[float]:
-    """One value a corpus; seeds are averaged first."""
+    """Return a value for each corpus; seeds are averaged first."""
     by_data: dict[str, list[float]] = {}
-    for one in cells:
-        if (value := one.value(metric)) is not None:
-            by_data.setdefault(one.data, []).append(value)
+    for cell in cells:
+        if (value := cell.value(metric)) is not None:
+            by_data.setdefault(cell.data, []).append(value)
     return [fmean(values) for values in by_data.values()]
 
 
@@ -207,7 +218,7 @@ def _wide(columns: int, text: str) -> str:
 
 
 def _over(cells: Cells) -> str:
-    names = list(dict.fromkeys(one.data for one in cells))
+    names = list(dict.fromkeys(cell.data for cell in cells))
     return f"{len(names)} {'corpus' if len(names) == 1 else 'corpora'} ({', '.join(names)})"
 
 
@@ -223,28 +234,25 @@ def fragility(cells: Cells) -> Table | str:
     rows: list[Sequence[str]] = []
     for model in _models(cells):
         both = [plain_cells(cells, 4, kind=kind, model=model) for kind in KINDS]
-        values = [_values(one, "flip@1") for one in both]
+        values = [_values(part, "flip@1") for part in both]
         if all(values):
-            told = []
-            for each in values:
-                error = standard_error(each)
+            rates = []
+            for part in values:
+                error = standard_error(part)
                 plus = "" if error is None else rf" \;\scriptsize$\pm${100 * error:.1f}"
-                told.append(rf"{_percent(fmean(each))}{plus} \;\scriptsize($n$={len(each)})")
+                rates.append(rf"{_percent(fmean(part))}{plus} \;\scriptsize($n$={len(part)})")
             low, high = fmean(values[0]), fmean(values[1])
-            rows.append([escaped(model), *told, rf"$\mathbf{{{high / low:.1f}\times}}$" if low else _NONE])
-    if not rows:
-        return "no model has both classes and a search at W4-g128-rtn"
+            rows.append([escaped(model), *rates, rf"$\mathbf{{{high / low:.1f}\times}}$" if low else _NONE])
     head = [r"Backbone & Classification & Retrieval & Ratio \\"]
-    return Table(
-        columns="l|cc|c", head=head, rows=rows, about="Top-1 change rate at W4-g128-rtn, mean ± standard error."
-    )
+    about = "Top-1 change rate at W4-g128-rtn, mean ± standard error."
+    return table("l|cc|c", head, rows, about, "no model has both classes and a search at W4-g128-rtn")
 
 
 def gold(cells: Cells) -> Table | str:
     """Loss of the mean beside relevant documents lost."""
     rows: list[Sequence[str] | None] = []
     for bits in _BITS:
-        own = plain_cells(cells, bits, kind="search")
+        searches = plain_cells(cells, bits, kind="search")
         listed = [
             [
                 escaped(model),
@@ -252,39 +260,34 @@ def gold(cells: Cells) -> Table | str:
                 _signed(_mean(part, "relative.ndcg@10")),
                 *(_rate(part, f"gold_lost@{k}") for k in (1, 5, 10)),
             ]
-            for model in _models(own)
-            if _values(part := plain_cells(own, model=model), "gold_lost@1")
+            for model in _models(searches)
+            if _values(part := plain_cells(searches, model=model), "gold_lost@1")
         ]
         rows += [None, *listed] if rows and listed else listed
-    if not rows:
-        return "no labelled search at W4-g128-rtn or W3-g128-rtn"
     head = [
         r"& & & \multicolumn{3}{c}{Gold document lost from top-$k$} \\",
         r"\cmidrule(lr){4-6}",
         r"Model & Bits & NDCG loss & $k{=}1$ & $k{=}5$ & $k{=}10$ \\",
     ]
     about = f"Round to nearest, group 128, mean over {_over(plain_cells(cells, kind='search'))}."
-    return Table(columns="l|c|cccc", head=head, rows=rows, about=about)
+    return table("l|c|cccc", head, rows, about, NO_LABELS)
 
 
 def _certificates(
     cells: Cells, statistic: Statistic = "S", kinds: Sequence[Kind] = KINDS
 ) -> dict[str, list[list[Certificate]]]:
     """Per model and kind of W4-g128-rtn, of every corpus the certificates at the paper's levels."""
-    found: dict[str, list[list[Certificate]]] = {}
+    certificates: dict[str, list[list[Certificate]]] = {}
     for kind, model in product(kinds, _models(cells)):
-        for one in plain_cells(cells, 4, kind=kind, model=model):
+        for cell in plain_cells(cells, 4, kind=kind, model=model):
             named = f"{'Classification' if kind == 'classes' else 'Retrieval'} ({model})"
-            found.setdefault(named, []).append(list(certify(one.evidence, ALPHAS, [statistic]).certificates))
-    return found
+            certificates.setdefault(named, []).append(list(certify(cell.evidence, ALPHAS, [statistic]).certificates))
+    return certificates
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and isfinite(value)]
-    return fmean(known) if known else None
-
-
-NO_W4 = "no run at W4-g128-rtn"
+    defined = [value for value in values if value is not None and isfinite(value)]
+    return fmean(defined) if defined else None
 
 
 def certificate(cells: Cells) -> Table | str:
@@ -293,20 +296,16 @@ def certificate(cells: Cells) -> Table | str:
     for name, runs in _certificates(cells).items():
         rows += [None] if rows else []
         for place, alpha in enumerate(ALPHAS):
-            own = [run[place] for run in runs]
-            spread = _mean_of([one.coverage.sd for one in own])
+            certificates = [run[place] for run in runs]
+            spread = _mean_of([item.coverage.sd for item in certificates])
             plus = "" if spread is None else rf" $\pm$ {100 * spread:.1f}"
-            coverage = _percent(_mean_of([one.coverage.value for one in own]))
-            violation = _percent(_mean_of([one.violation.value for one in own]), 2)
+            coverage = _percent(_mean_of([item.coverage.value for item in certificates]))
+            violation = _percent(_mean_of([item.violation.value for item in certificates]), 2)
             first = escaped(name) if not place else ""
             rows.append([first, f"{alpha:.2f}", coverage if coverage == _NONE else coverage + plus, violation])
-    if not rows:
-        return NO_W4
     head = [r"Setting & $\alpha$ & Coverage & Violation \\"]
-    return Table(
-        columns="l|c|cc", head=head, rows=rows,
-        about="W4-g128-rtn, mean over corpora, ± the standard deviation over 20 splits of one corpus.",
-    )  # fmt: skip
+    about = "W4-g128-rtn, mean over corpora, ± the standard deviation over 20 splits of one corpus."
+    return table("l|c|cc", head, rows, about, NO_W4)
 
 
 def tau(cells: Cells) -> Table | str:
@@ -321,11 +320,9 @@ def tau(cells: Cells) -> Table | str:
         ]
         for name, runs in _certificates(cells).items()
     ]
-    if not rows:
-        return NO_W4
     head = [_row("Setting", *(rf"$\alpha = {alpha:.2f}$" for alpha in ALPHAS))]
     about = "W4-g128-rtn, median over 20 splits, mean over corpora. Logits for classes, similarities for a search."
-    return Table(columns="l|ccc", head=head, rows=rows, about=about)
+    return table("l|ccc", head, rows, about, NO_W4)
 
 
 def baselines(cells: Cells) -> Table | str:
@@ -340,11 +337,11 @@ def baselines(cells: Cells) -> Table | str:
         runs = [run for group in _certificates(cells, statistic, ("classes",)).values() for run in group]
         if not runs:
             return "no classes at W4-g128-rtn"
-        told = [name]
+        texts = [name]
         for place in range(len(ALPHAS)):
-            told.append(_percent(_mean_of([run[place].coverage.value for run in runs])))
-            told.append(_percent(_mean_of([run[place].violation.value for run in runs]), 2))
-        rows.append(told)
+            texts.append(_percent(_mean_of([run[place].coverage.value for run in runs])))
+            texts.append(_percent(_mean_of([run[place].violation.value for run in runs]), 2))
+        rows.append(texts)
     head = [
         " & " + " & ".join(rf"\multicolumn{{2}}{{c}}{{$\alpha={alpha:.2f}$}}" for alpha in ALPHAS) + r" \\",
         r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}\cmidrule(lr){6-7}",
@@ -359,40 +356,36 @@ def system(cells: Cells) -> Table | str:
         [
             escaped(model),
             f"W{bits}",
-            _rate(own, "flip@1"),
-            _rate(own, "reference.recall@1"),
-            rf"{_rate(own, 'recall@1')} \;\scriptsize({_signed(_mean(own, 'relative.recall@1'))})",
-            _rate(own, "gold_lost@1"),
+            _rate(part, "flip@1"),
+            _rate(part, "reference.recall@1"),
+            rf"{_rate(part, 'recall@1')} \;\scriptsize({_signed(_mean(part, 'relative.recall@1'))})",
+            _rate(part, "gold_lost@1"),
         ]
         for model, bits in product(_models(cells), _BITS)
-        if _values(own := plain_cells(cells, bits, kind="search", model=model), "recall@1")
+        if _values(part := plain_cells(cells, bits, kind="search", model=model), "recall@1")
     ]
-    if not rows:
-        return "no labelled search at W4-g128-rtn or W3-g128-rtn"
     head = [r"Encoder & Bits & Top-1 change & R@1 (FP) & R@1 (PTQ) & Correct item lost$^{\ast}$ \\"]
-    return Table(columns="l|c|cccc", head=head, rows=rows, about=_searches(cells))
+    return table("l|c|cccc", head, rows, _searches(cells), NO_LABELS)
 
 
 def arch(cells: Cells) -> Table | str:
     """Change rate and separation of every model at both widths."""
     rows = []
     for model in _models(cells):
-        own = [plain_cells(cells, bits, kind="search", model=model) for bits in _BITS]
-        if not any(own):
+        parts = [plain_cells(cells, bits, kind="search", model=model) for bits in _BITS]
+        if not any(parts):
             continue
-        first = next(each[0] for each in own if each)
+        first = next(part[0] for part in parts if part)
         n = (first.run.record.get("bits_per_weight") or {}).get("n_parameters")
-        told = [_NONE if not n else f"{n / 1e9:.2g}"]
-        rows.append([escaped(model), _NONE, *told, *(c for one in own for c in (_rate(one, "flip@1"), _sep(one)))])
-    if not rows:
-        return "no search at W4-g128-rtn or W3-g128-rtn"
+        size = [_NONE if not n else f"{n / 1e9:.2g}"]
+        rows.append([escaped(model), _NONE, *size, *(c for part in parts for c in (_rate(part, "flip@1"), _sep(part)))])
     head = [
         r"& & & \multicolumn{2}{c}{W4-group\_128} & \multicolumn{2}{c}{W3-group\_128} \\",
         r"\cmidrule(lr){4-5}\cmidrule(lr){6-7}",
         r"Model & Family & Params (B) & Change & Sep. & Change & Sep. \\",
     ]
     about = f"Mean over {_over(plain_cells(cells, kind='search'))}. Runs do not know the family."
-    return Table(columns="l|l|r|cccc", head=head, rows=rows, about=about)
+    return table("l|l|r|cccc", head, rows, about, NO_SEARCH)
 
 
 def _sep(cells: Cells) -> str:
@@ -401,44 +394,42 @@ def _sep(cells: Cells) -> str:
 
 def reranker(cells: Cells) -> Table | str:
     """Shortlists that a cross-encoder reranks."""
-    listed = [one for one in cells if one.run.record["data"].get("shortlist")]
+    listed = [cell for cell in cells if cell.run.record["data"].get("shortlist")]
     rows = [
-        [escaped(data), f"W{bits}", _rate(own, "flip@1"), _sep(own)]
-        for data, bits in product(dict.fromkeys(one.data for one in listed), _BITS)
-        if (own := [one for one in plain_cells(listed, bits) if one.data == data])
+        [escaped(data), f"W{bits}", _rate(part, "flip@1"), _sep(part)]
+        for data, bits in product(dict.fromkeys(cell.data for cell in listed), _BITS)
+        if (part := [cell for cell in plain_cells(listed, bits) if cell.data == data])
     ]
-    if not rows:
-        return "no shortlist is reranked in it"
     head = [r"Corpus & Bits & Flip & Median sep.\ ratio \\"]
-    return Table(columns="lccc", head=head, rows=rows, about="Shortlists reranked by a quantized cross-encoder.")
+    return table(
+        "lccc", head, rows, "Shortlists reranked by a quantized cross-encoder.", "no shortlist is reranked in it"
+    )
 
 
 def quantizers(cells: Cells) -> Table | str:
     """Change rate of every quantizer and model."""
-    own = plain_cells(cells, kind="search", quantizer=None)
-    models = _models(own)
+    searches = plain_cells(cells, kind="search", quantizer=None)
+    models = _models(searches)
     rows: list[Sequence[str] | None] = []
     for bits in _BITS:
-        there = [name for name in NAMES if plain_cells(own, bits, quantizer=name)]
+        there = [name for name in NAMES if plain_cells(searches, bits, quantizer=name)]
         rows += [None] if rows and there else []
         for place, name in enumerate(there):
-            told = []
+            texts = []
             for model in models:
-                values = _values(plain_cells(own, bits, quantizer=name, model=model), "flip@1")
+                values = _values(plain_cells(searches, bits, quantizer=name, model=model), "flip@1")
                 error = standard_error(values) if values else None
                 plus = "" if error is None else rf"\,{{\scriptsize$\pm${100 * error:.1f}}}"
-                told.append(f"{100 * fmean(values):.1f}{plus}" if values else _NONE)
+                texts.append(f"{100 * fmean(values):.1f}{plus}" if values else _NONE)
             turned = rf"\multirow{{{len(there)}}}{{*}}{{\rotatebox[origin=c]{{90}}{{W{bits}}}}}"
-            rows.append([turned if not place else "", NAMES[name], *told])
-    if not rows:
-        return "no search at 4 or 3 bits in groups of 128"
+            rows.append([turned if not place else "", NAMES[name], *texts])
     head = [rf"Bits & Quantizer & {' & '.join(map(escaped, models))} \\"]
-    about = f"Top-1 retrieval change rate (%) at group 128, mean ± standard error over {_over(own)}."
-    return Table(columns="c|l|" + "c" * len(models), head=head, rows=rows, about=about)
+    about = f"Top-1 retrieval change rate (%) at group 128, mean ± standard error over {_over(searches)}."
+    return table("c|l|" + "c" * len(models), head, rows, about, NO_GROUPS)
 
 
 def _by_quantizer(
-    cells: Cells, models: Sequence[str], told: Callable[[Cells], list[str]]
+    cells: Cells, models: Sequence[str], texts_of: Callable[[Cells], list[str]]
 ) -> list[Sequence[str] | None]:
     """Quantizers at 4 bits, a rule, and at 3 bits, with cells for each model."""
     rows: list[Sequence[str] | None] = []
@@ -449,7 +440,7 @@ def _by_quantizer(
             [
                 NAMES[name],
                 f"W{bits}",
-                *(c for m in models for c in told(plain_cells(cells, bits, quantizer=name, model=m))),
+                *(c for m in models for c in texts_of(plain_cells(cells, bits, quantizer=name, model=m))),
             ]
             for name in there
         ]
@@ -458,17 +449,15 @@ def _by_quantizer(
 
 def regime(cells: Cells) -> Table | str:
     """Separation, change and accuracy of models that are read both ways."""
-    kinds = {model: {one.kind for one in cells if one.model == model} for model in _models(cells)}
-    models = [model for model, found in kinds.items() if len(found) == len(KINDS)]
+    kinds = {model: {cell.kind for cell in cells if cell.model == model} for model in _models(cells)}
+    models = [model for model, read_as in kinds.items() if len(read_as) == len(KINDS)]
 
-    def told(own: Cells) -> list[str]:
-        classes, search = (plain_cells(own, kind=kind, quantizer=None) for kind in KINDS)
+    def texts(part: Cells) -> list[str]:
+        classes, search = (plain_cells(part, kind=kind, quantizer=None) for kind in KINDS)
         first = [_sep(classes), _rate(classes, "flip@1"), _rate(classes, "accuracy")]
         return [*first, _sep(search), _rate(search, "flip@1")]
 
-    rows = _by_quantizer([one for one in cells if one.model in models], models, told)
-    if not rows:
-        return "no model has both classes and a search"
+    rows = _by_quantizer([cell for cell in cells if cell.model in models], models, texts)
     ends = [3 + 5 * place for place in range(len(models))]
     head = [
         _row("", "", *(_wide(5, escaped(model)) for model in models)),
@@ -477,22 +466,22 @@ def regime(cells: Cells) -> Table | str:
         "".join(rf"\cmidrule(lr){{{at}-{at + 2}}}\cmidrule(lr){{{at + 3}-{at + 4}}}" for at in ends),
         rf"Quantizer & Bits & {' & '.join(['Sep & Change & Acc & Sep & Change'] * len(models))} \\",
     ]
-    return Table(columns="ll" + "ccccc" * len(models), head=head, rows=rows, about="Group 128, mean over the data.")
+    about = "Group 128, mean over the data."
+    return table("ll" + "ccccc" * len(models), head, rows, about, "no model has both classes and a search")
 
 
 def search_regime(cells: Cells) -> Table | str:
     """Separation, change and recall of every quantizer on searches."""
-    own = plain_cells(cells, kind="search", quantizer=None)
-    models = _models(own)
-    rows = _by_quantizer(own, models, lambda one: [_sep(one), _rate(one, "flip@1"), _rate(one, "recall@1")])
-    if not rows:
-        return "no search at 4 or 3 bits in groups of 128"
+    searches = plain_cells(cells, kind="search", quantizer=None)
+    models = _models(searches)
+    rows = _by_quantizer(searches, models, lambda part: [_sep(part), _rate(part, "flip@1"), _rate(part, "recall@1")])
     head = [
         _row("", "", *(_wide(3, escaped(model)) for model in models)),
         "".join(rf"\cmidrule(lr){{{3 + 3 * place}-{5 + 3 * place}}}" for place in range(len(models))),
         rf"Quantizer & Bits & {' & '.join(['Sep & Change & R@1'] * len(models))} \\",
     ]
-    return Table(columns="ll" + "ccc" * len(models), head=head, rows=rows, about=f"Mean over {_over(own)}.")
+    about = f"Mean over {_over(searches)}."
+    return table("ll" + "ccc" * len(models), head, rows, about, NO_GROUPS)
 
 
 def mechanism(cells: Cells) -> Table | str:
@@ -501,40 +490,38 @@ def mechanism(cells: Cells) -> Table | str:
         [
             escaped(model),
             f"W{bits}",
-            _rate(own, "flip@1"),
-            _sep(own),
-            *(_rate(own, metric) for metric in ("stable", "flip_to_runner_up", "set_kept@5")),
+            _rate(part, "flip@1"),
+            _sep(part),
+            *(_rate(part, metric) for metric in ("stable", "flip_to_runner_up", "set_kept@5")),
         ]
         for model, bits in product(_models(cells), _BITS)
-        if (own := plain_cells(cells, bits, kind="search", model=model))
+        if (part := plain_cells(cells, bits, kind="search", model=model))
     ]
-    if not rows:
-        return "no search at W4-g128-rtn or W3-g128-rtn"
     head = [
         r"Encoder & Bits & Change & Separation & $\mathcal{C}_\varepsilon = \emptyset$ & From runner-up & "
         r"Top-5 set kept \\"
     ]
-    return Table(columns="l|l|ccccc", head=head, rows=rows, about=_searches(cells))
+    return table("l|l|ccccc", head, rows, _searches(cells), NO_SEARCH)
 
 
 def routing(cells: Cells) -> Table | str:
-    """What routing recovers, by score and percentile."""
+    """Accuracy that routing recovers, by score and percentile."""
     group = None if plain_cells(cells, 4, kind="classes", group=None) else DEFAULT_GROUP_SIZE
-    own = plain_cells(cells, 4, kind="classes", group=group)
-    eligible = [one for one in own if answers_of(one.evidence).accuracy_reason is None]
+    classes = plain_cells(cells, 4, kind="classes", group=group)
+    eligible = [cell for cell in classes if answers_of(cell.evidence).accuracy_reason is None]
     if not eligible:
-        return "no classes at W4 round to nearest" if not own else "no data loses half a point of accuracy at W4"
+        return "no classes at W4 round to nearest" if not classes else "no data loses half a point of accuracy at W4"
     rows: list[Sequence[str] | None] = []
     for model in _models(eligible):
-        runs = [sweep(one.evidence) for one in eligible if one.model == model]
+        runs = [sweep(cell.evidence) for cell in eligible if cell.model == model]
         rows += [None] if rows else []
         for place, (score, name) in enumerate({"gap": "Gap", "msp": "MSP", "entropy": "Entropy"}.items()):
-            told = [f"{escaped(model)} ({len(runs)})" if not place else "", name]
+            texts = [f"{escaped(model)} ({len(runs)})" if not place else "", name]
             for percentile in PERCENTILES:
                 points = [p for run in runs for p in run if p.score == score and p.percentile == percentile]
-                told.append(_percent(_mean_of([point.routed.value for point in points])))
-                told.append(_percent(_mean_of([point.accuracy.value for point in points])))
-            rows.append(told)
+                texts.append(_percent(_mean_of([point.routed.value for point in points])))
+                texts.append(_percent(_mean_of([point.accuracy.value for point in points])))
+            rows.append(texts)
     head = [
         _row("", "", *(_wide(2, f"{percentile:.0f}th pct.") for percentile in PERCENTILES)),
         r"\cmidrule(lr){3-4}\cmidrule(lr){5-6}\cmidrule(lr){7-8}",
@@ -551,26 +538,25 @@ def granularity(cells: Cells) -> Table | str:
     groups = (None, 128, 64)
     rows = []
     for name, called in NAMES.items():
-        told = []
+        texts = []
         for kind in KINDS:
             rates: dict[tuple[Any, ...], dict[Any, float]] = {}
             for bits, group in product(_BITS, groups):
-                for one in plain_cells(cells, bits, quantizer=name, group=group, kind=kind):
-                    if (value := one.value("flip@1")) is not None:
-                        rates.setdefault((one.model, one.data, bits, one.scheme.options), {})[group] = value
-            whole = [each for each in rates.values() if len(each) == len(groups)]
-            told += [_percent(_mean_of([each[group] for each in whole])) for group in groups]
-        if set(told) != {_NONE}:
-            rows.append([called, *told])
-    if not rows:
-        return "no scheme is there per channel, in groups of 128 and of 64"
+                for cell in plain_cells(cells, bits, quantizer=name, group=group, kind=kind):
+                    if (value := cell.value("flip@1")) is not None:
+                        rates.setdefault((cell.model, cell.data, bits, cell.scheme.options), {})[group] = value
+            whole = [group_rates for group_rates in rates.values() if len(group_rates) == len(groups)]
+            texts += [_percent(_mean_of([group_rates[group] for group_rates in whole])) for group in groups]
+        if set(texts) != {_NONE}:
+            rows.append([called, *texts])
     columns = "Per channel & Group 128 & Group 64"
     head = [
         r"& \multicolumn{3}{c}{Classification} & \multicolumn{3}{c}{Retrieval} \\",
         r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
         rf"Quantizer & {columns} & {columns} \\",
     ]
-    return Table(columns="lcccccc", head=head, rows=rows, about="Top-1 change rate, W4 and W3 pooled.")
+    about = "Top-1 change rate, W4 and W3 pooled."
+    return table("lcccccc", head, rows, about, "no scheme is there per channel, in groups of 128 and of 64")
 
 
 _CUTS = (1, 2, 3, 5)
@@ -582,14 +568,12 @@ def topk(cells: Cells) -> Table | str:
     rows = [
         [
             escaped(model),
-            *(_NONE if (cut := _mean(own, f"cut_separation@{k}")) is None else f"{cut:.2f}" for k in _CUTS),
-            *(_percent(_mean(own, f"set_kept@{k}"), 0) for k in _CUTS),
+            *(_NONE if (cut := _mean(part, f"cut_separation@{k}")) is None else f"{cut:.2f}" for k in _CUTS),
+            *(_percent(_mean(part, f"set_kept@{k}"), 0) for k in _CUTS),
         ]
         for model in _models(cells)
-        if (own := plain_cells(cells, 4, kind=kind, model=model))
+        if (part := plain_cells(cells, 4, kind=kind, model=model))
     ]
-    if not rows:
-        return NO_W4
     cuts = " & ".join(f"$k{{=}}{k}$" for k in _CUTS)
     head = [
         r"& \multicolumn{4}{c}{Separation at the $k$-cut} & \multicolumn{4}{c}{Exact top-$k$ set kept} \\",
@@ -597,23 +581,23 @@ def topk(cells: Cells) -> Table | str:
         rf"Backbone & {cuts} & {cuts} \\",
     ]
     what = "classes" if kind == "classes" else "searches, as there are no classes at W4-g128-rtn"
-    return Table(columns="l|cccc|cccc", head=head, rows=rows, about=f"W4-g128-rtn, mean over {what}.")
+    return table("l|cccc|cccc", head, rows, f"W4-g128-rtn, mean over {what}.", NO_W4)
 
 
 _TOP = 5
-"""Answers whose set is compared; of as many classes or fewer no set can change."""
+"""Size of the sets of answers that are compared; with as many classes or fewer no set can change."""
 _FEW = 7
-"""Data up to here have p of all their orders."""
+"""Up to so many data p is computed over all their orders."""
 
 
 def accuracy_rank(cells: Cells) -> Table | str:
-    """Whether lost accuracy tells of changed rankings, over data, within each configuration."""
+    """Rank correlation of lost accuracy with changed rankings over data, within each configuration."""
     from scipy import stats  # noqa: PLC0415 -- takes long to import
 
     spearman, rankdata = cast(Any, stats.spearmanr), cast(Any, stats.rankdata)
 
     def exact(ranks: Any) -> float:
-        """p over all orders: of few data the usual approximation takes a perfect order for proof."""
+        """Return p over all orders: with few data the usual approximation takes a perfect order for proof."""
         first, second = ranks.T
         permuted: Any = stats.permutation_test
         product_of = permuted((first,), lambda x, axis: (x * second).sum(axis=axis), permutation_type="pairings")
@@ -623,17 +607,17 @@ def accuracy_rank(cells: Cells) -> Table | str:
     for model, bits, group in product(_models(cells), _BITS, (None, 128, 64)):
         pairs = [
             (-lost, 1 - kept)
-            for one in plain_cells(cells, bits, kind="classes", model=model, group=group)
-            if (lost := one.value("change.accuracy")) is not None
-            and (kept := one.value(f"set_kept@{_TOP}")) is not None
-            and one.evidence.n_items.max(initial=0) > _TOP
+            for cell in plain_cells(cells, bits, kind="classes", model=model, group=group)
+            if (lost := cell.value("change.accuracy")) is not None
+            and (kept := cell.value(f"set_kept@{_TOP}")) is not None
+            and cell.evidence.n_items.max(initial=0) > _TOP
         ]
         if len(pairs) >= LEAST_RUNS and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
-            found, ranks = spearman(*zip(*pairs, strict=True)), rankdata(pairs, axis=0)
-            p = found.pvalue if len(pairs) > _FEW else exact(ranks)
+            correlation, ranks = spearman(*zip(*pairs, strict=True)), rankdata(pairs, axis=0)
+            p = correlation.pvalue if len(pairs) > _FEW else exact(ranks)
             star = r"$^{*}$" if p < 0.05 else ""  # noqa: PLR2004 -- the paper's level
             named = rf"W{bits}-group\_{group}" if group else f"W{bits}-channel"
-            rows.append([escaped(model), named, f"{len(pairs)}", f"${found.statistic:+.3f}${star}", f"{p:.3f}"])
+            rows.append([escaped(model), named, f"{len(pairs)}", f"${correlation.statistic:+.3f}${star}", f"{p:.3f}"])
             every += pairs
             ranked.append(ranks - ranks.mean(axis=0))
     if not rows:
@@ -649,24 +633,24 @@ def accuracy_rank(cells: Cells) -> Table | str:
 
 
 def harm(cells: Cells) -> Table | str:
-    """What flips cost, by separation."""
+    """Harm of flips, by separation."""
     by, metrics = parse_metric("separation"), [parse_metric(name) for name in ("flip@1", "harm")]
     columns = []
     for bits in _BITS:
-        own = plain_cells(cells, bits, kind="search", quantizer=None)
-        known = [one.evidence for one in own if one.evidence.judgements is not None and one.evidence.exact]
-        columns.append(breakdown(known, by=by, metrics=metrics) if known else ())
+        searches = plain_cells(cells, bits, kind="search", quantizer=None)
+        judged = [cell.evidence for cell in searches if cell.evidence.judgements is not None and cell.evidence.exact]
+        columns.append(breakdown(judged, by=by, metrics=metrics) if judged else ())
     if not any(columns):
         return "no labelled search at 4 or 3 bits in groups of 128"
     rows = []
     for place, bucket in enumerate(next(filter(None, columns))):
         low, high = bucket.where.low, bucket.where.high
-        told = [rf"$[{low:g},\, {high:g})$" if isfinite(high) else rf"$\ge {low:g}$"]
-        for found in columns:
-            its = found[place] if found else None
-            told += [_NONE if its is None or not its.n else f"{its.n:,}"]
-            told += [_NONE if its is None else _percent(its.estimates[name].value) for name in ("flip@1", "harm")]
-        rows.append(told)
+        texts = [rf"$[{low:g},\, {high:g})$" if isfinite(high) else rf"$\ge {low:g}$"]
+        for buckets in columns:
+            same = buckets[place] if buckets else None
+            texts += [_NONE if same is None or not same.n else f"{same.n:,}"]
+            texts += [_NONE if same is None else _percent(same.estimates[name].value) for name in ("flip@1", "harm")]
+        rows.append(texts)
     head = [
         r"& \multicolumn{3}{c}{W4-group\_128} & \multicolumn{3}{c}{W3-group\_128} \\",
         r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}",
@@ -681,19 +665,19 @@ IMAGES = "text to image"
 
 def corpus(cells: Cells, *, images: bool = False) -> Table | str:
     """Change rate and separation on the smallest and the largest part of a corpus, the same queries."""
-    found = [
-        one
-        for one in sized_of((each.cell, each.run) for each in cells)
-        if (one.large.record["data"].get("modalities") == IMAGES) == images
+    pairs = [
+        pair
+        for pair in sized_of((cell.cell, cell.run) for cell in cells)
+        if (pair.large.record["data"].get("modalities") == IMAGES) == images
     ]
-    schemes = list(dict.fromkeys(one.scheme for one in found))
+    schemes = list(dict.fromkeys(pair.scheme for pair in pairs))
     rows = []
-    for one in found:
-        effect, star = one.effect, r"$^{*}$" if one.effect.p_flip < 0.05 else ""  # noqa: PLR2004 -- the paper's level
+    for pair in pairs:
+        effect, star = pair.effect, r"$^{*}$" if pair.effect.p_flip < 0.05 else ""  # noqa: PLR2004 -- the paper's level
         rows.append(
             [
-                escaped(one.model if len(schemes) == 1 else f"{one.model} {one.scheme}"),
-                escaped(one.corpus),
+                escaped(pair.model if len(schemes) == 1 else f"{pair.model} {pair.scheme}"),
+                escaped(pair.corpus),
                 *(f"{size:,}".replace(",", "{,}") for size in (effect.small, effect.large)),
                 _percent(effect.flip_small / effect.n),
                 _percent(effect.flip_large / effect.n) + star,
@@ -721,22 +705,20 @@ def predicted(cells: Cells) -> Table | str:
     """Predicted and measured flip rates by number of contenders."""
     rows: list[Sequence[str] | None] = []
     for kind, model in product(KINDS, _models(cells)):
-        own = [one.evidence for one in plain_cells(cells, 4, kind=kind, model=model) if one.evidence.exact]
-        if not own:
+        evidence = [cell.evidence for cell in plain_cells(cells, 4, kind=kind, model=model) if cell.evidence.exact]
+        if not evidence:
             continue
-        found = predicted_by_contender_count(own)
-        filled = [bucket for bucket in found.filled if bucket.low > 0]
+        group = predicted_by_contender_count(evidence)
+        filled = [bucket for bucket in group.filled if bucket.low > 0]
         rows += [None] if rows and filled else []
         for place, bucket in enumerate(filled):
             named = f"{'Classification' if kind == 'classes' else 'Retrieval'}, {model}"
-            scale = _NONE if found.fit.scale is None else f"{found.fit.scale:.2f}"
+            scale = _NONE if group.fit.scale is None else f"{group.fit.scale:.2f}"
             first = [escaped(named), scale] if not place else ["", ""]
             ends = f"{bucket.low}" if bucket.high == bucket.low else f"{bucket.low}--{bucket.high or ''}"
             rows.append([*first, ends, _percent(bucket.predicted), _percent(bucket.measured.value)])
-    if not rows:
-        return NO_W4
     head = [r"Group & $s$ & $|\mathcal{C}_\varepsilon|$ & Predicted & Measured \\"]
-    return Table(columns="llccc", head=head, rows=rows, about="W4-g128-rtn; one scale fitted per group.")
+    return table("llccc", head, rows, "W4-g128-rtn; one scale fitted per group.", NO_W4)
 
 
 def activation(cells: Cells) -> Table | str:
@@ -744,30 +726,28 @@ def activation(cells: Cells) -> Table | str:
     settings = ((4, None), (4, 8), (8, 8))
     rows: list[Sequence[str] | None] = []
     for kind in KINDS:
-        found = [
-            {(one.model, one.data): one for one in plain_cells(cells, bits, kind=kind, activation=activation)}
+        columns = [
+            {(cell.model, cell.data): cell for cell in plain_cells(cells, bits, kind=kind, activation=activation)}
             for bits, activation in settings
         ]
-        keys = [key for key in found[0] if all(key in each for each in found)]
+        keys = [key for key in columns[0] if all(key in column for column in columns)]
         if not keys:
             continue
-        ratios = [[each[key].estimate("separation").value or 0.0 for key in keys] for each in found]
+        ratios = [[column[key].estimate("separation").value or 0.0 for key in keys] for column in columns]
         rows += [None] if rows else []
         name = f"{'Classification' if kind == 'classes' else 'Retrieval'} ($n={len(keys)}$)"
         rows += [
             [
                 name,
                 "Top-1 change",
-                *(_percent(_mean_of([each[key].value("flip@1") for key in keys])) for each in found),
+                *(_percent(_mean_of([column[key].value("flip@1") for key in keys])) for column in columns),
             ],
-            ["", "Median separation", *(_ratio(median(each)) for each in ratios)],
-            ["", "Above threshold", *(_percent(float(np.mean(np.array(each) >= 1)), 0) for each in ratios)],
+            ["", "Median separation", *(_ratio(median(column)) for column in ratios)],
+            ["", "Above threshold", *(_percent(float(np.mean(np.array(column) >= 1)), 0) for column in ratios)],
         ]
-    if not rows:
-        return "no data has W4-g128-rtn, W4A8-g128-rtn and W8A8-g128-rtn"
-    return Table(
-        columns="llccc", head=[r"Family & & W4 & W4A8 & W8A8 \\"], rows=rows, about="Group 128, round to nearest."
-    )
+    about = "Group 128, round to nearest."
+    otherwise = "no data has W4-g128-rtn, W4A8-g128-rtn and W8A8-g128-rtn"
+    return table("llccc", [r"Family & & W4 & W4A8 & W8A8 \\"], rows, about, otherwise)
 
 
 def activation_quantizers(cells: Cells) -> Table | str:
@@ -776,20 +756,18 @@ def activation_quantizers(cells: Cells) -> Table | str:
 
     rows = []
     for name, called in NAMES.items():
-        told = []
+        texts = []
         for bits in (4, 8):
             rates = [
                 _mean(plain_cells(cells, bits, quantizer=name, kind=kind, activation=activation), "flip@1")
                 for kind, activation in product(KINDS, (None, 8))
             ]
-            own = plain_cells(cells, bits, quantizer=name, activation=8)
-            order = spearman(law_runs([one.run for one in own])).value if own else None
+            part = plain_cells(cells, bits, quantizer=name, activation=8)
+            order = spearman(law_runs([cell.run for cell in part])).value if part else None
             ratio = rf"{rates[3] / rates[1]:.1f}$\times$" if rates[3] is not None and rates[1] else _NONE
-            told += [*map(_percent, rates), ratio, _NONE if order is None else f"${order:+.2f}$"]
+            texts += [*map(_percent, rates), ratio, _NONE if order is None else f"${order:+.2f}$"]
         if any(plain_cells(cells, bits, quantizer=name, activation=8) for bits in (4, 8)):
-            rows.append([called, *told])
-    if not rows:
-        return "no scheme of 4 or 8 bits in groups of 128 has 8-bit activations"
+            rows.append([called, *texts])
     halves = r"\multicolumn{2}{c}{Classification} & \multicolumn{2}{c}{Retrieval} & &"
     head = [
         r"& \multicolumn{6}{c}{W4} & \multicolumn{6}{c}{W8} \\",
@@ -798,37 +776,38 @@ def activation_quantizers(cells: Cells) -> Table | str:
         r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}\cmidrule(lr){8-9}\cmidrule(lr){10-11}",
         r"Quantizer & W4 & W4A8 & W4 & W4A8 & Ratio & Spearman & W8 & W8A8 & W8 & W8A8 & Ratio & Spearman \\",
     ]
-    return Table(columns="l" + "c" * 12, head=head, rows=rows, about="Group 128, mean over the data.")
+    about = "Group 128, mean over the data."
+    return table("l" + "c" * 12, head, rows, about, "no scheme of 4 or 8 bits in groups of 128 has 8-bit activations")
 
 
 def absolute(cells: Cells) -> Table | str:
-    """Each model and corpus on the inputs that all four cells have."""
+    """Retrieval with each allocation, on the inputs that all four cells of a model and corpus have."""
     wanted: Mapping[str, tuple[float, str | None]] = {
         "All W3": (3, None),
         "Reconstruction error": (3.5, "reconstruction"),
         r"\textbf{Gap, first order (quantdrift)}": (3.5, "gap"),
         "All W4": (4, None),
     }
-    found: dict[tuple[str, str], dict[str, RunCell]] = {}
+    cells_of: dict[tuple[str, str], dict[str, RunCell]] = {}
     for name, (bits, criterion) in wanted.items():
-        for one in plain_cells(cells, bits, kind="search", criterion=criterion):
-            found.setdefault((one.model, one.data), {})[name] = one
-    whole = [each for each in found.values() if len(each) == len(wanted)]
+        for cell in plain_cells(cells, bits, kind="search", criterion=criterion):
+            cells_of.setdefault((cell.model, cell.data), {})[name] = cell
+    whole = [group for group in cells_of.values() if len(group) == len(wanted)]
     if not whole:
         return "no corpus has W3, W3.5+reconstruction, W3.5+gap and W4, all g128-rtn"
     sums: dict[str, list[list[float]]] = {name: [] for name in wanted}
     for group in whole:
-        ids = [set(one.evidence.input_ids.tolist()) for one in group.values()]
+        ids = [set(cell.evidence.input_ids.tolist()) for cell in group.values()]
         shared = set.intersection(*ids)
-        for name, one in group.items():
-            rows = np.flatnonzero([each in shared for each in one.evidence.input_ids.tolist()])
-            part = one.evidence.part(rows)
+        for name, cell in group.items():
+            inside = np.flatnonzero([input_id in shared for input_id in cell.evidence.input_ids.tolist()])
+            part = cell.evidence.part(inside)
             metrics = [parse_metric(metric)(part).value for metric in ("flip@1", "recall@1", "gold_lost@1")]
             sums[name].append([np.nan if value is None else value for value in metrics])
-    told: list[Sequence[str] | None] = []
+    table_rows: list[Sequence[str] | None] = []
     for name, values in sums.items():
         means = [_mean_of(list(column)) for column in zip(*values, strict=True)]
-        told.append([name, *map(_percent, means)])
+        table_rows.append([name, *map(_percent, means)])
     head = [r"Configuration & Flip $\downarrow$ & R@1 $\uparrow$ & Gold lost $\downarrow$ \\"]
     about = f"Mean over {len(whole)} models and corpora, on the inputs that no criterion looked at."
-    return Table(columns="l|ccc", head=head, rows=told, about=about)
+    return Table(columns="l|ccc", head=head, rows=table_rows, about=about)

@@ -74,49 +74,35 @@ _CONTENT: Mapping[str, tuple[str, Callable[[Cells], Table | str]]] = {
 def tables_of(folder: StudyFolder) -> tuple[dict[str, Table], dict[str, str]]:
     """The paper's tables that a study supports, by name; and why the others are not."""
     cells = run_cells(folder)
-    found: dict[str, Table] = {}
-    left_out: dict[str, str] = {}
     captured = {} if folder.capture is None or not cells else capture_tables(folder)
     captured |= rag_tables(folder.path / RAG)
-    for name, (_, make) in _CONTENT.items():
-        made = captured.get(name) or make(cells)
-        if isinstance(made, Table):
-            found[name] = made
-        else:
-            left_out[name] = made
-    return found, left_out
+    made = {name: captured.get(name) or make(cells) for name, (_, make) in _CONTENT.items()}
+    supported = {name: table for name, table in made.items() if isinstance(table, Table)}
+    return supported, {name: why for name, why in made.items() if isinstance(why, str)}
 
 
 def figures_of(folder: StudyFolder) -> tuple[list[Figure], dict[str, str]]:
     """The paper's figures that a study supports, and why the others are not."""
-    cells = [one for one in run_cells(folder) if one.evidence.exact and not is_part(one.run.record)]
-    left_out, found = {"teaser": "it is a drawing"}, []
-    criteria = _CAPTURE if folder.capture is None else criteria_figure(folder)
-    if isinstance(criteria, Figure):
-        found.append(criteria)
-    else:
-        left_out["criteria"] = criteria
-    if len(cells) < LEAST_RUNS:
-        left_out["law"] = f"it takes {LEAST_RUNS} runs or more"
-    else:
-        models = {one.run.path: one.model for one in cells}
-        found.append(law_chart(law_runs([one.run for one in cells]), {}, models))
-    if usual := plain_cells(cells, 4):
-        found.append(replace(separation_histogram([one.evidence for one in usual]), name="sephist"))
-    else:
-        left_out["sephist"] = NO_W4
-    plain = [one for one in cells if one.kind == "search" and one.scheme.criterion is None]
-    if plain:
-        runs = {one.run.path for one in plain}
-        results = [
-            Result(cell=cell, state="done", run=run, metrics={"flip@1": run["flip@1"]})
-            for cell in folder.cells
-            if (run := folder.run(cell)) is not None and run.path in runs
-        ]
-        found.append(replace(change_rates(results), name="quantizers"))
-    else:
-        left_out["quantizers"] = "no search"
-    return found, left_out
+    cells = [cell for cell in run_cells(folder) if cell.evidence.exact and not is_part(cell.run.record)]
+    usual = [cell.evidence for cell in plain_cells(cells, 4)]
+    runs = {cell.run.path for cell in cells if cell.kind == "search" and cell.scheme.criterion is None}
+    results = [
+        Result(cell=cell, state="done", run=run, metrics={"flip@1": run["flip@1"]})
+        for cell in folder.cells
+        if (run := folder.run(cell)) is not None and run.path in runs
+    ]
+    law: Figure | str = f"it takes {LEAST_RUNS} runs or more"
+    if len(cells) >= LEAST_RUNS:
+        law = law_chart(law_runs([cell.run for cell in cells]), {}, {cell.run.path: cell.model for cell in cells})
+    figures: dict[str, Figure | str] = {
+        "teaser": "it is a drawing",
+        "criteria": _CAPTURE if folder.capture is None else criteria_figure(folder),
+        "law": law,
+        "sephist": replace(separation_histogram(usual), name="sephist") if usual else NO_W4,
+        "quantizers": replace(change_rates(results), name="quantizers") if results else "no search",
+    }
+    made = [figure for figure in figures.values() if isinstance(figure, Figure)]
+    return made, {name: figure for name, figure in figures.items() if isinstance(figure, str)}
 
 
 def write_paper(folder: StudyFolder, place: Path) -> tuple[list[Path], dict[str, str]]:

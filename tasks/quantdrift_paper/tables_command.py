@@ -1,4 +1,4 @@
-"""`tables`: the paper's tables as LaTeX and its charts as PDF, as far as a study has them."""
+"""The command `tables`: the paper's tables as LaTeX and its charts as PDF, as far as a study has them."""
 
 from __future__ import annotations
 

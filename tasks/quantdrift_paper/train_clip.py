@@ -26,13 +26,12 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.progress import Terminal
-from quantdrift.data.labelled import Labelled, read_classification_folder
+from quantdrift.data.labelled import Labelled
 from quantdrift_paper.train_vit import batches, pixels, shifted
-from quantdrift_paper.training import make, options_of
+from quantdrift_paper.training import descend, images_of, make, options_of
 
 PATCH, VISION, TEXT, JOINT = 8, (6, 192, 6), (3, 128, 4), 128
-"""Of either tower: blocks, width, heads; and dimensions of the space that both share."""
+"""Blocks, width and heads of either tower, and dimensions of the space that both share."""
 EPOCHS, BATCH, RATE, LONGEST = 60, 200, 1e-3, 32
 _START, _END, _UNKNOWN = "<|startoftext|>", "<|endoftext|>", "<unknown>"
 _LIGHT = ("very dark", "dark", "dim", "bright", "very bright")
@@ -57,7 +56,7 @@ _COLOURS = {
 
 
 def caption(image: NDArray[np.uint8], label: str) -> str:
-    """What is to be seen on an image uint8 [height, width, 3], beside its label."""
+    """Describe an image uint8 [height, width, 3] of a label."""
     side = image.shape[0]
     inner = slice(side // 4, side - side // 4)
     numbers = image.astype(np.float64)
@@ -79,7 +78,7 @@ def _colour(rgb: NDArray[np.float64]) -> str:
 
 
 def captions(part: Labelled, names: Sequence[str]) -> list[str]:
-    """One caption for each image; `names` say labels that are numbers."""
+    """Return a caption for each image; `names` are put for labels that are numbers."""
     labels = part.labels or ("thing",) * len(part.ids)
     called = [names[int(label)] if label.isdecimal() and int(label) < len(names) else label for label in labels]
     return [caption(np.asarray(image), name) for image, name in zip(part.inputs, called, strict=True)]
@@ -103,17 +102,17 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
     """
     images = pixels(part, PATCH)
     processor = processor_of(words, int(images.shape[-1]))
-    known = processor.tokenizer
-    tokens = known(list(texts), padding=True, truncation=True, return_tensors="pt")
+    tokenizer = processor.tokenizer
+    tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     shapes = [dict(zip(names, of, strict=True)) for of in (TEXT, VISION)]
-    own = {"vocab_size": len(known), "max_position_embeddings": LONGEST, "intermediate_size": 2 * TEXT[1]}
-    own |= {f"{name}_token_id": getattr(known, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    text_config = {"vocab_size": len(tokenizer), "max_position_embeddings": LONGEST, "intermediate_size": 2 * TEXT[1]}
+    text_config |= {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     seen = {"image_size": images.shape[-1], "patch_size": PATCH, "intermediate_size": 2 * VISION[1]}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config: Any = CLIPConfig(
-            text_config={**shapes[0], **own}, vision_config={**shapes[1], **seen}, projection_dim=JOINT
+            text_config={**shapes[0], **text_config}, vision_config={**shapes[1], **seen}, projection_dim=JOINT
         )
         model: Any = CLIPModel(config)
         _fit(model.train(), images, tokens, epochs)
@@ -121,7 +120,7 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
 
 
 def processor_of(words: Sequence[str], side: int) -> Any:
-    """A tokenizer that knows these words, and images of this side as they are, from -1 to 1."""
+    """Make a processor of texts of these words and of images of this side, whose pixels it maps to -1 to 1."""
     vocabulary = {word: number for number, word in enumerate([_UNKNOWN, *words, _START, _END])}
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -140,34 +139,31 @@ def processor_of(words: Sequence[str], side: int) -> Any:
 
 
 def _framed(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> Tokenizer:
-    """With a token at either end; at the last CLIP reads the embedding."""
+    """Add a token at either end of every text; CLIP reads the embedding at the last."""
     special = [(token, vocabulary[token]) for token in (_START, _END)]
     tokenizer.post_processor = TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=special)
     return tokenizer
 
 
 def _fit(model: Any, images: Tensor, tokens: Any, epochs: int) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
+    limit = float(np.log(100))
+
+    def loss_of(rows: Tensor) -> Tensor:
+        model.logit_scale.data.clamp_(max=limit)
+        text = {name: value[rows] for name, value in tokens.items()}
+        loss: Tensor = model(pixel_values=shifted(images[rows]), **text, return_loss=True).loss
+        return loss
+
     steps = epochs * -(-len(images) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
-    with Terminal().stage("training", steps) as tell:
-        for rows in batches(len(images), epochs, BATCH):
-            text = {name: value[rows] for name, value in tokens.items()}
-            loss = model(pixel_values=shifted(images[rows]), **text, return_loss=True).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                model.logit_scale.clamp_(max=float(np.log(100)))
-            tell(1)
+    descend(model, batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
+    model.logit_scale.data.clamp_(max=limit)
 
 
 # --- The command ----------------------------------------------------------------------------------
 
 
 def write_search(part: Labelled, texts: Sequence[str], folder: Path) -> int:
-    """Images and captions as a folder in BEIR layout; the number of queries, captions that occur once."""
+    """Write images and captions as a folder in BEIR layout, and return the number of captions that occur once."""
     times = Counter(texts)
     queries = [(f"q{row}", text, f"{row}") for row, text in enumerate(texts) if times[text] == 1]
     if not queries:
@@ -194,17 +190,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = options_of(arguments, name="train_clip", about=str(__doc__), data=about, epochs=EPOCHS, more=[names])
 
     def work() -> str:
-        data = read_classification_folder(options.data)
-        if data.train is None or data.kind != "image":
-            raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
+        train, test = images_of(options.data)
         called = [name.strip() for name in options.names.split(",") if name.strip()]
-        shown, asked = (captions(part, called) for part in (data.train, data.test))
+        shown, asked = (captions(part, called) for part in (train, test))
         words = sorted({word for text in (*shown, *asked) for word in text.replace(",", " , ").split()})
-        model, processor = trained(data.train, shown, words, epochs=options.epochs, seed=options.seed)
+        model, processor = trained(train, shown, words, epochs=options.epochs, seed=options.seed)
         processor.save_pretrained(options.out / "small-clip")
         model.save_pretrained(options.out / "small-clip")
-        n = write_search(data.test, asked, options.out / "captions")
-        return f": model, and a search of {n:,} captions in {len(data.test.ids):,} images"
+        n = write_search(test, asked, options.out / "captions")
+        return f": model, and a search of {n:,} captions in {len(test.ids):,} images"
 
     make(options, work)
 

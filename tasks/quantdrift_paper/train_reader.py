@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.progress import Terminal
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import read_folder, searched
 from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.features.rag.questions import read_answers
 from quantdrift_paper.reader import TRAINED_ON, TrainedOn
-from quantdrift_paper.training import make, options_of
+from quantdrift_paper.training import descend, make, options_of
 
 EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
 """Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""
@@ -49,8 +48,8 @@ def examples_of(
     share: float,
     seed: int,
 ) -> tuple[list[Example], list[str]]:
-    """What is learned from: of some passages every question, with a piece of the passage; of every second one with
-    another passage, too, which has no answer.
+    """Make examples of the questions of some passages: each with a piece of its passage, and every second one also
+    with another passage, which has no answer.
 
     Whole passages are taken, so that no question that is asked later has its passage among them.
 
@@ -66,13 +65,15 @@ def examples_of(
     examples: list[Example] = []
     ids: list[str] = []
     for query, text in queries.items():
-        own = [one for one, grade in qrels.get(query, {}).items() if grade > 0]
-        places = [(one, documents.get(one, "").find(gold), gold) for one in own for gold in golds.get(query, ())]
-        found = next((each for each in places if each[1] >= 0), None)
-        if found is None or not learned.issuperset(own):
+        relevant = [name for name, grade in qrels.get(query, {}).items() if grade > 0]
+        places = [
+            (name, documents.get(name, "").find(gold), gold) for name in relevant for gold in golds.get(query, ())
+        ]
+        place = next((option for option in places if option[1] >= 0), None)
+        if place is None or not learned.issuperset(relevant):
             continue
-        passage, at, gold = found
-        other = rng.choice([one for one in names if one in learned and one not in own] or [passage])
+        passage, at, gold = place
+        other = rng.choice([name for name in names if name in learned and name not in relevant] or [passage])
         examples.append(_piece(text, documents[passage], at, at + len(gold), rng))
         if other != passage and len(ids) % 2:
             examples.append(Example(text, documents[other][:LENGTH]))
@@ -83,7 +84,7 @@ def examples_of(
 
 
 def _piece(question: str, passage: str, start: int, end: int, rng: random.Random) -> Example:
-    """A piece of a passage that holds the answer, somewhere in it."""
+    """Cut a piece of a passage at random that holds the answer."""
     first = max(0, min(rng.randint(end - LENGTH, start), len(passage) - LENGTH)) if end - start < LENGTH else start
     return Example(question, passage[first : max(end, first + LENGTH)], start - first, end - first)
 
@@ -105,40 +106,38 @@ def started(name: str, *, seed: int) -> tuple[Any, Any]:
 def trained(model: Any, tokenizer: Any, examples: Sequence[Example], *, epochs: int, seed: int) -> Any:
     """The model fitted to examples, by AdamW with warm-up; pairs of about one length go together."""
     rng = random.Random(seed)
-    steps = epochs * -(-len(examples) // BATCH)
-    with torch.random.fork_rng(), Terminal().stage("training", steps) as tell:
-        torch.manual_seed(seed)
-        optimizer = torch.optim.AdamW(
-            [each for each in model.train().parameters() if each.requires_grad], lr=RATE, weight_decay=0.01
-        )
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
+
+    def batches() -> Iterator[list[Example]]:
         for _ in range(epochs):
-            order = sorted(examples, key=lambda one: len(one.passage) + rng.randint(0, 100))
-            batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-            rng.shuffle(batches)
-            for batch in batches:
-                model(**_tokens(tokenizer, batch)).loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                schedule.step()
-                tell(1)
+            order = sorted(examples, key=lambda example: len(example.passage) + rng.randint(0, 100))
+            parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+            rng.shuffle(parts)
+            yield from parts
+
+    def loss_of(batch: list[Example]) -> torch.Tensor:
+        loss: torch.Tensor = model(**_tokens(tokenizer, batch)).loss
+        return loss
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        steps = epochs * -(-len(examples) // BATCH)
+        descend(model.train(), batches(), loss_of, steps=steps, rate=RATE, decay=0.01, clip=1.0)
     return model.eval()
 
 
 def _tokens(tokenizer: Any, batch: Sequence[Example]) -> dict[str, Any]:
     """Token ids and the first and last token of each answer; the first token of all where there is none."""
     tokens = tokenizer(
-        [one.question for one in batch],
-        [one.passage for one in batch],
+        [example.question for example in batch],
+        [example.passage for example in batch],
         truncation="only_second",
         max_length=WINDOW,
         padding=True,
         return_tensors="pt",
     )
     places = []
-    for row, one in enumerate(batch):
-        ends = [tokens.char_to_token(row, at, 1) for at in (one.start, one.end - 1)] if one.end else [None]
+    for row, example in enumerate(batch):
+        ends = [tokens.char_to_token(row, at, 1) for at in (example.start, example.end - 1)] if example.end else [None]
         places.append((0, 0) if None in ends else tuple(ends))  # what was cut off is not here
     starts, ends = torch.tensor(places).T
     return {**tokens, "start_positions": starts, "end_positions": ends}

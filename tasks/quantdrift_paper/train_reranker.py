@@ -31,7 +31,7 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.store import default_store
 from quantdrift.spec.grammar import parse
-from quantdrift_paper.training import make, options_of
+from quantdrift_paper.training import descend, make, options_of
 from quantdrift_tasks.python_docs import load_rest
 
 LENGTH = 128
@@ -42,7 +42,7 @@ TITLES = 1200
 """Documents whose titles are asked for."""
 TITLE_RANKS, TRAIN_RANKS = 20, 50
 """Wrong documents are drawn from so many first ones."""
-RATE, WARM_UP = 5e-5, 0.1
+RATE = 5e-5
 EPOCHS, HELD_OUT = 1, 80
 """Passes over the train queries, and how many of these nothing is learnt from, to see how far it has come."""
 
@@ -109,22 +109,22 @@ def trained(
         _fit(model, titled, bodies, epochs=1, rng=rng, what="titles")
     asked = _asked(dataset, _ranked(queries, documents, TRAIN_RANKS))
     held_out = {*rng.permutation(len(asked))[:HELD_OUT].tolist()}
-    learnt = [one for row, one in enumerate(asked) if row not in held_out]
+    learnt = [question for row, question in enumerate(asked) if row not in held_out]
     _fit(model, learnt, dataset.documents, epochs=epochs, rng=rng, what="train queries")
     hits = _first_right(model, [asked[row] for row in sorted(held_out)], dataset)
-    own = np.mean([_first(asked[row], queries[row], documents) for row in sorted(held_out)])
-    return model, f"; right document first for {hits:.1%} of {HELD_OUT} held-out queries (MiniLM: {own:.1%})"
+    by_minilm = np.mean([_first(asked[row], queries[row], documents) for row in sorted(held_out)])
+    return model, f"; right document first for {hits:.1%} of {HELD_OUT} held-out queries (MiniLM: {by_minilm:.1%})"
 
 
 def _titles(data: Path) -> Mapping[str, str]:
     plain = data / "corpus.jsonl"  # a gzipped one is read without titles
     lines = plain.read_text(encoding="utf-8").splitlines() if plain.is_file() else []
     read = [json.loads(line) for line in lines if line.strip()]
-    return {str(one["_id"]): str(one.get("title") or "").strip() for one in read}
+    return {str(document["_id"]): str(document.get("title") or "").strip() for document in read}
 
 
 def _embedded(dataset: RetrievalDataset) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """By MiniLM at full precision; kept where quantdrift run keeps them, under the same key."""
+    """Embed queries and documents by MiniLM; the embeddings are kept as quantdrift run keeps them."""
     opened = open_pair(parse("minilm@W8-rtn"), dataset)
     flow = Flow(pair=opened.pair, settings=Settings(), store=default_store(), progress=Terminal())
     queries, documents = flow.reference(opened.reading)
@@ -156,27 +156,20 @@ def _fit(
     what: str,
 ) -> None:
     """Softmax cross-entropy of one right document among wrong ones, by AdamW."""
-    rows = [(number, right) for number, one in enumerate(questions) for right in one.right]
+    rows = [(number, right) for number, question in enumerate(questions) for right in question.right]
+
+    def loss_of(batch: list[tuple[int, int]]) -> torch.Tensor:
+        pairs = []
+        for number, right in batch:
+            question = questions[number]
+            wrong = rng.choice(question.wrong, size=LISTED - 1, replace=False)
+            pairs += [(question.text, documents[row]) for row in (right, *wrong.tolist())]
+        logits = _logits(model, pairs).view(len(batch), LISTED)
+        return cross_entropy(logits, torch.zeros(len(batch), dtype=torch.int64))
+
     steps = epochs * -(-len(rows) // PER_STEP)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=RATE, total_steps=steps, pct_start=WARM_UP, anneal_strategy="linear"
-    )
-    with Terminal().stage(what, steps) as tell:
-        for batch in (batch for _ in range(epochs) for batch in _batches(rows, rng)):
-            pairs = []
-            for number, right in batch:
-                one = questions[number]
-                wrong = rng.choice(one.wrong, size=LISTED - 1, replace=False)
-                pairs += [(one.text, documents[row]) for row in (right, *wrong.tolist())]
-            logits = _logits(model, pairs).view(len(batch), LISTED)
-            loss = cross_entropy(logits, torch.zeros(len(batch), dtype=torch.int64))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            tell(1)
+    batches = (batch for _ in range(epochs) for batch in _batches(rows, rng))
+    descend(model, batches, loss_of, steps=steps, rate=RATE, decay=0.01, clip=1.0, anneal="linear", what=what)
 
 
 def _batches(rows: Sequence[tuple[int, int]], rng: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
@@ -195,16 +188,16 @@ def _logits(model: CrossEncoder, pairs: Sequence[tuple[str, str]]) -> torch.Tens
 def _first_right(model: CrossEncoder, questions: Sequence[Question], dataset: RetrievalDataset) -> float:
     """Share of questions whose first document is right, of the right ones and the wrong ones."""
     hits = 0
-    for one in questions:
-        rows = [*one.right, *one.wrong.tolist()]
-        pairs = [(one.text, dataset.documents[row]) for row in rows]
+    for question in questions:
+        rows = [*question.right, *question.wrong.tolist()]
+        pairs = [(question.text, dataset.documents[row]) for row in rows]
         with torch.inference_mode():
-            hits += int(_logits(model, pairs).argmax()) < len(one.right)
+            hits += int(_logits(model, pairs).argmax()) < len(question.right)
     return hits / len(questions)
 
 
 def _first(question: Question, query: NDArray[np.float32], documents: NDArray[np.float32]) -> bool:
-    """Whether MiniLM has a right document before all of the wrong ones."""
+    """Return whether MiniLM has a right document before all of the wrong ones."""
     scores = documents @ query
     return bool(scores[question.right].max() > scores[question.wrong].max())
 
@@ -220,9 +213,9 @@ def main(arguments: list[str] | None = None) -> None:
     def work() -> str:
         dataset = load_rest() if options.data is None else read_beir_folder(options.data, "train")
         titles = {} if options.data is None else _titles(options.data)
-        model, told = trained(dataset, titles, epochs=options.epochs, seed=options.seed)
+        model, message = trained(dataset, titles, epochs=options.epochs, seed=options.seed)
         model.save_pretrained(str(options.out))
-        return told
+        return message
 
     make(options, work)
 

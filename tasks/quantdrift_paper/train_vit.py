@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.progress import Terminal
-from quantdrift.data.labelled import Labelled, read_classification_folder
-from quantdrift_paper.training import make, options_of
+from quantdrift.data.labelled import Labelled
+from quantdrift_paper.training import descend, images_of, make, options_of
 
 PATCH, WIDTH, DEPTH, HEADS = 4, 128, 6, 4
 EPOCHS, BATCH, RATE, SMOOTHING, SHIFT = 45, 64, 1e-3, 0.1, 4
@@ -62,18 +61,14 @@ def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
 
 
 def _fit(model: Any, images: Tensor, targets: Tensor, epochs: int) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
+    entropy = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        loss: Tensor = entropy(model(pixel_values=shifted(_mirrored(images[rows]))).logits, targets[rows])
+        return loss
+
     steps = epochs * -(-len(images) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
-    loss_of = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
-    with Terminal().stage("training", steps) as tell:
-        for rows in batches(len(images), epochs, BATCH):
-            loss = loss_of(model(pixel_values=shifted(_mirrored(images[rows]))).logits, targets[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            tell(1)
+    descend(model, batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
 
 
 def batches(n: int, epochs: int, size: int) -> Iterator[Tensor]:
@@ -86,18 +81,18 @@ def pixels(part: Labelled, patch: int = PATCH) -> Tensor:
     """The images as the processor of the model gives them, from -1 to 1 [n, 3, side, side]."""
     shapes = sorted({np.shape(image) for image in part.inputs})
     if len(shapes) != 1 or shapes[0][0] != shapes[0][1] or shapes[0][0] % patch:
-        told = ", ".join("x".join(map(str, shape[:2])) for shape in shapes[:3])
-        raise DataError(f"expected square images of one size, a multiple of {patch} pixels; got {told}")
+        sizes = ", ".join("x".join(map(str, shape[:2])) for shape in shapes[:3])
+        raise DataError(f"expected square images of one size, a multiple of {patch} pixels; got {sizes}")
     return torch.from_numpy(np.stack(list(part.inputs))).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def _mirrored(batch: Tensor) -> Tensor:
-    """Each image mirrored or not."""
+    """Mirror each image or not, at random."""
     return torch.where(torch.rand(len(batch), 1, 1, 1) < 0.5, batch.flip(3), batch)  # noqa: PLR2004 -- one of two
 
 
 def shifted(batch: Tensor) -> Tensor:
-    """Of each image a crop that is shifted by up to four pixels."""
+    """Cut a crop of each image that is shifted by up to four pixels."""
     n, side = len(batch), batch.shape[-1]
     padded = nn.functional.pad(batch, (SHIFT,) * 4, mode="reflect")
     (down, right), along = torch.randint(0, 2 * SHIFT + 1, (2, n, 1)), torch.arange(side)
@@ -111,8 +106,10 @@ def shifted(batch: Tensor) -> Tensor:
 def accuracy(model: Any, part: Labelled) -> float:
     """Share of images whose class is right."""
     with torch.no_grad():
-        found = torch.cat([model(pixel_values=batch).logits.argmax(1) for batch in torch.split(pixels(part), _TESTED)])
-    names = [model.config.id2label[number] for number in found.tolist()]
+        classes = torch.cat(
+            [model(pixel_values=batch).logits.argmax(1) for batch in torch.split(pixels(part), _TESTED)]
+        )
+    names = [model.config.id2label[number] for number in classes.tolist()]
     return float(np.mean([name == label for name, label in zip(names, part.labels or (), strict=True)]))
 
 
@@ -122,17 +119,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = options_of(arguments, name="train_vit", about=str(__doc__), data=about, epochs=EPOCHS)
 
     def work() -> str:
-        data = read_classification_folder(options.data)
-        if data.train is None or data.kind != "image":
-            raise DataError(f"{options.data} has no train images; expected x_train and y_train, or train/CLASS/")
-        model = trained(data.train, epochs=options.epochs, seed=options.seed)
+        train, test = images_of(options.data)
+        model = trained(train, epochs=options.epochs, seed=options.seed)
         side = model.config.image_size
         reader: Any = ViTImageProcessorPil
         reader(size={"height": side, "width": side}).save_pretrained(options.out)
         model.save_pretrained(options.out)
-        if not data.test.labels:
+        if not test.labels:
             return ""
-        return f"; {accuracy(model, data.test):.1%} of {len(data.test.ids):,} test images right"
+        return f"; {accuracy(model, test):.1%} of {len(test.ids):,} test images right"
 
     make(options, work)
 

@@ -97,7 +97,7 @@ def generate(library: Path) -> RetrievalDataset:
 
 
 def load_small() -> RetrievalDataset:
-    """Every fourth pair of `load`: enough to see a difference in a minute or two, too few for a figure to rely on."""
+    """Return every fourth pair of `load`: enough to see a difference in a minute, too few for a figure."""
     whole = load()
     return _pairs(whole, range(0, len(whole.queries), 4), SMALL)
 
@@ -122,7 +122,7 @@ def _pairs(whole: RetrievalDataset, rows: Sequence[int], name: str) -> Retrieval
 
 
 def load_modules() -> ClassificationDataset:
-    """Which package or module is a docstring from? Of the running Python; see `classify`."""
+    """Classify docstrings of the running Python by the package or module that they are from; see `classify`."""
     return classify(Path(sysconfig.get_path("stdlib")))
 
 
@@ -198,7 +198,7 @@ def _docstrings(file: Path, library: Path) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(node: ast.AST, identifier: str) -> Iterator[tuple[str, _Documented]]:
-    """What can carry a docstring, in source order, with its identifier."""
+    """Give the nodes that can carry a docstring, in source order, with their identifiers."""
     if isinstance(node, _Documented):
         yield identifier, node
     # What a function defines inside has no name that anyone could look up.

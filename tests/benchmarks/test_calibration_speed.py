@@ -28,7 +28,7 @@ def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytes
             batch()
 
     def calibrate() -> None:
-        pair._made = None  # or it would see that it is done
+        pair.made = None  # or it would see that it is done
         pair.prepare(sample, root=None, progress=Silent())
 
     ratios = in_turn(calibrate, forward, rounds=3)

@@ -10,38 +10,37 @@ from support.faults import FULL, RUN, Forks, essence, write_study
 FULL_DEVICE = "support.faults:no_room_for_batches"
 
 
-def said(told: str) -> list[str]:
-    return [line.removeprefix("note: ") for line in told.splitlines() if "no room in memory" in line]
+def said(printed: str) -> list[str]:
+    return [line.removeprefix("note: ") for line in printed.splitlines() if "no room in memory" in line]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cuda", "cpu", "mkl"] if FULL else ["cuda"])
-def test_a_study_goes_on_in_smaller_batches(kind: str, tmp_path: Path, root: Path, fork: Forks, tell) -> None:
+def test_a_study_goes_on_in_smaller_batches(kind: str, tmp_path: Path, root: Path, fork: Forks) -> None:
     some = {"data": [str(root / "a"), str(root / "labelled")], "schemes": ["W8", "W4A8+calib=16"]}
     some["exclude"] = [{"data": "labelled", "scheme": "W4*"}]
     for name, size in (("full", 8), ("asked", 4)):
         write_study(tmp_path / name, root, **some, settings={"k": 20, "batch_size": size})
         how = {"before": FULL_DEVICE, "FAULT_BATCH": "5", "FAULT_KIND": kind} if name == "full" else {}
-        code, told = fork.run(*RUN, cwd=tmp_path / name, QUANTDRIFT_CACHE=str(tmp_path / name / "cache"), **how)
-        assert code == 0, told
+        code, printed = fork.run(*RUN, cwd=tmp_path / name, **how)
+        assert code == 0, printed
         line = "no room in memory for batches of 8: measured in batches of 4"
-        assert set(said(told)) == ({line} if name == "full" else set())
-    found, asked = (essence(tmp_path / name / "out") for name in ("full", "asked"))
+        assert set(said(printed)) == ({line} if name == "full" else set())
+    halved, asked = (essence(tmp_path / name / "out") for name in ("full", "asked"))
     for name, cell in asked.items():  # bit for bit what --batch-size 4 gives, and it says so
-        assert found[name]["files"] == cell["files"]
-        assert found[name]["metrics"] == cell["metrics"]
-        assert found[name]["settings"] == cell["settings"]
+        assert halved[name]["files"] == cell["files"]
+        assert halved[name]["metrics"] == cell["metrics"]
+        assert halved[name]["settings"] == cell["settings"]
         assert cell["settings"]["batch_size"] == 4
-    tell(f"{kind}: batches of 4 in place of 8, said once a cell; results those of batch size 4, bit for bit")
 
 
 @pytest.mark.slow
 def test_memory_that_was_taken_for_a_moment_costs_a_chunk(tmp_path: Path, root: Path, fork: Forks, undisturbed) -> None:
     write_study(tmp_path, root, data=[str(root / "a")], schemes=["W8"], exclude=[])
     how = {"before": FULL_DEVICE, "FAULT_BATCH": "5", "FAULT_KIND": "cuda", "FAULT_AT": "7"}
-    code, told = fork.run(*RUN, cwd=tmp_path, QUANTDRIFT_CACHE=str(tmp_path / "cache"), **how)
-    assert code == 0, told
-    assert not said(told)
+    code, printed = fork.run(*RUN, cwd=tmp_path, **how)
+    assert code == 0, printed
+    assert not said(printed)
     name = "tiny@W8-g128-rtn_on_a"
     assert essence(tmp_path / "out")[name] == undisturbed.cells[name]
 
@@ -50,8 +49,8 @@ def test_memory_that_was_taken_for_a_moment_costs_a_chunk(tmp_path: Path, root: 
 def test_a_model_that_fits_in_no_batch_fails_with_one_line(tmp_path: Path, root: Path, fork: Forks) -> None:
     write_study(tmp_path, root, data=[str(root / "a")], schemes=["W8"], exclude=[])
     how = {"before": FULL_DEVICE, "FAULT_BATCH": "0", "FAULT_KIND": "cuda"}
-    code, told = fork.run(*RUN, cwd=tmp_path, QUANTDRIFT_CACHE=str(tmp_path / "cache"), **how)
-    assert code == 1, told
+    code, printed = fork.run(*RUN, cwd=tmp_path, **how)
+    assert code == 1, printed
     failed = json.loads(next((tmp_path / "out" / "failed").iterdir()).read_text())["reason"]
     assert "CUDA out of memory" in failed
-    assert [line.rpartition(" ")[2] for line in said(told)] == ["4", "2", "1"]
+    assert [line.rpartition(" ")[2] for line in said(printed)] == ["4", "2", "1"]

@@ -30,10 +30,10 @@ def test_a_bit_that_flips_is_noticed_or_changes_nothing(written: dict[str, Writt
         damaged[bit // 8] ^= 1 << bit % 8
         place.file.write_bytes(damaged)
         try:
-            found = place.content()
+            read = place.content()
         except QuantDriftError:
             return
-        assert found == content
+        assert read == content
 
     try:
         flip()

@@ -23,22 +23,29 @@ FINITE = st.floats(-4, 4, width=32)
 def matrices(draw: st.DrawFn) -> tuple[Scores, Scores]:
     shape = draw(st.integers(1, 5)), draw(st.integers(2, 7))
     flat = st.lists(FINITE, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1], unique=True)
-    one, other = (np.array(draw(flat), dtype=np.float32).reshape(shape) for _ in range(2))
-    return one, other
+    before, after = (np.array(draw(flat), dtype=np.float32).reshape(shape) for _ in range(2))
+    return before, after
 
 
 def diff(a: Scores, b: Scores, k: int, *, gold: Scores, **options: bool) -> Evidence:
     """Of the first k of every row; the best of `gold` is relevant."""
     lists = [
-        {f"q{row}": {f"d{item}": float(own[item]) for item in np.argsort(-own)[:k]} for row, own in enumerate(scores)}
+        {
+            f"q{row}": {f"d{item}": float(row_scores[item]) for item in np.argsort(-row_scores)[:k]}
+            for row, row_scores in enumerate(scores)
+        }
         for scores in (a, b)
     ]
-    assume(any(own.keys() & lists[1][query].keys() for query, own in lists[0].items()))
+    assume(any(row_scores.keys() & lists[1][query].keys() for query, row_scores in lists[0].items()))
     runs = [
         FinishedRun(
-            path=Path(name), format="json", name=name, digest=name, parts={"": Part(kind="rankings", content=own)}
+            path=Path(name),
+            format="json",
+            name=name,
+            digest=name,
+            parts={"": Part(kind="rankings", content=row_scores)},
         )
-        for name, own in zip("ab", lists, strict=True)
+        for name, row_scores in zip("ab", lists, strict=True)
     ]
     (part,) = diff_runs(runs[0], runs[1], qrels=qrels_of(gold), **options).parts
     assert part.evidence is not None
@@ -46,7 +53,7 @@ def diff(a: Scores, b: Scores, k: int, *, gold: Scores, **options: bool) -> Evid
 
 
 def qrels_of(scores: Scores) -> dict[str, dict[str, int]]:
-    return {f"q{row}": {f"d{own.argmax()}": 1} for row, own in enumerate(scores)}
+    return {f"q{row}": {f"d{row_scores.argmax()}": 1} for row, row_scores in enumerate(scores)}
 
 
 @given(matrices())
@@ -69,8 +76,8 @@ def test_cutting_lists_short_only_loosens_bounds(pair: tuple[Scores, Scores], k:
     np.testing.assert_array_equal(perturbation.flips(cut), perturbation.flips(whole))
     assert (perturbation.epsilon(cut) <= perturbation.epsilon(whole)).all()
     assert (perturbation.perturbation_s(cut) <= perturbation.perturbation_s(whole)).all()
-    known = ~np.isnan(perturbation.gap(cut))
-    ratios = perturbation.separation_ratio(cut)[known], perturbation.separation_ratio(whole)[known]
+    defined = ~np.isnan(perturbation.gap(cut))
+    ratios = perturbation.separation_ratio(cut)[defined], perturbation.separation_ratio(whole)[defined]
     assert (ratios[0] >= ratios[1]).all()
     for metric in default_metrics():
         needed = max(metric.cutoff + 1 if metric.family.cutoff_is == "rank" else 1, metric.family.ranks)

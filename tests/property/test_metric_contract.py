@@ -5,17 +5,76 @@ change does matter, an example must show it, so that the table cannot be too lax
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.evidence.record import Evidence
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
-from support.contract_samples import Case, cases, example
+from quantdrift.statistics.conformal import calibrates
+from support.metric_samples import names
+from support.small_evidence import evidence_of
+
+# --- cases: scores, labels, a noise floor; changed one by one -------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Whole-number scores [n_inputs, n_items], labels and a noise floor."""
+
+    reference: Any
+    candidate: Any
+    qrels: dict[str, dict[str, int]]
+    noisy: Any
+
+    def evidence(self, *, input_ids: list[str] | None = None, **changed: Any) -> Evidence:
+        case = replace(self, **changed)
+        n_inputs, n_items = case.reference.shape
+        noise = Noise(flips=case.noisy, epsilon=np.zeros(n_inputs, dtype=np.float32))
+        named: Any = {"item_ids": names(n_items), "input_ids": input_ids, "qrels": case.qrels, "noise": noise}
+        return evidence_of(case.reference, case.candidate, k=20, **named)
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, ties: bool = True) -> Case:
+    n_inputs, n_items = draw(st.integers(1, 6)), draw(st.integers(1, 14))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    spread = draw(st.sampled_from([1, 3, 12]))
+    reference = np.array([rng.permutation(n_items) for _ in range(n_inputs)], dtype=float) * 4
+    if ties and draw(st.booleans()):
+        reference = rng.integers(0, 5, reference.shape) * 4.0
+    candidate = reference + rng.integers(-2 * spread, 2 * spread + 1, reference.shape)
+    if not ties:
+        candidate = np.argsort(np.argsort(candidate, axis=1), axis=1) * 4.0 + 1
+    judged = rng.integers(-1, 4, reference.shape)
+    shown = rng.random(reference.shape) < 0.4
+    qrels = {
+        f"q{row}": {f"d{item}": int(judged[row, item]) for item in np.flatnonzero(shown[row])}
+        for row in range(n_inputs)
+    }
+    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rng.random(n_inputs) < 0.3)
+
+
+def example(n_inputs: int = 240) -> Case:
+    rng = np.random.default_rng(5)
+    reference = np.array([rng.permutation(12) for _ in range(n_inputs)], dtype=float) * 4
+    rows = np.arange(n_inputs)
+    reference += 15 * (reference == 44) * (rows[:, None] % 2)  # half of them are safe
+    spread = rows[:, None] % 9 + 1
+    candidate = reference + rng.integers(-1, 2, reference.shape) * spread
+    # one that does not calibrate flips by a lead that no calibration input could expect
+    odd = int(np.flatnonzero(~calibrates(np.array([f"q{row}" for row in rows], dtype=object)))[0])
+    reference[odd] = np.arange(12) * 4 - 60
+    candidate[odd] = reference[odd] + 32 * (np.arange(12) == 10)
+    qrels = {f"q{row}": {f"d{item}": 1 for item in rng.integers(0, 12, 3)} for row in rows}
+    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rows % 9 == 0)
+
+
+# --- the table ------------------------------------------------------------------------------------
 
 EQUAL, NONE = "equal arms", "undefined"
 
@@ -97,12 +156,12 @@ METRICS = [
 
 
 def contract(metric: Metric) -> Contract:
-    own = CONTRACTS[metric.family.name]
+    plain = CONTRACTS[metric.family.name]
     if metric.arm in {"change", "relative"}:
-        return Contract(identity=0, shift=own.shift, monotone=own.monotone, affine=own.affine)
+        return Contract(identity=0, shift=plain.shift, monotone=plain.monotone, affine=plain.affine)
     if metric.where is not None:  # who is in the slice is decided by the separation
         return Contract(identity=NONE, shift=False, monotone=False)
-    return own
+    return plain
 
 
 def test_every_family_has_a_contract() -> None:
@@ -129,22 +188,22 @@ def test_identity(case: Case) -> None:
     """A model against itself."""
     same = case.evidence(candidate=case.reference)
     for metric in EACH:
-        found = metric.per_input(same)
+        values = metric.per_input(same)
         wanted = contract(metric).identity
         if wanted == EQUAL and metric.family.arms:
             other = Metric(family=metric.family, cutoff=metric.cutoff, arm="reference")
-            np.testing.assert_array_equal(found, other.per_input(same), str(metric))
+            np.testing.assert_array_equal(values, other.per_input(same), str(metric))
         elif wanted == NONE:
-            assert np.isnan(found).all(), metric
+            assert np.isnan(values).all(), metric
         elif wanted != EQUAL:
-            defined = found[~np.isnan(found)]
+            defined = values[~np.isnan(values)]
             np.testing.assert_allclose(defined, wanted, rtol=1e-12, err_msg=str(metric))
         if metric.direction == "lower" and wanted not in {NONE, EQUAL}:
             assert wanted == metric.low  # no damage
 
 
-def the_same(metric: Metric, one: Evidence, other: Evidence) -> bool:
-    return np.array_equal(metric.per_input(one), metric.per_input(other), equal_nan=True)
+def the_same(metric: Metric, first: Evidence, second: Evidence) -> bool:
+    return np.array_equal(metric.per_input(first), metric.per_input(second), equal_nan=True)
 
 
 @given(cases(), st.integers(-300, 300))
@@ -183,8 +242,8 @@ def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int)
     other = case.evidence(reference=scale * (case.reference + shift), candidate=scale * (case.candidate + shift))
     for metric in EACH:
         wanted = metric.per_input(plain) * (scale if contract(metric).affine == "scales" else 1)
-        found = metric.per_input(other)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+        values = metric.per_input(other)
+        np.testing.assert_allclose(values, wanted, rtol=1e-12, err_msg=str(metric))
 
 
 @given(cases(ties=False), st.integers(0, 2**32))
@@ -199,8 +258,8 @@ def test_the_order_of_items(case: Case, seed: int) -> None:
     )
     plain = case.evidence()
     for metric in EACH:
-        found, wanted = metric.per_input(moved), metric.per_input(plain)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+        values, wanted = metric.per_input(moved), metric.per_input(plain)
+        np.testing.assert_allclose(values, wanted, rtol=1e-12, err_msg=str(metric))
 
 
 @settings(deadline=None, max_examples=8)
@@ -219,9 +278,9 @@ def test_the_order_of_inputs(case: Case, seed: int) -> None:
         wanted = plain[name]
         assert (estimate.n, estimate.reason) == (wanted.n, wanted.reason), name
         for part in ("value", "low", "high"):
-            found, expected = getattr(estimate, part), getattr(wanted, part)
+            got, expected = getattr(estimate, part), getattr(wanted, part)
             close = None if expected is None else pytest.approx(expected, rel=1e-12, abs=1e-12)
-            assert found == close, name
+            assert got == close, name
 
 
 @settings(deadline=None, max_examples=8)
@@ -231,10 +290,10 @@ def test_values_lie_in_the_stated_range(case: Case) -> None:
     for metric in METRICS:
         within = (metric.low - 1e-12, metric.high + 1e-12)
         if metric in EACH:
-            found = metric.per_input(evidence)
-            found = found[~np.isnan(found)]
-            assert ((found >= within[0]) & (found <= within[1])).all(), metric
-            assert metric.uncertainty != "wilson" or set(found.tolist()) <= {0.0, 1.0}, metric
+            values = metric.per_input(evidence)
+            values = values[~np.isnan(values)]
+            assert ((values >= within[0]) & (values <= within[1])).all(), metric
+            assert metric.uncertainty != "wilson" or set(values.tolist()) <= {0.0, 1.0}, metric
         estimate = metric(evidence)
         if estimate.value is not None:
             assert within[0] <= estimate.value <= within[1], metric

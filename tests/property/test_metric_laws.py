@@ -61,14 +61,14 @@ def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
 def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) -> None:
     (reference, candidate), qrels = case
     there, back = (evidence_of((reference, candidate), qrels), evidence_of((candidate, reference), qrels))
-    for one, other in (
+    for gained, lost in (
         (f"gold_gained@{k}", f"gold_lost@{k}"),
         ("harm", "benefit"),
         ("flip_to_relevant", "flip_to_irrelevant"),
         ("flip_among_relevant", "flip_among_relevant"),
         (f"rbo@{k}", f"rbo@{k}"),
     ):
-        np.testing.assert_allclose(values(one, there), values(other, back), rtol=1e-12, err_msg=one)
+        np.testing.assert_allclose(values(gained, there), values(lost, back), rtol=1e-12, err_msg=gained)
 
 
 @given(labelled())
@@ -107,7 +107,7 @@ def firsts(scores: list[float]) -> list[int]:
 @given(st.integers(1, 4).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2)))
 def test_ties_by_enumeration(scores: tuple[list[float], list[float]]) -> None:
     evidence = evidence_of((np.array([scores[0]], dtype=float), np.array([scores[1]], dtype=float)))
-    flipped = [one != other for one, other in product(*map(firsts, scores))]
+    flipped = [before != after for before, after in product(*map(firsts, scores))]
     assert values("flip_least", evidence) == [min(flipped)]
     assert values("flip_most", evidence) == [max(flipped)]
     np.testing.assert_allclose(values("flip_expected", evidence), [np.mean(flipped)], rtol=1e-12)

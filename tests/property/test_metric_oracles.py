@@ -18,10 +18,10 @@ from support.metric_samples import Pair, evidence_of, names, pairs, values
 def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     evidence = evidence_of(pair)
     tops = zip(evidence.reference_top.items, evidence.candidate_top.items, strict=True)
-    lists = [(one[:k].tolist(), other[:k].tolist()) for one, other in tops]
-    found = values(f"rbo@{k}", evidence)
+    lists = [(before[:k].tolist(), after[:k].tolist()) for before, after in tops]
+    overlap = values(f"rbo@{k}", evidence)
     ranked_overlap = pytest.importorskip("ranked_overlap")
-    np.testing.assert_allclose(found, [ranked_overlap.rbo(*both, p=0.9) for both in lists], rtol=1e-12)
+    np.testing.assert_allclose(overlap, [ranked_overlap.rbo(*both, p=0.9) for both in lists], rtol=1e-12)
 
 
 @given(pairs(), st.sampled_from([2, 5, 10]), st.integers(0, 15))
@@ -30,11 +30,11 @@ def test_tau_b_is_that_of_scipy(pair: Pair, k: int, length: int) -> None:
     evidence = evidence_of(pair)
     top = evidence.reference_top
     items = np.where(np.arange(top.items.shape[1]) < length, top.items, -1)
-    found = values(f"tau_b@{k}", replace(evidence, reference_top=replace(top, items=items)))
-    for row, (one, other) in enumerate(zip(top.reference_scores, top.candidate_scores, strict=True)):
-        depth = min(k, length, len(one))
-        wanted = kendalltau(one[:depth], other[:depth]).statistic if depth > 1 else np.nan
-        assert found[row] == pytest.approx(wanted, abs=1e-15, nan_ok=True)
+    tau = values(f"tau_b@{k}", replace(evidence, reference_top=replace(top, items=items)))
+    for row, (before, after) in enumerate(zip(top.reference_scores, top.candidate_scores, strict=True)):
+        depth = min(k, length, len(before))
+        wanted = kendalltau(before[:depth], after[:depth]).statistic if depth > 1 else np.nan
+        assert tau[row] == pytest.approx(wanted, abs=1e-15, nan_ok=True)
 
 
 def test_a_long_list_counts_every_pair() -> None:
@@ -72,8 +72,8 @@ def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, dat
             "recall@10": "recall_10",
             "mrr@10": "recip_rank",
         }.items():
-            found = values(prefix + ours, evidence)
-            for row, value in enumerate(found.tolist()):
+            quality = values(prefix + ours, evidence)
+            for row, value in enumerate(quality.tolist()):
                 if max(qrels[f"q{row}"].values(), default=0) > 0:
                     assert value == pytest.approx(oracle[f"q{row}"][theirs], abs=1e-12), ours
                 else:  # trec_eval counts such a query as 0, we leave it out

@@ -16,10 +16,10 @@ TEXTS = st.text(alphabet="aAbt he\u2013.,'-\u00e9\u00df\n1", max_size=14) | st.t
 @pytest.fixture(scope="module")
 def squad() -> Any:
     """The official script of SQuAD 1.1, as lm-eval ships it with a task; the file needs nothing else."""
-    found = find_spec("lm_eval")
-    if found is None or not found.submodule_search_locations:
+    package = find_spec("lm_eval")
+    if package is None or not package.submodule_search_locations:
         pytest.skip("the extra 'lm-eval' is not installed")
-    place = Path(found.submodule_search_locations[0]) / "tasks/afrobench/afriqa/prompt_1/utils.py"
+    place = Path(package.submodule_search_locations[0]) / "tasks/afrobench/afriqa/prompt_1/utils.py"
     spec = spec_from_file_location("squad_of_lm_eval", place)
     assert spec is not None
     assert spec.loader is not None

@@ -26,7 +26,7 @@ class Letters:
         return self._embed(queries)
 
     def encode_corpus(self, corpus: Any, batch_size: int = 8, **_: Any) -> torch.Tensor:
-        return self._embed([f"{one.get('title', '')} {one['text']}" for one in corpus])
+        return self._embed([f"{document.get('title', '')} {document['text']}" for document in corpus])
 
     def start_multi_process_pool(self) -> None:
         raise AssertionError("it would start processes")

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run, write_run
+from support import small_evidence
 
 N, ITEMS = 60, 12
 RECORD: dict[str, Any] = {
@@ -36,13 +35,9 @@ def scores() -> NDArray[np.float64]:
 
 def flipped(reference: NDArray[np.float64], rows: range) -> NDArray[np.float64]:
     """A candidate that agrees except that in these rows ranks 1 and 2 change places."""
-    candidate = reference.copy()
-    best, second = np.argsort(-reference, axis=1)[:, :2].T
+    candidate, order = reference.copy(), np.argsort(-reference, axis=1)
     for row in rows:
-        candidate[row, best[row]], candidate[row, second[row]] = (
-            reference[row, second[row]],
-            reference[row, best[row]],
-        )
+        candidate[row, order[row, :2]] = reference[row, order[row, 1::-1]]
     return candidate
 
 
@@ -55,15 +50,10 @@ def evidence_of(
     names: list[str] | None = None,
 ) -> Evidence:
     """The best item of the reference is the relevant one, for every input."""
-    names = [f"q{row}" for row in range(len(reference))] if names is None else names
-    best = reference.argmax(axis=1)
-    qrels = {name: {f"d{item}": 1} for name, item in zip(names, best, strict=True)}
-    return assemble(
-        score_matrix(reference, candidate, k=k),
-        input_ids=names,
-        item_ids=[f"d{item}" for item in range(ITEMS)],
-        qrels=qrels if labels else None,
-    )
+    names = names or [f"q{row}" for row in range(len(reference))]
+    qrels = {name: {f"d{item}": 1} for name, item in zip(names, reference.argmax(axis=1), strict=True)}
+    named = {"input_ids": names, "item_ids": [f"d{item}" for item in range(ITEMS)]}
+    return small_evidence.evidence_of(reference, candidate, k=k, qrels=qrels if labels else None, **named)
 
 
 def run_of(path: Path, evidence: Evidence, **changes: Any) -> Run:

@@ -7,15 +7,16 @@ session of its own. What becomes of a study is compared with an undisturbed one 
 import importlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from quantdrift.base.records import file_digest
 from support.beir_folder import numbered, write_beir_folder
@@ -70,23 +71,27 @@ class Process:
     def running(self) -> bool:
         """Whether it has not ended."""
         if self.code is None:
-            self.code = self.forks.ended(self.pid)
+            self.code = self.forks.ask(wait=self.pid)
         return self.code is None
 
-    def wait(self, *, timeout: float = 600) -> int:
-        """The exit code; a signal is negative."""
-        if self.code is None:
-            self.code = self.forks.wait(self.pid, timeout)
+    def wait(self) -> int:
+        """The exit code; a signal is negative. It is killed after ten minutes."""
+        end = time.monotonic() + 600
+        while self.running:
+            if time.monotonic() > end:
+                self.send(signal.SIGKILL)
+            time.sleep(0.005)
+        assert self.code is not None
         return self.code
 
     @property
-    def told(self) -> str:
+    def printed(self) -> str:
         """All that it printed."""
         return self.out.read_text() + self.err.read_text()
 
 
 class Forks:
-    """Starts `quantdrift` command lines."""
+    """Starts `quantdrift` command lines, inside a `with` block."""
 
     def __init__(self, place: Path, **environment: str) -> None:
         self.place, self._number = place, 0
@@ -96,7 +101,8 @@ class Forks:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **environment}
         self._server = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def _ask(self, **what: Any) -> Any:
+    def ask(self, **what: Any) -> Any:
+        """The answer of the process that forks."""
         assert self._server.stdin
         assert self._server.stdout
         self._server.stdin.write(json.dumps(what) + "\n")
@@ -124,41 +130,25 @@ class Forks:
             count: a file to write the number of these changes to.
             sign: SIGKILL, or another.
             before: MODULE:FUNCTION that is called first.
-            environment: what it is given beside that of this process.
+            environment: what it is given beside that of this process; its cache is CWD/cache otherwise.
         """
         self._number += 1
         out, err = self.place / f"{self._number}.out", self.place / f"{self._number}.err"
-        said: dict[str, Any] = {
-            "words": [str(word) for word in words],
-            "cwd": str(cwd),
-            "out": str(out),
-            "err": str(err),
-        }
-        said |= {"kill_at": kill_at, "count": count and str(count), "sign": int(sign), "before": before}
-        return Process(forks=self, pid=self._ask(start={**said, "env": environment}), out=out, err=err)
+        places = {"cwd": str(cwd), "out": str(out), "err": str(err), "count": count and str(count)}
+        how = {"kill_at": kill_at, "sign": int(sign), "before": before}
+        how["env"] = {"QUANTDRIFT_CACHE": str(cwd / "cache"), **environment}
+        pid = self.ask(start={"words": list(map(str, words)), **places, **how})
+        return Process(forks=self, pid=pid, out=out, err=err)
 
     def run(self, *words: object, cwd: Path, **how: Any) -> tuple[int, str]:
         """Exit code of a command line, and all that it printed."""
         process = self.start(*words, cwd=cwd, **how)
-        return process.wait(), process.told
+        return process.wait(), process.printed
 
-    def wait(self, pid: int, timeout: float) -> int:
-        """The exit code of a process that was started."""
-        end = time.monotonic() + timeout
-        while (code := self.ended(pid)) is None:
-            if time.monotonic() > end:
-                os.killpg(pid, signal.SIGKILL)
-                raise TimeoutError(f"it ran for more than {timeout:g} s")
-            time.sleep(0.005)
-        return code
+    def __enter__(self) -> Self:
+        return self
 
-    def ended(self, pid: int) -> int | None:
-        """The exit code of a process that was started; None while it runs."""
-        code: int | None = self._ask(wait=pid)
-        return code
-
-    def close(self) -> None:
-        """End it."""
+    def __exit__(self, *_: object) -> None:
         assert self._server.stdin
         self._server.stdin.close()
         self._server.wait()
@@ -253,31 +243,19 @@ def no_room_for_batches() -> None:
     BertModel.forward = limited
 
 
-@contextmanager
-def forks(place: Path, **environment: str) -> Iterator[Forks]:
-    """A process that forks, for as long as it is needed."""
-    made = Forks(place, **environment)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 # --- a study, and what became of it -----------------------------------------------------------------
 
 
 def _text(seed: int, n: int) -> str:
-    import random  # noqa: PLC0415 -- here alone
-
     return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
-def write_inputs(root: Path, *, n_queries: int = 24, n_docs: int = 40) -> None:
+def write_inputs(root: Path) -> None:
     """A tiny model, two corpora a and b, and labelled texts."""
     save_backbone(root / "tiny")
     for name, start in (("a", 2000), ("b", 5000)):
-        queries = [_text(start + number, 5) for number in range(n_queries)]
-        documents = [_text(start + 1000 + number, 3 + number % 9) for number in range(n_docs)]
+        queries = [_text(start + number, 5) for number in range(24)]
+        documents = [_text(start + 1000 + number, 3 + number % 9) for number in range(40)]
         write_beir_folder(root / name, numbered("q", queries), numbered("c", documents))
     (root / "labelled").mkdir()
     for split, start in (("train", 0), ("test", 500)):
@@ -321,31 +299,24 @@ def _lasting(value: Any) -> Any:
 
 def essence(study: Path) -> dict[str, Any]:
     """Every cell's record but for times, and the digests of its files, taken anew."""
-    found = {}
+    cells = {}
     for folder in sorted((study / "cells").glob("[!.]*")):
         record = json.loads((folder / "run.json").read_text())
         files = {file.name: file_digest(file) for file in folder.iterdir() if file.name != "run.json"}
         assert files == record["files"]
-        found[folder.name] = _lasting(record)
-    return found
+        cells[folder.name] = _lasting(record)
+    return cells
 
 
 def stamps(study: Path) -> dict[str, int]:
     """When every finished cell was written."""
-    found = {}
+    times = {}
     for path in study.glob("cells/[!.]*/run.json"):
         with suppress(FileNotFoundError):
-            found[path.parent.name] = path.stat().st_mtime_ns
-    return found
+            times[path.parent.name] = path.stat().st_mtime_ns
+    return times
 
 
 def files_in(*folders: Path) -> list[str]:
     """All files and folders, by names that are the same from run to run."""
     return sorted(str(path.relative_to(folder.parent)) for folder in folders for path in folder.rglob("*"))
-
-
-def states(fork: Forks, cwd: Path, out: Sequence[str] = ("out",)) -> dict[str, str]:
-    """The state of every cell, as `study status` tells it."""
-    process = fork.start("study", "status", *out, "--json", cwd=cwd)
-    assert process.wait() == 0, process.told
-    return {cell["name"]: cell["state"] for cell in json.loads(process.out.read_text())["cells"]}

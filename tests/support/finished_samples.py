@@ -19,8 +19,8 @@ B: Lists = {"q1": {"d2": 0.85, "d1": 0.80, "d3": 0.5}, "q2": {"d2": 0.75, "d3": 
 
 def write_trec(path: Path, lists: Lists, *, zero_ranks: bool = False) -> Path:
     lines = []
-    for query, own in lists.items():
-        ranked = sorted(own.items(), key=lambda pair: -pair[1])
+    for query, ranking in lists.items():
+        ranked = sorted(ranking.items(), key=lambda pair: -pair[1])
         for rank, (item, score) in enumerate(ranked, start=1):
             lines.append(f"{query} Q0 {item} {0 if zero_ranks else rank} {score!r} tag\n")
     path.write_text("".join(lines), encoding="utf-8")

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs.folder import write_run
-from support import command_line
+from support import command_line, comparison_samples
+from support.gate_samples import evidence
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 300
@@ -26,27 +22,11 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
     return command_line.cli
 
 
-def run_of(path: Path, flips: Iterable[int], *, n: int = N, labels: bool = True, **changes: Any) -> Path:
-    """The first of twelve items gives way to the second on some inputs; it is the relevant one."""
-    reference = np.tile(np.linspace(1, 0, 12), (n, 1))
-    candidate = reference.copy()
-    candidate[list(flips), :2] = reference[0, 1::-1]
+def run_of(path: Path, flips: Iterable[int], *, n: int = N, spec: str = "minilm@W4-g128-rtn") -> Path:
+    """Write a run in which some inputs lose their relevant first item to the second; every third has a German name."""
     names = [f"{'de' if row % 3 == 0 else 'en'}-{row}" for row in range(n)]
-    evidence = assemble(
-        score_matrix(reference, candidate, k=12),
-        input_ids=names,
-        item_ids=[f"doc{item}" for item in range(12)],
-        qrels={name: {"doc0": 1} for name in names} if labels else None,
-    )
-    record: dict[str, Any] = {
-        "spec": "minilm@W4-g128-rtn",
-        "model": {"name": "minilm", "fingerprint": "reference", "candidate_fingerprint": str(path)},
-        "data": {"name": "corpus", "split": "test", "fingerprint": "texts"},
-        "settings": {"k": 12, "similarity": "cosine", "torch": "2.6"},
-    }
-    for part, change in changes.items():
-        record[part] = {**record[part], **change} if isinstance(change, dict) else change
-    return write_run(path, evidence=evidence, record=record).path
+    model = {"candidate_fingerprint": str(path)}
+    return comparison_samples.run_of(path, evidence(flips, n=n, names=names), spec=spec, model=model).path
 
 
 @pytest.fixture

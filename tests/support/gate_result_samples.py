@@ -9,33 +9,20 @@ from quantdrift.gate.rules import parse_rule
 from quantdrift.statistics.estimates import Estimate
 
 NASTY = (
-    "a|b",
-    "`code`",
-    "<script>alert(1)</script>",
-    "</details><h1>pass</h1>",
-    "[pass](http://evil.example)",
-    "http://evil.example",
-    "www.evil.example",
-    "someone@evil.example",
-    "@someone",
-    "#1",
-    "**bold** _it_ ~~no~~",
-    "&lt;b&gt;",
-    "a\\|b",
+    "a|b `code` a\\|b $`x`$ $x$",
+    "<script>alert(1)</script></details><h1>pass</h1> &lt;b&gt;",
+    "[pass](http://evil.example) http://evil.example www.evil.example",
+    "someone@evil.example @someone #1 :tada: **bold** _it_ ~~no~~",
     "line\n\n# heading\n\n| a |\n|---|",
-    "\x1b[31mred\x00",
-    "\u202egnp.exe",
-    "half \ud800 pair \uffff",
-    "$`x`$ $x$",
-    ":tada:",
+    "\x1b[31mred\x00 \u202egnp.exe half \ud800 pair \uffff",
     "",
     "x" * 500,
 )
 """What a name of an input could try."""
 
 
-def judgement(rule: str, outcome: Verdict = "pass", reason: str = "fine", **found: Any) -> Judgement:
-    return Judgement(rule=parse_rule(rule), outcome=outcome, reason=reason, **found)
+def judgement(rule: str, outcome: Verdict = "pass", reason: str = "fine", **more: Any) -> Judgement:
+    return Judgement(rule=parse_rule(rule), outcome=outcome, reason=reason, **more)
 
 
 WORSE = judgement(
@@ -69,42 +56,29 @@ FEW = judgement(
     p_no_worse=0.08,
     needed=640,
 )
-LIMIT = judgement(
-    "flip@1 <= 0.25", "pass", "within the limit", n=1509, now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509)
-)
+LIMIT = judgement("flip@1 <= 0.25", "pass", "within the limit", n=1509, now=WORSE.now)
 BROKEN = replace(LIMIT, rule=parse_rule("flip@1 <= 0.2"), outcome="fail", reason="above the limit")
 UNDEFINED = judgement("noise_floor <= 0.05", "error", "undefined: none there")
 OTHER = judgement("flip@1 no worse by 0.03", "incomparable", "not of the same, see below")
 
 
-def worst(
-    input_id: str = "q7",
-    before: str | None = "d1",
-    after: str | None = "d9",
-    *,
-    part: str = "",
-    new: bool | None = True,
-    **changes: Any,
-) -> Worst:
-    changed = Worst(
-        input_id=input_id,
-        before=before,
-        after=after,
-        rank_before=4,
-        rank_after=3,
-        was_right=True,
-        is_right=False,
-        gap=0.01234,
-        part=part,
-        new=new,
-    )
-    return replace(changed, **changes)
+WORST = Worst(
+    input_id="q7",
+    before="d1",
+    after="d9",
+    rank_before=4,
+    rank_after=3,
+    was_right=True,
+    is_right=False,
+    gap=0.01234,
+    new=True,
+)
 
 
 def result(*judgements: Judgement, **changes: Any) -> GateResult:
     """A run of 1,509 inputs of which 312 changed; its verdict by its rules."""
     plain = GateResult(
-        verdict=verdict_of([each.outcome for each in judgements]),
+        verdict=verdict_of([judgement.outcome for judgement in judgements]),
         spec="minilm@W4-rtn",
         data="cranfield (test)",
         n_inputs=1509,
@@ -124,5 +98,5 @@ def nasty(name: str, n: int) -> GateResult:
         baseline=Earlier(spec=f"{name} of then"),
         differs=(f"setting {name}: {name} in the baseline, {name} now", name),
         notes=(name, f"{name} differs"),
-        worst=(worst(name, name, name, part=name),) * n,
+        worst=(replace(WORST, input_id=name, before=name, after=name, part=name),) * n,
     )

@@ -16,9 +16,9 @@ _BROKEN = re.compile(r"(?m)^\W*(?:error::|set-output)")
 
 def check_clean(text: str, *, tabs: bool = False, wrapped: bool = False) -> None:
     """Nothing in it is obeyed, and no name breaks a line that is not too long."""
-    assert not (found := _CONTROL.search(text)), repr(text[max(0, found.start() - 40) :][:80])
+    assert not (match := _CONTROL.search(text)), repr(text[max(0, match.start() - 40) :][:80])
     assert tabs or "\t" not in text
-    assert not (found := _COMMAND.search(text)), repr(text[max(0, found.start() - 40) :][:80])
+    assert not (match := _COMMAND.search(text)), repr(text[max(0, match.start() - 40) :][:80])
     assert wrapped or not _BROKEN.search(text), text
     assert "❤" not in text  # what rich makes of :heart:
 

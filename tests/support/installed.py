@@ -13,8 +13,8 @@ def install(site: Path, name: str, source: str, points: Mapping[str, Mapping[str
     info = site / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    told = "".join(f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points.items())
-    (info / "entry_points.txt").write_text(told)
+    listed = "".join(f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points.items())
+    (info / "entry_points.txt").write_text(listed)
     return site
 
 

@@ -51,22 +51,22 @@ def evidence_of(
 def told(evidence: Evidence) -> dict[str, Any]:
     """All that evidence says, with names for items."""
     names = ("input_ids", "n_items", "delta_min", "delta_max", "confidence")
-    found: dict[str, Any] = {name: getattr(evidence, name) for name in names}
+    content: dict[str, Any] = {name: getattr(evidence, name) for name in names}
     for arm in ("reference_top", "candidate_top"):
         top = getattr(evidence, arm)
-        found[arm] = np.append(evidence.item_ids, "")[top.items]  # none is at -1
-        found |= {f"{arm} {name}": getattr(top, name) for name in ("reference_scores", "candidate_scores")}
+        content[arm] = np.append(evidence.item_ids, "")[top.items]  # none is at -1
+        content |= {f"{arm} {name}": getattr(top, name) for name in ("reference_scores", "candidate_scores")}
     if (labels := evidence.judgements) is not None:
         rows = [labels.of(row) for row in range(evidence.n_inputs)]
-        found["labels"] = [{evidence.item_ids[item]: grade for item, grade in row.items()} for row in rows]
+        content["labels"] = [{evidence.item_ids[item]: grade for item, grade in row.items()} for row in rows]
     if evidence.noise is not None:
-        found |= {"noise": evidence.noise.flips, "noise epsilon": evidence.noise.epsilon}
-    return found
+        content |= {"noise": evidence.noise.flips, "noise epsilon": evidence.noise.epsilon}
+    return content
 
 
-def assert_same(one: Evidence, other: Evidence, *, but: Sequence[str] = ()) -> None:
+def assert_same(first: Evidence, second: Evidence, *, but: Sequence[str] = ()) -> None:
     """Both say the same, to the last bit."""
-    left, right = told(one), told(other)
+    left, right = told(first), told(second)
     assert left.keys() == right.keys()
     for name in left.keys() - {*but}:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)

@@ -30,14 +30,11 @@ DOCUMENTS = (
     "Trains to the coast depart from platform four.",
     "Inflation eats up savings.",
 )
-DATASET = RetrievalDataset(
+DATASET = RetrievalDataset.of(
+    {f"q{number}": text for number, text in enumerate(QUERIES)},
+    {f"d{number}": text for number, text in enumerate(DOCUMENTS)},
+    {f"q{q}": {f"d{2 * q}": 1, f"d{2 * q + 1}": 1} for q in range(len(QUERIES))},
     name="eight sentences",
-    query_ids=tuple(f"q{number}" for number in range(len(QUERIES))),
-    queries=QUERIES,
-    document_ids=tuple(f"d{number}" for number in range(len(DOCUMENTS))),
-    documents=DOCUMENTS,
-    qrels={f"q{q}": {f"d{2 * q}": 1, f"d{2 * q + 1}": 1} for q in range(len(QUERIES))},
-    split="test",
 )
 SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 
@@ -80,9 +77,9 @@ def with_weights(folder: Path, weights: Mapping[str, Tensor]) -> Any:
     return model
 
 
-def check(found: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
+def check(run: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
     """The evidence is that of two score matrices."""
-    evidence = found.evidence()
+    evidence = run.evidence()
     np.testing.assert_allclose(
         perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), atol=tolerance
     )

@@ -1,13 +1,12 @@
 """One of each file that quantdrift writes, and how it is read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.gate.baseline import Baseline
@@ -19,6 +18,7 @@ from quantdrift.runs.identity import Identity
 from quantdrift.spec.allocation import AllocatedLayer, Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
+from support.routing_samples import classified
 
 __all__ = ["EVIDENCE", "PROBE", "RECORD", "Written", "write_all"]
 
@@ -28,16 +28,9 @@ N, CLASSES = 40, 4
 def evidence(seed: int) -> Evidence:
     rng = np.random.default_rng(seed)
     reference = rng.normal(size=(N, CLASSES)).astype(np.float32)
-    candidate = (reference + rng.normal(size=(N, CLASSES)) * 0.4).astype(np.float32)
-    classes = [f"c{number}" for number in range(CLASSES)]
-    made = evidence_of_logits(
-        reference,
-        candidate,
-        input_ids=[f"x{number}" for number in range(N)],
-        classes=classes,
-        labels=[classes[number] for number in rng.integers(CLASSES, size=N)],
-    )
-    return replace(made, noise=Noise(flips=np.zeros(N, dtype=bool), epsilon=np.full(N, 1e-7, dtype=np.float32)))
+    candidate = reference + rng.normal(size=(N, CLASSES)) * 0.4
+    noise = Noise(flips=np.zeros(N, dtype=bool), epsilon=np.full(N, 1e-7, dtype=np.float32))
+    return classified(reference, candidate, rng.integers(CLASSES, size=N), noise=noise)
 
 
 def record(spec: str = "vit@W4-channel-rtn", *, classes: bool = True) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def name() -> str:
 
 
 def test_lines_are_of_four_kinds(size: ModuleType) -> None:
-    found = size.lines_of(SOURCE)
-    assert found == {"files": 1, "docstring": 5, "blank": 4, "comment": 1, "code": 4}
+    counts = size.lines_of(SOURCE)
+    assert counts == {"files": 1, "docstring": 5, "blank": 4, "comment": 1, "code": 4}
 
 
 def test_a_feature_is_a_package_of_its_own(size: ModuleType, tmp_path: Path) -> None:
@@ -49,15 +49,15 @@ def test_a_feature_is_a_package_of_its_own(size: ModuleType, tmp_path: Path) -> 
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * lines)
-    found = size.sums(size.measured(tmp_path))
-    assert found == {
+    sums = size.sums(size.measured(tmp_path))
+    assert sums == {
         "quantdrift/features/toy": 3, "quantdrift/cli": 2, "tests/unit": 7, "core": 2, "product": 5, "tests": 7,
     }  # fmt: skip
     budget = {"feature": 3, "quantdrift/cli": 1, "product": 5, "core": 2}
-    (told,) = size.over(found, budget)
-    assert told.startswith("quantdrift/cli: 2 lines of code, 1 more than its budget of 1.")
-    assert "docs/adr" in told
-    assert size.over({**found, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
+    (line,) = size.over(sums, budget)
+    assert line.startswith("quantdrift/cli: 2 lines of code, 1 more than its budget of 1.")
+    assert "docs/adr" in line
+    assert size.over({**sums, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
         "quantdrift/new has no budget: give it one in tests/size/budget.toml (1 lines now)"
     ]
-    assert size.over(found, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")
+    assert size.over(sums, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")

@@ -1,7 +1,5 @@
 """Quantize a model's layers in calling order, each seeing the quantized ones before it."""
 
-from __future__ import annotations
-
 import contextvars
 import threading
 import time

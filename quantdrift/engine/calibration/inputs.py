@@ -1,7 +1,5 @@
 """The inputs of a model's linear layers: seen while it runs, summed up, and quantized."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """AWQ: weights of large inputs are scaled up before rounding, as far as `autoawq` finds best."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

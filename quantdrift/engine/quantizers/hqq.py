@@ -1,15 +1,14 @@
 """HQQ: scale and zero point of a group fitted to its weights under a robust norm, by `hqq`."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import HQQ, described, importing, refuse_width, require
+from quantdrift.engine.quantizers.libraries import HQQ, described, importing, require
 from quantdrift.spec.grammar import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
@@ -29,7 +28,11 @@ class Hqq:
     has_zero_points = True
 
     def __post_init__(self) -> None:
-        refuse_width(HQQ, self.bits, BITS)
+        if self.bits not in BITS:
+            widths = ", ".join(map(str, BITS))
+            raise UnsupportedError(
+                f"hqq quantizes to {widths} bits, not to {self.bits}; use one of these or another quantizer"
+            )
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         """Quantize one weight matrix; the moments are not looked at.

@@ -1,7 +1,5 @@
 """The libraries that do a method: whether one is there, which version, what a scheme asks, and how it is imported."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util
@@ -9,7 +7,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from types import ModuleType
 
@@ -49,15 +47,6 @@ def importing(package: Package) -> Iterator[None]:
             f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
             "transformers, or choose another quantizer"
         ) from error
-
-
-def refuse_width(package: Package, bits: float, known: Sequence[int]) -> None:
-    """Raise UnsupportedError for a width that a package does not have."""
-    if bits not in known:
-        widths = ", ".join(map(str, known))
-        raise UnsupportedError(
-            f"{package.name} quantizes to {widths} bits, not to {bits}; use one of these or another quantizer"
-        )
 
 
 def calibrated(moments: Moments | None, *, method: str) -> Moments:

@@ -1,7 +1,5 @@
 """The methods that make a scheme; a method's module is loaded when it is asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantdrift.engine.quantizers.base import LayerQuantizer

@@ -1,7 +1,5 @@
 """Round to nearest: every weight to the nearest point of a symmetric grid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,10 +1,8 @@
 """From a spec to a candidate, and from a candidate to its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -19,7 +17,7 @@ from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.inputs import Settings, text_inputs
-from quantdrift.engine.opening import load_searching, refuse_kinds, search_of
+from quantdrift.engine.opening import Place, load_searching, refuse_kinds, search_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
@@ -36,8 +34,7 @@ def make_candidate(
     settings: Settings,
     store: EmbeddingStore,
     progress: Progress,
-    device: str | None = None,
-    revision: str | None = None,
+    **where: Unpack[Place],
 ) -> QuantizedPair:
     """Load a sentence encoder, and calibrate it where the scheme needs that."""
     methods_of(spec.scheme)
@@ -49,7 +46,8 @@ def make_candidate(
         )
     texts = calibration_texts(spec.scheme)
     refuse_uncalibrated(spec, has_data=dataset is not None)
-    encoder = load_searching(spec.model, device=device, revision=revision, dtype=settings.dtype)
+    where["dtype"] = settings.dtype
+    encoder = load_searching(spec.model, **where)
     if not isinstance(encoder, SentenceEncoder):
         raise UnsupportedError(f"{spec.model} is no model of sentence-transformers, whose format quantize writes")
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)

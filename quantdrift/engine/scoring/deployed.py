@@ -5,8 +5,6 @@ document by what is stored (the codes), the ranking by exhaustive search of thes
 gives. Where there is no index the last two are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

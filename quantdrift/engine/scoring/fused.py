@@ -4,8 +4,6 @@ torch's way (`Block`, `PairedTopK`) reads a tile about eight times. It is the re
 for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Approximate indexes of faiss and usearch: built over what is stored, searched, and searched exhaustively as well."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -60,10 +60,6 @@ class ScoreState:
         positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)
         return positions, paired, scores
 
-    def exact_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-        """The exhaustive search's top-K as (positions, reference scores, candidate scores)."""
-        return None if self.exact is None else self.exact.candidate_top()
-
 
 def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     scores, positions = unpack(keys)

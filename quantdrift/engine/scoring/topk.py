@@ -5,8 +5,6 @@ integer order is numeric order; the low half counts positions backwards. All key
 ranked higher, and of two equal scores the lower position wins.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,14 +1,12 @@
 """The step before quantization that gives every layer its width."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.solver import settings_of, solve
+from quantdrift.allocation.solver import solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
@@ -55,17 +53,18 @@ def allocate_for(
     Raises:
         DataError: there are no inputs to measure the layers on.
     """
-    criterion, settings = pair.scheme.criterion, settings_of(pair.scheme)
+    scheme, criterion = pair.scheme, pair.scheme.criterion
+    wanted, seed = int(scheme.option("queries", "128")), int(scheme.option("seed", "0"))  # the paper takes 128
     if not isinstance(reading, Search | Classes):
         raise UnsupportedError(
-            f"{pair.scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
+            f"{scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
         )
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     problem, ids = None, list[str]()
     if needs_inputs(criterion):
         if isinstance(reading, Search):
             names = reading.queries.ids
-            chosen = draw_queries(len(names), wanted=settings.n_queries, seed=settings.seed, held_out=reading.held_out)
+            chosen = draw_queries(len(names), wanted=wanted, seed=seed, held_out=reading.held_out)
             ids = [names[row] for row in chosen.tolist()]
         elif reading.train is None:
             raise DataError(
@@ -75,8 +74,8 @@ def allocate_for(
             )
         else:
             names = reading.train.ids
-            rng, n = np.random.default_rng(settings.seed), min(settings.n_queries, len(names))
-            chosen = np.sort(rng.choice(len(names), size=n, replace=False)).astype(np.int64)
+            drawn = np.random.default_rng(seed).choice(len(names), size=min(wanted, len(names)), replace=False)
+            chosen = np.sort(drawn).astype(np.int64)
             # ids differ within a part only: an evaluated input may have the same
             ids = [f"train part: {names[row]}" for row in chosen.tolist()]
         problem = reading.problem(flow, reference, chosen, n_contenders or contenders_for(len(chosen)))
@@ -96,7 +95,8 @@ def allocate(
     keep: Mapping[str, int] | None = None,
 ) -> tuple[Allocation, Setting]:
     """Score the layers and choose their widths, by gaps of inputs of these names where the criterion needs some."""
-    scheme, settings, criterion = pair.scheme, settings_of(pair.scheme), str(pair.scheme.criterion)
+    scheme, criterion, seed = pair.scheme, str(pair.scheme.criterion), int(pair.scheme.option("seed", "0"))
+    solver, fused = scheme.option("solver", "knapsack"), scheme.option("units") == "fused"
     units, kept = left_out([layer.name for layer in pair.layers], scheme, keep)
     digest = None if problem is None else problem.digest
     # quantizer and budget have no part in the key, so that all share what is measured
@@ -113,7 +113,7 @@ def allocate(
         layers=pair.layers,
         widths=scheme.widths,
         group_size=scheme.group_size,
-        seed=settings.seed,
+        seed=seed,
         progress=progress,
         problem=problem,
         kept=CachedArrays(root, key),
@@ -132,7 +132,7 @@ def allocate(
         budget=scheme.weight_bits,
         units=units,
         kept=kept,
-        method=settings.solver,
+        method=solver,
     )
     layers = tuple(
         AllocatedLayer(
@@ -140,7 +140,7 @@ def allocate(
             shape=(layer.weight.shape[0], layer.weight.shape[1]),
             width=width,
             loss=tuple(row) if fixed is None else None,
-            unit=unit if settings.fused and fixed is None else None,
+            unit=unit if fused and fixed is None else None,
         )
         for layer, width, row, fixed, unit in zip(
             pair.layers, solution.widths.tolist(), losses.tolist(), kept, units.tolist(), strict=True
@@ -154,14 +154,14 @@ def allocate(
         criterion=criterion,
         widths=scheme.widths,
         budget=scheme.weight_bits,
-        method=settings.solver,
+        method=solver,
         status=solution.status,
         bound=solution.bound,
         layers=layers,
         n_others=bits.n_parameters - sum(layer.n_weights for layer in layers),
         others_bits=round(bits.all_parameters * bits.n_parameters) - sum(x.n_weights * x.width for x in layers),
         quantizer=scheme.quantizer,
-        seed=settings.seed,
+        seed=seed,
         dataset=None if problem is None else dataset,
         data_digest=digest,
         input_ids=tuple(ids),
@@ -173,7 +173,7 @@ def left_out(
     names: Sequence[str], scheme: Scheme, keep: Mapping[str, int] | None
 ) -> tuple[NDArray[np.int64], list[int | None]]:
     """The unit of every layer, whose layers share a width, int64 [n_layers]; and the width it is kept at, or None."""
-    units = runtime_units(names) if settings_of(scheme).fused else np.arange(len(names))
+    units = runtime_units(names) if scheme.option("units") == "fused" else np.arange(len(names))
     widths = excluded(names, keep or {}, units=units)
     if len(widths) == len(names):
         raise UnsupportedError(f"all {len(names)} layers are kept at a width: nothing to choose")

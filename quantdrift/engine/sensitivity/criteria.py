@@ -1,10 +1,7 @@
 """The criteria: from a setting to a loss for every layer at every width."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,12 +51,12 @@ def activation_error_losses(setting: Setting) -> Array:
 
     The diagonal of what GPTQ minimizes layer by layer; exact where input channels do not correlate.
     """
-    return _rounding_losses(setting, [moments.mean_square for moments in input_moments(setting)])
+    return _rounding_losses(setting, [square for square, _ in input_moments(setting)])
 
 
 def activation_salience_losses(setting: Setting) -> Array:
     """Error weighted by the size of inputs, s_l = sum_i E|x_i| ||Delta_l[:, i]||^2, as AWQ does for channels."""
-    return _rounding_losses(setting, [moments.mean_abs for moments in input_moments(setting)])
+    return _rounding_losses(setting, [absolute for _, absolute in input_moments(setting)])
 
 
 def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Array:
@@ -90,7 +87,7 @@ def _column_power(matrix: Tensor) -> Array:
 
 def activation_norm_losses(setting: Setting) -> Array:
     """Input energy, s_l = sum_i E[x_i^2], whatever rounding does: is it enough to know that a layer's is large?"""
-    return _fading_losses(setting, [float(moments.mean_square.sum()) for moments in input_moments(setting)])
+    return _fading_losses(setting, [float(square.sum()) for square, _ in input_moments(setting)])
 
 
 def random_losses(setting: Setting) -> Array:
@@ -111,8 +108,7 @@ def depth_losses(setting: Setting) -> Array:
 
 def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
     fading = np.array([*(4.0**-bits for bits in setting.widths[:-1]), 0.0])
-    losses: Array = np.asarray(scores, np.float64)[:, None] * fading
-    return losses
+    return np.asarray(np.asarray(scores, np.float64)[:, None] * fading)
 
 
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:
@@ -152,32 +148,16 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
 # --- what calibration inputs look like at every layer of the reference, from one run ----------------
 
 
-class InputMoments(NamedTuple):
-    """What the input of a layer looks like in the reference, over the calibration tokens.
+def input_moments(setting: Setting) -> list[list[Array]]:
+    """Give E[x_i^2] and E|x_i| of every layer's input, float64 [in_features], over the tokens of all inputs.
 
-    Attributes:
-        mean_square: float64 [in_features], mean over tokens of x^2.
-        mean_abs: float64 [in_features], mean over tokens of |x|.
-        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
-    """
-
-    mean_square: Array
-    mean_abs: Array
-    n_tokens: int
-
-
-def input_moments(setting: Setting) -> list[InputMoments]:
-    """E[x_i^2] and E|x_i| of every layer's input, over the tokens of all calibration inputs.
-
-    Padding does not count. A layer that is called several times counts all its tokens.
+    Padding does not count. A layer that is called several times counts all its tokens; one that is never reached has
+    zeros.
     """
     sizes = [layer.weight.shape[1] for layer in setting.layers]
     sums = setting.kept.get("input_moments", lambda: _summed_inputs(setting, sizes))
-    moments = []
-    for part in np.split(sums, np.cumsum([1 + 2 * size for size in sizes])[:-1]):
-        square, absolute = np.split(part[1:] / max(1.0, part[0]), 2)
-        moments.append(InputMoments(mean_square=square, mean_abs=absolute, n_tokens=int(part[0])))
-    return moments
+    parts = np.split(sums, np.cumsum([1 + 2 * size for size in sizes])[:-1])
+    return [np.split(part[1:] / max(1.0, part[0]), 2) for part in parts]
 
 
 def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:

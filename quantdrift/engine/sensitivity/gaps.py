@@ -1,7 +1,5 @@
 """How far every gap moves when a layer is rounded: to first order by gradients, or by rounding it."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -5,12 +5,11 @@ nearest, among the first documents of each query (`engine.trial`): what is compa
 takes a fraction of a run per rival.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.opening import open_pair
+from quantdrift.engine.opening import Place, open_pair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.sensitivity.allocate import allocate_for, left_out
 from quantdrift.engine.sensitivity.criteria import losses_of
@@ -80,15 +79,15 @@ def allocate_spec(
     progress: Progress,
     keep: Mapping[str, int] | None = None,
     check: bool = True,
-    device: str | None = None,
-    revision: str | None = None,
+    **where: Unpack[Place],
 ) -> tuple[Allocation, list[Rival]]:
     """Choose the widths of a model's layers by the criterion of the spec, and write them to `out`.
 
     Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with `check`
     the allocation is compared with its rivals on held-out queries.
     """
-    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
+    where["dtype"] = settings.dtype
+    opened = open_pair(spec, dataset, **where)
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     search, reference = opened.search, flow.reference(opened.search)
@@ -143,8 +142,7 @@ def captured(rivals: Sequence[Rival]) -> Estimate:
 
     def ratio(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         gain, headroom = gains[:, rows].sum(axis=-1)
-        shares: NDArray[np.float64] = np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0)
-        return shares
+        return np.asarray(np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0))
 
     n = len(ours)
     value = float(ratio(np.arange(n)[None])[0])
@@ -206,11 +204,11 @@ def predict_model(
     settings: Settings,
     store: EmbeddingStore,
     progress: Progress,
-    device: str | None = None,
-    revision: str | None = None,
+    **where: Unpack[Place],
 ) -> Predicted:
     """Predict flips at the widths of a spec, from forward and backward passes of the reference; nothing is rounded."""
-    opened = open_pair(spec, dataset, device=device, revision=revision, dtype=settings.dtype)
+    where["dtype"] = settings.dtype
+    opened = open_pair(spec, dataset, **where)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)
     allocation, setting, _ = allocate_for(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)

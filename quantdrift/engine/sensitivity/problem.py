@@ -4,8 +4,6 @@ A gap is a difference of two scores: of the first document and of a contender (r
 another (classification). Criteria ask how it moves when a layer is quantized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

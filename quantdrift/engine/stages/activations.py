@@ -28,7 +28,7 @@ class Activations(ModelStage):
         """Layer name to the end of its inputs' grid, None for one of each token."""
         if self.scheme.per_token:
             return dict.fromkeys(layer.name for layer in self.pair.layers if layer.modules)
-        return self.pair.input_ranges()
+        return {} if self.pair.made is None else self.pair.made.ranges()
 
     @contextmanager
     def observed(self) -> Iterator[None]:

@@ -1,7 +1,5 @@
 """What lies between embeddings and what a search returns: stored embeddings, an index over them, and rescoring."""
 
-from __future__ import annotations
-
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.deployed import WANTED
 from quantdrift.engine.scoring.indexes import Faiss, Index, Usearch

@@ -64,5 +64,5 @@ def _of_kind(kind: str, *, clear: bool) -> str:
         if clear:
             with suppress(OSError):  # something is in it, or it is a link
                 os.rmdir(place)
-    told = f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}"
-    return f"{told}; left {counted(left, 'other file')}" if left and clear else told
+    line = f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}"
+    return f"{line}; left {counted(left, 'other file')}" if left and clear else line

@@ -162,8 +162,8 @@ def _told(canary: Canary, check: Check) -> Iterator[str]:
 
 
 def _most_changed(canary: Canary, check: Check) -> Grid:
-    told = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(check.turned, check.ratios, strict=True)]
-    figures = dict(zip(check.asked, told, strict=False))  # there are none if the dimension is another
+    moved = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(check.turned, check.ratios, strict=True)]
+    figures = dict(zip(check.asked, moved, strict=False))  # there are none if the dimension is another
     rows = [
         [shown(canary.texts[row].text.strip()), canary.texts[row].role, *figures.get(row, ("refused", "-"))]
         for row in check.over[:_SHOWN]
@@ -185,9 +185,9 @@ def _hints(canary: Canary, check: Check) -> Iterator[str]:
     longest = sorted(range(len(texts)), key=lambda row: -len(texts[row].text))[: len(over)]
     if over and over == set(longest):
         yield "only long texts changed: they may be cut at another length"
-    for told, holds in _KINDS.items():
+    for finding, holds in _KINDS.items():
         if over and over == {row for row, text in enumerate(texts) if holds(text)}:
-            yield f"only {told}"
+            yield f"only {finding}"
 
 
 _KINDS: dict[str, Callable[[Text], bool]] = {

@@ -175,8 +175,8 @@ def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
     Returns:
         That, 1 - cosine, and by what lengths were multiplied, float64 [n] each.
     """
-    (one, length), (other, lengths) = _units(then), _units(now)
-    turned = ((one - other) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
+    (before, length), (after, lengths) = _units(then), _units(now)
+    turned = ((before - after) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
     ratios = np.where(length == lengths, 1.0, lengths / np.maximum(length, _NONE))
     return np.maximum(turned, (ratios - 1) ** 2 / 2), turned, ratios
 
@@ -224,9 +224,9 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
         raise ScoreError("the model gives embeddings that are not finite; expected numbers")
     asked = [row for row in range(len(canary.texts)) if row not in refused]
     then = canary.vectors[asked]
-    known = now.shape == then.shape
-    distances, turned, ratios = (part.tolist() for part in moved(then, now)) if known else ([], [], [])
-    differs = _neighbours(then) != _neighbours(now if known else then)
+    same = now.shape == then.shape
+    distances, turned, ratios = (part.tolist() for part in moved(then, now)) if same else ([], [], [])
+    differs = _neighbours(then) != _neighbours(now if same else then)
     return Check(
         dimension=now.shape[1],
         tolerance=max(LEAST, OF_NOISE * canary.noise) if tolerance is None else tolerance,

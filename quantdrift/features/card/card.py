@@ -35,6 +35,7 @@ _OURS = "drift_"
 _FLIP, _LOST, _NOISE = map(parse_metric, ("flip@1", "gold_lost@1", "noise_floor"))
 _QUALITY = {False: parse_metric("ndcg@10"), True: parse_metric("accuracy")}
 """Of searches and of classes."""
+_BEFORE = {False: parse_metric("reference.ndcg@10"), True: parse_metric("reference.accuracy")}
 _CHANGE = {False: parse_metric("change.ndcg@10"), True: parse_metric("change.accuracy")}
 _FRONT = re.compile(r"\A\ufeff?---[ \t]*(\r?\n)(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _LARGEST_YAML = 1 << 20
@@ -72,10 +73,6 @@ class Card:
     section: str
     metadata: Mapping[str, Any]
 
-    def text(self) -> str:
-        """A README.md of these alone."""
-        return put_into("", self)
-
 
 def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | None = None) -> Card:
     """The section and the metadata of some runs of one model.
@@ -99,8 +96,8 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
     rows = [_row(run) for run in runs]
     data = list(dict.fromkeys(row.data for row in rows))
     rows.sort(key=lambda row: data.index(row.data))
-    known = runs[0].record.get("model") or {}
-    base = base_model or (known.get("canonical") if known.get("kind") in {"hub", "embedded"} else None)
+    model = runs[0].record.get("model") or {}
+    base = base_model or (model.get("canonical") if model.get("kind") in {"hub", "embedded"} else None)
     called = clean(base) if base else model_of(runs[0].record)
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     short = called.rpartition("/")[2]
@@ -114,15 +111,11 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
 
 def _row(run: Run) -> Row:
     classes = classifies(run.record)
-    metrics = [_FLIP, _LOST, _NOISE, _QUALITY[classes], _before(classes), _CHANGE[classes]]
-    known = dict(zip(metrics, estimates(metrics, run.evidence()), strict=True))
+    metrics = [_FLIP, _LOST, _NOISE, _QUALITY[classes], _BEFORE[classes], _CHANGE[classes]]
+    values = dict(zip(metrics, estimates(metrics, run.evidence()), strict=True))
     data, split = run.record["data"]["name"], run.record["data"].get("split")
     part = f" ({split})" if split not in {None, "test"} else ""
-    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=known)
-
-
-def _before(classes: bool) -> Metric:
-    return parse_metric(f"reference.{_QUALITY[classes]}")
+    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=values)
 
 
 def model_of(record: Mapping[str, Any]) -> str:
@@ -162,15 +155,15 @@ def _section(rows: Sequence[Row], model: str) -> str:
 
 def _verdict(rows: Sequence[Row]) -> str:
     """The finding in one sentence, bold."""
-    known = [(flip.value, row) for row in rows if (flip := row.estimates[_FLIP]).value is not None]
-    if not known:
+    flips = [(flip.value, row) for row in rows if (flip := row.estimates[_FLIP]).value is not None]
+    if not flips:
         return "**Whether answers changed is not known.**"
-    shares = [share for share, _ in known]
-    most, worst = max(known, key=lambda pair: pair[0])
+    shares = [share for share, _ in flips]
+    most, worst = max(flips, key=lambda flip: flip[0])
     if most == 0:
         return f"**No input gets another {worst.answer}.**"
     n, on = worst.estimates[_FLIP].n, f"on {code(worst.data)}"
-    if len(known) == 1:
+    if len(flips) == 1:
         count = f"{round(most * n):,} of {counted(n, 'input')} ({percent(most)})"
         return f"**{count} get another {worst.answer}** {on}."
     of = on if len({row.scheme for row in rows}) == 1 else f"with {code(worst.scheme)} {on}"
@@ -192,7 +185,7 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
     quality = "accuracy" if classes else "nDCG@10"
     lines = []
     for row in rows:
-        known, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
+        estimates, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
         linear = bits.get("linear_with_scales")
         width = "-" if linear is None else f"{linear:.4g}"
         if "embedding_table" in row.run.record.get("quantization", {}):
@@ -202,11 +195,11 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
                 "data": row.data,
                 "quantized as": row.scheme,
                 "bits per weight": width,
-                f"another {row.answer}": cell(_FLIP, known[_FLIP]),
-                f"right {row.answer} lost": cell(_LOST, known[_LOST]),
-                f"{quality}, full precision": show(_before(classes), known[_before(classes)]),
-                f"{quality}, quantized": show(_QUALITY[classes], known[_QUALITY[classes]]),
-                "change": show_step(_CHANGE[classes], known[_CHANGE[classes]]),
+                f"another {row.answer}": cell(_FLIP, estimates[_FLIP]),
+                f"right {row.answer} lost": cell(_LOST, estimates[_LOST]),
+                f"{quality}, full precision": show(_BEFORE[classes], estimates[_BEFORE[classes]]),
+                f"{quality}, quantized": show(_QUALITY[classes], estimates[_QUALITY[classes]]),
+                "change": show_step(_CHANGE[classes], estimates[_CHANGE[classes]]),
             }
         )
     head = [title for title in lines[0] if any(line[title] != "-" for line in lines)]

@@ -36,7 +36,7 @@ def command(
     card = card_of(find_runs(runs), base_model=base_model, name=name)
     data = {"section": card.section, "metadata": dict(card.metadata), "into": None if into is None else str(into)}
     if into is None:
-        return Output(data=data, text=card.text() if metadata else card.section)
+        return Output(data=data, text=put_into("", card, metadata=metadata))
     before = _read(into)
     text = put_into(before, card, metadata=metadata)
     if text == before:

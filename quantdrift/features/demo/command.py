@@ -56,7 +56,7 @@ def command(
     if not records:
         raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
     newest = max(records, key=lambda path: path.stat().st_mtime)
-    found = shown_run(read_run(newest))
+    shown_output = shown_run(read_run(newest))
     result = f"mteb's result:   {newest.parents[3] / f'{_TASK}.json'}"
     per_input = f"       quantdrift metrics {newest.parent} --per-input -m flip@1"
-    emit(replace(found, next=[*found.next, result, *_EXPLAINED, per_input]))
+    emit(replace(shown_output, next=[*shown_output.next, result, *_EXPLAINED, per_input]))

@@ -11,11 +11,11 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
 from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Versus, parse_pair
 
 if TYPE_CHECKING:
-    from quantdrift.features.diagnose.diagnosis import Diagnosis
+    from quantdrift.features.diagnose.diagnosis import Diagnosis, Tried
 
 _NOTHING = 1e-12
 """1 - cosine that is printed as 0."""
@@ -68,7 +68,7 @@ def command(options: DiagnoseOptions) -> Output:
     return Output(
         data={"pair": str(pair), **asdict(diagnosis)},
         title=f"{pair}: {counted(diagnosis.n, 'text')} of {dataset.name}",
-        grids=[_grid(diagnosis)],
+        grids=[table(_TRIED, diagnosis.tried)],
         lines=list(_words(diagnosis)),
     )
 
@@ -98,23 +98,22 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
         yield "That explains all of it."
 
 
-def _grid(found: Diagnosis) -> Grid:
-    rows = []
-    for one in found.tried:
-        told = one.told
-        if one.why_not:
-            told = f"cannot be tried: {one.why_not}"
-        elif one.ways and one.verdict == "does not":
-            told = f"none of {counted(one.ways, 'way')} that were tried" if one.ways > 1 else f"not so: {one.told}"
-        after, verdict = ("-", "-") if one.why_not else (_distance(one.after), one.verdict)
-        rows.append([one.name, told, after, verdict])
-    return Grid(
-        head=["hypothesis", "what was found", "1 - cosine then", "by itself"],
-        rows=rows,
-        words={"what was found", "by itself"},
-    )
+def _finding(tried: Tried) -> str:
+    if tried.why_not:
+        return f"cannot be tried: {tried.why_not}"
+    if tried.ways and tried.verdict == "does not":
+        return f"none of {tried.ways:,} ways that were tried" if tried.ways > 1 else f"not so: {tried.told}"
+    return tried.told
 
 
 def _distance(value: float) -> str:
     """1 - cosine; what is below the rounding of float64 is 0."""
     return "0" if value < _NOTHING else f"{value:.1e}"
+
+
+_TRIED = (
+    Column("hypothesis", "name"),
+    Column("what was found", _finding, kind="words"),
+    Column("1 - cosine then", lambda tried: "-" if tried.why_not else _distance(tried.after)),
+    Column("by itself", lambda tried: "-" if tried.why_not else tried.verdict, kind="words"),
+)

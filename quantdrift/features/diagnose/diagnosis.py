@@ -115,18 +115,7 @@ class Diagnosis:
     left: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Texts:
-    """The texts that are encoded, queries first."""
-
-    queries: list[str]
-    documents: list[str]
-
-    def __len__(self) -> int:
-        return len(self.queries) + len(self.documents)
-
-
-def chosen_texts(dataset: RetrievalDataset, n: int) -> _Texts:
+def chosen_texts(dataset: RetrievalDataset, n: int) -> dict[str, list[str]]:
     """Queries and documents from the shortest to the longest, one longer than any limit, and some in capitals."""
 
     def spread(texts: Sequence[str], many: int) -> list[str]:
@@ -139,15 +128,12 @@ def chosen_texts(dataset: RetrievalDataset, n: int) -> _Texts:
     if not queries or not documents:
         raise UnsupportedError(f"{dataset.name} has no text to encode; expected queries and documents")
     capitals = [text.upper() for text in documents[:: max(1, len(documents) // 3)]][:3]
-    return _Texts(queries=queries, documents=[*documents, *capitals, " ".join(documents[-2:] * 4)])
+    return {"query": queries, "document": [*documents, *capitals, " ".join(documents[-2:] * 4)]}
 
 
-def _encoded(model: Model, texts: _Texts, batch_size: int, change: Callable[[str], str] = str) -> Vectors:
+def _encoded(model: Model, texts: dict[str, list[str]], batch_size: int, change: Callable[[str], str] = str) -> Vectors:
     """The embeddings of queries and documents, float32 [n_texts, dim]."""
-    parts = [
-        model.encode([change(text) for text in part], role, batch_size)
-        for role, part in (("query", texts.queries), ("document", texts.documents))
-    ]
+    parts = [model.encode([change(text) for text in part], role, batch_size) for role, part in texts.items()]
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -311,7 +297,7 @@ def diagnose(
         progress: where progress is shown.
     """
     texts = chosen_texts(dataset, n)
-    n_queries = len(texts.queries)
+    n_queries = len(texts["query"])
     changed, mine, unchanged = _sides(reference, candidate)
     other = "the reference" if changed == "candidate" else "the candidate"
     with progress.stage("encoding with both", 2) as tell:
@@ -345,7 +331,7 @@ def diagnose(
     changes = [int((_first(part, n_queries) != _first(theirs, n_queries)).sum()) for part in (plain, best)]
     cut = next((cause.after for cause in found if cause.name == "dimensions"), None)
     return Diagnosis(
-        n=len(texts),
+        n=len(plain),
         changed=changed,
         before=before,
         worst=float(angles.max()),

@@ -8,9 +8,15 @@ from typing import Any
 from quantdrift.cli.options import prints
 from quantdrift.features.doctor.checks import NEEDED, diagnose
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, table
 
 SETTINGS = {"no_args_is_help": False}
+_PARTS = (
+    Column("kind", "kind"),
+    Column("package", "name", kind="words"),
+    Column("version", "version", lambda version: version or "missing"),
+    Column("what for", "note", kind="words"),
+)
 
 
 @prints("json")
@@ -20,25 +26,21 @@ def command() -> Output:
     The exit code is 1 where something for the main job is missing. An inactive hook is no failure: `quantdrift mteb
     run` works without it.
     """
-    found = diagnose()
-    parts, problems = found["components"], found["problems"]
-    rows = [[each["kind"], each["name"], each["version"] or "missing", each["note"]] for each in parts]
-    packages = Grid(
-        head=["kind", "package", "version", "what for"], rows=rows, words=["package", "what for"], ruled=True
-    )
+    report = diagnose()
+    parts, problems = report["components"], report["problems"]
     lines = [
-        f"For {each['name']}: {each['install']}" for each in parts if each["install"] and each["name"] not in NEEDED
+        f"For {part['name']}: {part['install']}" for part in parts if part["install"] and part["name"] not in NEEDED
     ]
-    lines += [f"Note: {line}" for line in found["advice"]]
+    lines += [f"Note: {line}" for line in report["advice"]]
     lines += [f"Missing: {line}" for line in problems] or ["Ready: models can be scored inside mteb."]
-    code = 1 if problems else 0
-    return Output(data=found, about=list(_environment(found)), grids=[packages], next=lines, code=code)
+    grids = [table(_PARTS, parts, ruled=True)]
+    return Output(data=report, about=list(_environment(report)), grids=grids, next=lines, code=int(bool(problems)))
 
 
-def _environment(found: dict[str, Any]) -> Iterator[str]:
-    hook, cache = found["hook"], found["cache"]
+def _environment(report: dict[str, Any]) -> Iterator[str]:
+    hook, cache = report["hook"], report["cache"]
     how = f"active, started by {hook['started_by']}" if hook["started_by"] else "active"
-    yield f"quantdrift {found['quantdrift']} in {found['location']}"
-    yield f"Python {found['python']} at {found['executable']} on {found['platform']}"
+    yield f"quantdrift {report['quantdrift']} in {report['location']}"
+    yield f"Python {report['python']} at {report['executable']} on {report['platform']}"
     yield f"start-up hook: {how if hook['active'] else 'not active'}; {hook['startup_file'] or 'no file of it'}"
     yield f"cache: {cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free"

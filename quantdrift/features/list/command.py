@@ -49,16 +49,16 @@ def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, 
         "quantizers": _quantizers,
         "stages": _stages,
         "encoders": _encoders,
-        "tasks": _tasks,
+        "tasks": lambda: [{"task": name} for name in task_names()],
         "suites": _suites,
     }
     if what not in lists:
         raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
-    found = lists[what]()
-    rows = [_in_words(row) for row in found] if what == "quantizers" else found
+    listed = lists[what]()
+    rows = [_in_words(row) for row in listed] if what == "quantizers" else listed
     head = [name for name in (rows[0] if rows else ()) if name not in _ONLY_IN_JSON]
     grid = Grid(head=head, rows=[[str(row[name]) for name in head] for row in rows], words=head)
-    return Output(data=found, grids=[grid], lines=_MORE.get(what, ()))
+    return Output(data=listed, grids=[grid], lines=_MORE.get(what, ()))
 
 
 def _metrics() -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _quantizers() -> list[dict[str, Any]]:
-    known = {each["name"]: each for each in components()}
+    component = {part["name"]: part for part in components()}
     rows = []
     for name, entry in QUANTIZERS.items():
         packages = [package.name for package in entry.packages]
-        versions = {package: known[package]["version"] for package in packages}
+        versions = {package: component[package]["version"] for package in packages}
         default = next((package for package in packages if versions[package]), None)
         rows.append(
             {
@@ -103,7 +103,7 @@ def _quantizers() -> list[dict[str, Any]]:
                 "default_backend": default or next(iter(packages), None),
                 "versions": versions,
                 "available": default is not None or not packages,
-                "install": None if default or not packages else known[packages[0]]["install"],
+                "install": None if default or not packages else component[packages[0]]["install"],
             }
         )
     return rows
@@ -134,10 +134,6 @@ def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
         "by": ", ".join(libraries) or "built in",
         "to install": row["install"] or "",
     }
-
-
-def _tasks() -> list[dict[str, Any]]:
-    return [{"task": name} for name in task_names()]
 
 
 def _suites() -> list[dict[str, Any]]:

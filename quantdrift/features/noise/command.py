@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import RunError
-from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
+from quantdrift.cli.measuring import RUNS, slug
 from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quantdrift.runs.folder import Run
     from quantdrift.statistics.estimates import Estimate
 
-    Found = Sequence[tuple[str, dict[str, Estimate]]]
+    Ways = Sequence[tuple[str, dict[str, Estimate]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +63,48 @@ def command(options: NoiseOptions) -> Output:
     For example: quantdrift noise minilm --data ./cranfield
     """
     dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
-    against = None if options.against is None else _held(options.against, dataset.fingerprint)
+    from quantdrift.features.noise.study import METRICS, of_results, run_on, schemes_of
+    from quantdrift.metrics import parse_metric
+    from quantdrift.statistics.estimates import as_json
+    from quantdrift.study.results import metrics_of, results_of
+
+    against = None if options.against is None else run_on(options.against, dataset.fingerprint)
+    metrics, path = list(map(parse_metric, METRICS)), None
     if is_endpoint(options.model):
-        return _of_server(options, dataset, against)
-    from quantdrift.cli.measuring import RUNS, slug
+        from quantdrift.features.noise.rerun import server_noise
+
+        measured = server_noise(options.model, dataset, k=options.k, progress=Silent() if options.quiet else Terminal())
+        ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
+        settings = "one request at a time"
+    else:
+        from quantdrift.study.folder import open_study
+
+        schemes = schemes_of(every=options.every)
+        path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
+        ended = _measured(schemes, dataset, options, path)
+        if options.plan or ended.code:
+            return ended
+        ways = of_results(results_of(open_study(path), metrics)[0])
+        settings = f"float32, batches of {options.batch_size}"
+    return Output(
+        data={
+            "model": options.model,
+            "path": path and str(path),
+            "ways": [{"way": label, "metrics": as_json(estimates)} for label, estimates in ways],
+        },
+        title=f"{clean(options.model)} on {dataset.name}: {settings}, against others",
+        grids=[_grid(ways)],
+        lines=_words(ways, against),
+        next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"] if path else [],
+    )
+
+
+def _measured(schemes: list[str], dataset: RetrievalDataset, options: NoiseOptions, out: Path) -> Output:
     from quantdrift.cli.studying import measured
     from quantdrift.engine.refusals import check_pair
-    from quantdrift.features.noise.study import METRICS, of_results, schemes_of
-    from quantdrift.metrics import parse_metric
-    from quantdrift.study.folder import open_study
     from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
-    from quantdrift.study.results import results_of
 
-    schemes = schemes_of(every=options.every)
-    first = parse(f"{options.model}@{schemes[0]}")
-    check_pair(first, dataset)
-    out = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
+    check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
     folder = None if options.data is None else str(options.data.absolute())
     study = Study(
         models=[ModelEntry(model=options.model)],
@@ -87,84 +113,30 @@ def command(options: NoiseOptions) -> Output:
         data=[DataEntry(folder=folder, task=options.task, split=options.split)],
         settings=CellSettings(k=options.k, batch_size=options.batch_size),
     )
-    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="noise")
-    if options.plan or ended.code:
-        return ended
-    found = of_results(results_of(open_study(out), [parse_metric(name) for name in METRICS])[0])
-    return _shown(
-        found,
-        options,
-        against=against,
-        title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against others",
-        path=out,
-    )
+    return measured(study, out, options, plan=options.plan, probe=options.plan, kind="noise")
 
 
-def _held(path: Path, fingerprint: str) -> Run:
-    """The run that is held against the noise, of the same data."""
-    from quantdrift.runs.folder import read_run
-
-    run = read_run(path)
-    if run.record["data"].get("fingerprint") != fingerprint:
-        raise RunError(
-            f"expected --against with a run on these data; that of {path} is on other data or a part of them"
-        )
-    return run
-
-
-def _of_server(options: NoiseOptions, dataset: RetrievalDataset, against: Run | None) -> Output:
-    from quantdrift.features.noise.rerun import server_noise
-    from quantdrift.features.noise.study import METRICS
-    from quantdrift.metrics import parse_metric
-    from quantdrift.study.results import metrics_of
-
-    progress: Progress = Silent() if options.quiet else Terminal()
-    runs = server_noise(options.model, dataset, k=options.k, progress=progress)
-    return _shown(
-        [(label, metrics_of(evidence, list(map(parse_metric, METRICS)))) for label, evidence in runs],
-        options,
-        against=against,
-        title=f"{clean(options.model)} on {dataset.name}: one request at a time, against others",
-    )
-
-
-def _shown(found: Found, options: NoiseOptions, *, against: Run | None, title: str, path: Path | None = None) -> Output:
-    from quantdrift.statistics.estimates import as_json
-
-    return Output(
-        data={
-            "model": options.model,
-            "path": None if path is None else str(path),
-            "ways": [{"way": label, "metrics": as_json(metrics)} for label, metrics in found],
-        },
-        title=title,
-        grids=[_grid(found)],
-        lines=_words(found, against),
-        next=[] if path is None else [f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"],
-    )
-
-
-def _grid(found: Found) -> Grid:
+def _grid(ways: Ways) -> Grid:
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import cell, show
 
     with_ends = {"flip@1", "gold_lost@10", "change.ndcg@10"}
-    names = list(found[0][1]) if found else []
+    names = list(ways[0][1]) if ways else []
 
-    def told(name: str, estimate: Estimate) -> str:
+    def shown(name: str, estimate: Estimate) -> str:
         if name == "epsilon" and estimate.value is not None:
             return f"{estimate.value:.1e}"  # of float32 it is far below what tables show
         return (cell if name in with_ends else show)(parse_metric(name), estimate)
 
-    rows = [[label, *(told(name, estimate) for name, estimate in metrics.items())] for label, metrics in found]
+    rows = [[label, *(shown(name, estimate) for name, estimate in metrics.items())] for label, metrics in ways]
     return Grid(head=["run with", *names], rows=rows, words={"run with"})
 
 
-def _words(found: Found, run: Run | None) -> list[str]:
+def _words(ways: Ways, run: Run | None) -> list[str]:
     """What the noise is, and a line on the flip rate of a run."""
     from quantdrift.features.noise.study import largest
 
-    flips = {label: metrics["flip@1"] for label, metrics in found}
+    flips = {label: metrics["flip@1"] for label, metrics in ways}
     noise = {label: flip for label, flip in flips.items() if "padding" not in label}
     most = largest(noise)
     if most is None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
+from quantdrift.base.errors import RunError
+from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate
@@ -23,10 +26,20 @@ def schemes_of(*, every: bool = False) -> list[str]:
     return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
 
 
+def run_on(path: Path, fingerprint: str) -> Run:
+    """Read the run that --against names; refuse one on other data."""
+    run = read_run(path)
+    if run.record["data"].get("fingerprint") != fingerprint:
+        raise RunError(
+            f"expected --against with a run on these data; that of {path} is on other data or a part of them"
+        )
+    return run
+
+
 def largest(flips: Mapping[str, Estimate]) -> str | None:
     """The configuration that changes most answers."""
-    known = {label: flip.value for label, flip in flips.items() if flip.value is not None}
-    return max(known, key=lambda label: known[label], default=None)
+    rates = {label: flip.value for label, flip in flips.items() if flip.value is not None}
+    return max(rates, key=lambda label: rates[label], default=None)
 
 
 def of_results(results: Sequence[Result]) -> list[tuple[str, dict[str, Estimate]]]:

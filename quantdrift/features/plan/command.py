@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import duration, note
-from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
-from quantdrift.base.text import counted
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, chooses, parse
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def command(options: PlanOptions) -> Output:
 
     For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
     """
+    from quantdrift.features.noise.study import run_on
     from quantdrift.features.plan.power import Question, needed_by
     from quantdrift.gate.rules import default_rules
     from quantdrift.gate.target import target_of_run
-    from quantdrift.runs.folder import read_run
 
     spec = parse(options.spec)
     if chooses(spec.scheme):
@@ -81,11 +81,7 @@ def command(options: PlanOptions) -> Output:
             f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
         )
     dataset = any_data(options.data, options.task, options.split)
-    against = None if options.against is None else read_run(options.against)
-    if against is not None and against.record["data"].get("fingerprint") != dataset.fingerprint:
-        raise RunError(
-            f"expected --against with a run on these data; that of {against.path} is on other data or a part of them"
-        )
+    against = None if options.against is None else run_on(options.against, dataset.fingerprint)
     rules = _given(options)  # what cannot be judged is refused before anything is measured
     run = _pilot(spec, dataset, options)
     target = target_of_run(run)
@@ -180,7 +176,7 @@ def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dat
             "rules": [need.to_json() for need in needs],
         },
         title=f"{run.record['spec']} on {dataset.name}: a pilot of {pilot['n']:,} of {counted(there, 'input')}",
-        grids=[_grid(needs)],
+        grids=[table(_COLUMNS, needs, stacked=True)],
         lines=lines,
     )
 
@@ -192,25 +188,35 @@ def _seconds(pilot: Mapping[str, Any], n: int, dataset: Dataset) -> float:
     return float(n * pilot["seconds_per_input"] + again * pilot["seconds_per_item"])
 
 
-def _grid(found: Sequence[Needed]) -> Grid:
+def _pilot_value(need: Needed) -> str:
     from quantdrift.metrics.numbers import cell
 
-    rows = []
-    for each in found:
-        ends = "" if each.to_pass_low is None else f" ({each.to_pass_low:,} to {each.to_pass_high:,})"
-        rows.append(
-            [
-                str(each.rule),
-                cell(each.rule.metric, each.pilot),
-                "-" if each.differs is None else f"{100 * each.differs:.1f} %",
-                "-" if each.to_pass is None else f"{each.to_pass:,}{ends}",
-                "-" if each.to_fail is None else f"{each.to_fail:,}",
-                "-" if each.smallest is None else _up(each.smallest),
-                "enough" if each.enough else "too few",
-            ]
-        )
-    head = ["rule", "pilot (95 %)", "differ", "to pass", "to fail", "smallest margin", "inputs"]
-    return Grid(head=head, rows=rows, words={"inputs"}, stacked=True)
+    return cell(need.rule.metric, need.pilot)
+
+
+def _to_pass(need: Needed) -> str:
+    ends = "" if need.to_pass_low is None else f" ({need.to_pass_low:,} to {need.to_pass_high:,})"
+    return "-" if need.to_pass is None else f"{need.to_pass:,}{ends}"
+
+
+def _up(margin: float | None) -> str:
+    """A margin rounded up, so that it is enough.
+
+    >>> _up(0.0312)
+    '0.032'
+    """
+    return "-" if margin is None else f"{-(-margin * 1000 // 1) / 1000:.3f}".rstrip("0")
+
+
+_COLUMNS = (
+    Column("rule", "rule"),
+    Column("pilot (95 %)", _pilot_value),
+    Column("differ", "differs", percent),
+    Column("to pass", _to_pass),
+    Column("to fail", "to_fail", lambda n: "-" if n is None else f"{n:,}"),
+    Column("smallest margin", "smallest", _up),
+    Column("inputs", "enough", lambda enough: "enough" if enough else "too few", kind="words"),
+)
 
 
 def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
@@ -240,12 +246,3 @@ def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
         "fail: likewise where the run is worse by the margin. In brackets: where the share that differs is at the ends "
         "of its 95 % interval."
     )
-
-
-def _up(margin: float) -> str:
-    """A margin rounded up, so that it is enough.
-
-    >>> _up(0.0312)
-    '0.032'
-    """
-    return f"{-(-margin * 1000 // 1) / 1000:.3f}".rstrip("0")

@@ -145,7 +145,7 @@ def _of_comparison(
     defined = ~np.isnan(after)
     kept = defined & ~np.isnan(before) & ~noisy_inputs(rule, matched)
     n, usable = int(kept.sum()), float(kept.mean())
-    known = Needed(
+    needed = Needed(
         rule=rule,
         margin=rule.number,
         pilot=rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None),
@@ -154,13 +154,13 @@ def _of_comparison(
         there=question.there,
     )
     if not n:
-        return replace(known, reason=rule.metric.family.undefined_when)
+        return replace(needed, reason=rule.metric.family.undefined_when)
     step = (_changes(rule, pilot, after) if independent else after - before)[kept]
-    known = replace(known, difference=None if independent else mean_estimate(step))
+    needed = replace(needed, difference=None if independent else mean_estimate(step))
     rate, span = rule.kind == "rate", rule.span
     spreads = _spreads(step, span=span, independent=independent, rate=rate)
     if spreads is None:
-        return replace(known, reason="no input of the pilot differs, and nothing bounds by how much")
+        return replace(needed, reason="no input of the pilot differs, and nothing bounds by how much")
 
     def whole(n: int) -> int:
         return math.ceil(n / usable)
@@ -173,7 +173,7 @@ def _of_comparison(
     ends = [to_pass(spread, rule.number) for spread in spreads]
     to_fail = inputs_to_show_worse(typical, difference=rule.number, alpha=first, power=question.power, rate=rate)
     return replace(
-        known,
+        needed,
         differs=typical.share,
         to_pass=ends[0],
         to_pass_low=min(ends),
@@ -226,17 +226,17 @@ def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tup
 
 def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
     assert rule.number is not None  # a limit has a number
-    known = Needed(
+    needed = Needed(
         rule=rule, margin=question.margin, pilot=Estimate(value=None), n_pilot=0, usable=0.0, there=question.there
     )
     try:
         values = pilot.values(rule.metric)
     except MetricError as error:
-        return replace(known, reason=str(error))
+        return replace(needed, reason=str(error))
     kept = values[~np.isnan(values)]
     if not len(kept) or rule.kind == "quantile" or not np.isfinite(kept).all():
         quantile = "a median or quantile has no formula for it" if rule.kind == "quantile" else ""
-        return replace(known, reason=quantile or rule.metric.family.undefined_when)
+        return replace(needed, reason=quantile or rule.metric.family.undefined_when)
     usable, limit, rate = len(kept) / len(values), rule.number, rule.kind == "rate"
     sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.span
 
@@ -245,7 +245,7 @@ def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
 
     estimates: Callable[[Values], Estimate] = rule.metric.estimate
     return replace(
-        known,
+        needed,
         pilot=estimates(kept),
         n_pilot=len(kept),
         usable=usable,

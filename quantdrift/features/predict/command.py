@@ -99,14 +99,14 @@ def command(options: PredictOptions) -> Output:
     )
 
 
-def _curve(found: Predicted) -> Grid:
+def _curve(predicted: Predicted) -> Grid:
     def rate(estimate: Estimate) -> str:
-        if len(found.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
+        if len(predicted.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
             return with_interval(estimate)
         return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
 
     rows = []
-    for point in found.points:
+    for point in predicted.points:
         shift = point.shift.value
         rows.append(
             [

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from operator import ne
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -149,11 +151,17 @@ class RagRecord(Record):
 
 # --- what changed ---------------------------------------------------------------------------------
 
+_MEASURES: dict[str, tuple[Callable[[Outcomes], Estimate], Callable[[Outcomes, Outcomes], Estimate]]] = {
+    "exact_match": (rate_estimate, paired_rate_difference),
+    "token_f1": (mean_estimate, paired_mean_difference),
+    "gold_in_context": (rate_estimate, paired_rate_difference),
+}
+"""A measure's estimate of a condition, and that of a difference of two."""
 _TURNS = {(1, 0): "right to wrong", (0, 1): "wrong to right", (0, 0): "still wrong", (1, 1): "still right"}
 """Whether an answer was right before and after, to what that is called; in the order in which changes are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A question that is answered otherwise with the candidate's passages; `kind` says what it turned from and to."""
 
@@ -173,30 +181,21 @@ class Scored:
     golds: Sequence[Sequence[str]]
 
     @cached_property
-    def right(self) -> Outcomes:
-        """Exact match, float64 of 0 and 1 [n_questions]."""
-        return self._scored(exact_match)
-
-    @cached_property
-    def f1(self) -> Outcomes:
-        """Token F1, float64 [n_questions]."""
-        return self._scored(token_f1)
-
-    @cached_property
-    def gold(self) -> Outcomes | None:
-        """Whether gold was in the context, float64 [n_questions]; None without passages."""
-        held = self.condition.gold_in_context
-        return None if held is None else np.array(held, float)
+    def outcomes(self) -> dict[str, Outcomes]:
+        """Every measure, float64 [n_questions]; without passages there is no gold in the context."""
+        pairs = list(zip(self.condition.answers, self.golds, strict=True))
+        outcomes = {
+            "exact_match": np.array([exact_match(*pair) for pair in pairs], float),
+            "token_f1": np.array([token_f1(*pair) for pair in pairs], float),
+        }
+        if self.condition.gold_in_context is not None:
+            outcomes["gold_in_context"] = np.array(self.condition.gold_in_context, float)
+        return outcomes
 
     @property
     def estimates(self) -> dict[str, Estimate]:
         """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
-        estimates = {"exact_match": rate_estimate(self.right), "token_f1": mean_estimate(self.f1)}
-        return estimates if self.gold is None else estimates | {"gold_in_context": rate_estimate(self.gold)}
-
-    def _scored(self, score: Callable[[str, Sequence[str]], float]) -> Outcomes:
-        pairs = zip(self.condition.answers, self.golds, strict=True)
-        return np.array([score(answer, golds) for answer, golds in pairs], float)
+        return {name: _MEASURES[name][0](outcomes) for name, outcomes in self.outcomes.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,48 +247,37 @@ class Rag:
     @cached_property
     def effects(self) -> dict[str, Effect]:
         """What each candidate changes, by its name."""
-        before = self.scored[self.record.reference.name].right
+        before = self.scored[self.record.reference.name].outcomes["exact_match"]
         names = [candidate.name for candidate in self.record.candidates]
-        tests = [mcnemar_exact(before, self.scored[name].right) for name in names]
+        tests = [mcnemar_exact(before, self.scored[name].outcomes["exact_match"]) for name in names]
         adjusted = holm([test.p_value for test in tests])
         parts = zip(names, tests, adjusted, strict=True)
         return {name: self._effect(name, test, p_holm or 0.0) for name, test, p_holm in parts}
 
     def _effect(self, name: str, test: McNemar, p_holm: float) -> Effect:
         before, after = self.scored[self.record.reference.name], self.scored[name]
-        said = list(zip(before.condition.answers, after.condition.answers, strict=True))
-        differs = np.array([normalized(first) != normalized(second) for first, second in said])
-        differences = {
-            "exact_match": paired_rate_difference(before.right, after.right),
-            "token_f1": paired_mean_difference(before.f1, after.f1),
-        }
-        if before.gold is not None and after.gold is not None:
-            differences["gold_in_context"] = paired_rate_difference(before.gold, after.gold)
+        said = before.condition.answers, after.condition.answers
+        differs = np.array(list(map(ne, *(map(normalized, answers) for answers in said))))
+        right = [scored.outcomes["exact_match"].tolist() for scored in (before, after)]
+        turns = [_TURNS[turn] for turn in zip(*right, strict=True)]
+        columns = (self.record.ids, self.record.questions, self.record.golds, *said, turns)
+        changes = [Changed(*row) for row in compress(zip(*columns, strict=True), differs)]
         other_passages = None
         if before.condition.passages is not None and after.condition.passages is not None:
-            read = zip(before.condition.passages, after.condition.passages, strict=True)
-            other_passages = sum(first != second for first, second in read)
-        changes = [
-            Changed(
-                id=self.record.ids[row],
-                question=self.record.questions[row],
-                golds=self.record.golds[row],
-                before=said[row][0],
-                after=said[row][1],
-                kind=_TURNS[before.right[row], after.right[row]],
-            )
-            for row in np.flatnonzero(differs).tolist()
-        ]
-        order = list(_TURNS.values())
+            other_passages = sum(map(ne, before.condition.passages, after.condition.passages))
         return Effect(
             name=name,
             other_passages=other_passages,
             changed=rate_estimate(differs.astype(float)),
-            changed_to_the_letter=sum(first != second for first, second in said),
+            changed_to_the_letter=sum(map(ne, *said)),
             right_to_wrong=test.only_a,
             wrong_to_right=test.only_b,
             p_value=test.p_value,
             p_holm=p_holm,
-            differences=differences,
-            changes=sorted(changes, key=lambda change: order.index(change.kind)),
+            differences={
+                measure: _MEASURES[measure][1](outcomes, after.outcomes[measure])
+                for measure, outcomes in before.outcomes.items()
+                if measure in after.outcomes
+            },
+            changes=sorted(changes, key=lambda change: list(_TURNS.values()).index(change.kind)),
         )

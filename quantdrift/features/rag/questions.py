@@ -125,7 +125,7 @@ class Prompt:
         ask = f"Question: {' '.join(self.question.split())}\nAnswer:"
         if not self.passages:
             return f"Answer the question with a few words.\n\n{ask}"
-        read = "\n\n".join(f"Passage {n}: {' '.join(each.split())}" for n, each in enumerate(self.passages, start=1))
+        read = "\n\n".join(f"Passage {n}: {' '.join(text.split())}" for n, text in enumerate(self.passages, start=1))
         return f"Read the passages and answer the question with a few words.\n\n{read}\n\n{ask}"
 
 
@@ -215,13 +215,10 @@ def read_questions(
         QuantDriftError: runs are no searches, or of different data or references; or the data were changed.
     """
     searches = [(run, _evidence_of(run, n_passages)) for run in runs]
-    first = runs[0]
-    said = first.record["data"]
+    first, said = runs[0], runs[0].record["data"]
     for run in runs:
-        if (other := run.record["data"].get("fingerprint")) != said.get("fingerprint"):
-            raise RunError(
-                f"expected runs on the same data; {first.path} has {said.get('fingerprint')} and {run.path} {other}"
-            )
+        if (other := run.record["data"].get("fingerprint")) != (mark := said.get("fingerprint")):
+            raise RunError(f"expected runs on the same data; {first.path} has {mark} and {run.path} {other}")
     texts, path = read_texts(first, data=data), data or said.get("path")
     if not texts.items:
         raise DataError(
@@ -241,8 +238,8 @@ def read_questions(
     relevant = _relevant(searches[0][1], ids)
     ids = ids[:limit]
     conditions = _found(searches, ids, n_passages)
-    found = {name for condition in conditions for names in condition.passages or () for name in names}
-    if unknown := found - texts.items.keys():
+    passages = {name for condition in conditions for names in condition.passages or () for name in names}
+    if unknown := passages - texts.items.keys():
         raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
 
     def has_gold(question: str, names: Sequence[str]) -> bool:
@@ -325,8 +322,8 @@ def answer(prompts: Sequence[Prompt], generator: Generator, kept: Path | None, p
         RunError: the file holds something else, or cannot be written.
     """
     keys = {prompt: bytes_digest(json.dumps([generator.identity, prompt.text]).encode()) for prompt in prompts}
-    known = {} if kept is None or not kept.exists() else _read_kept(kept)
-    said = {prompt: known[key] for prompt, key in keys.items() if key in known}
+    before = {} if kept is None or not kept.exists() else _read_kept(kept)
+    said = {prompt: before[key] for prompt, key in keys.items() if key in before}
     left = [prompt for prompt in prompts if prompt not in said]
     with progress.stage("answering", len(prompts)) as tell:
         tell(len(said))

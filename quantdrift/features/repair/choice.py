@@ -246,7 +246,7 @@ def chosen_apart(
     chosen = best(seen, goals, bits)
     plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
     return Repair(
-        bits=bits, target=goals.target, tried=tried, found=seen, chosen=chosen, plain=plain, confirmed=confirmed
+        bits=bits, target=goals.target, tried=tried, deployments=seen, chosen=chosen, plain=plain, confirmed=confirmed
     )
 
 
@@ -290,7 +290,7 @@ class Repair:
         bits: the budget, a linear weight with scales.
         target: share of first answers that was to be reached; None for none.
         tried: configurations in trials, in the order in which they were made.
-        found: deployments on the inputs of the choice, the plain scheme first.
+        deployments: on the inputs of the choice, the plain scheme first.
         chosen: that which is recommended, one of them.
         plain: the plain scheme on the other inputs.
         confirmed: what was chosen, on the other inputs; its difference is from the plain scheme there.
@@ -299,7 +299,7 @@ class Repair:
     bits: float
     target: float | None
     tried: Sequence[Tried]
-    found: Sequence[Deployment]
+    deployments: Sequence[Deployment]
     chosen: Deployment
     plain: Deployment
     confirmed: Deployment
@@ -318,9 +318,9 @@ class Repair:
             "tried": [{**as_json(trial), "scheme": str(trial.scheme)} for trial in self.tried],
             "deployments": [
                 {**deployment.to_json(), "front": is_best}
-                for deployment, is_best in zip(self.found, front(self.found), strict=True)
+                for deployment, is_best in zip(self.deployments, front(self.deployments), strict=True)
             ],
-            "chosen": self.found.index(self.chosen),
+            "chosen": self.deployments.index(self.chosen),
             "confirmed": {
                 "n": self.confirmed.flips.n,
                 "inputs": "a third part, of which neither trials nor the choice saw any",

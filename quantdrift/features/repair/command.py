@@ -13,7 +13,7 @@ from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Scheme, Spec, parse
 
 if TYPE_CHECKING:
@@ -127,35 +127,35 @@ def _planned(spec: Spec, goals: Goals) -> Output:
     )
 
 
+_TRIALS = (
+    Column("scheme", "scheme"),
+    Column("bits", "bits", "{:.3f}".format),
+    Column("shift of the gap", "shift", "{:.5f}".format),
+    Column("gaps closed", "likely", percent),
+    Column("inputs", "n"),
+)
+
+
 def _tried(repair: Repair) -> Grid:
-    last = {str(each.scheme): each for each in repair.tried}
-    made = [each for each in last.values() if each.shift is not None]
-    rows = [
-        [str(each.scheme), f"{each.bits:.3f}", f"{each.shift:.5f}", percent(each.likely), f"{each.n}"]
-        for each in sorted(made, key=lambda each: (-each.n, each.shift or 0.0))
-    ]
-    missing = [f"{each.scheme} is left out: {each.reason}" for each in last.values() if each.shift is None]
-    return Grid(
-        title="Trials, on inputs that no rate below is over",
-        head=["scheme", "bits", "shift of the gap", "gaps closed", "inputs"],
-        rows=rows,
-        lines=missing,
-    )
+    last = {str(trial.scheme): trial for trial in repair.tried}.values()
+    made = sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift))
+    missing = [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
+    return table(_TRIALS, made, title="Trials, on inputs that no rate below is over", lines=missing)
 
 
 def _found(repair: Repair) -> Grid:
-    """A line for every scheme; what asking again makes of it stands beside it."""
+    """A line for every scheme, with what asking again makes of it beside it."""
     from quantdrift.features.repair.choice import front
 
-    stars = dict(zip(map(id, repair.found), front(repair.found), strict=True))
+    stars = dict(zip(map(id, repair.deployments), front(repair.deployments), strict=True))
     lines: dict[str, list[Deployment]] = {}
-    for each in repair.found:
-        lines.setdefault(_short(each.scheme), []).append(each)
+    for deployment in repair.deployments:
+        lines.setdefault(_short(deployment.scheme), []).append(deployment)
     most = max(lines.values(), key=len)[1:]
-    stored = repair.found[0].vector_bits
+    stored = repair.deployments[0].vector_bits
     rows = []
     for number, (alone, *again) in enumerate(lines.values(), 1):
-        looks = [f"{percent(each.rate)}{'*' if stars[id(each)] else ''}" for each in again]
+        looks = [f"{percent(rescored.rate)}{'*' if stars[id(rescored)] else ''}" for rescored in again]
         rows.append(
             [
                 f"{number}{'*' if stars[id(alone)] else ''}",
@@ -169,7 +169,7 @@ def _found(repair: Repair) -> Grid:
             ]
         )
     head = ["", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
-    head += [f"{100 * each.looked:.0f} % again, x{each.cost:.2f}" for each in most]
+    head += [f"{100 * rescored.looked:.0f} % again, x{rescored.cost:.2f}" for rescored in most]
     lines_below = [
         *(f"{number} {name}{', the plain scheme' if number == 1 else ''}" for number, name in enumerate(lines, 1)),
         "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
@@ -177,7 +177,8 @@ def _found(repair: Repair) -> Grid:
         *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and top-1 changes.",
     ]
-    title = f"On the {repair.found[0].flips.n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
+    n = repair.deployments[0].flips.n
+    title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
 
 
@@ -197,7 +198,7 @@ def _name(deployment: Deployment) -> str:
 def _verdict(repair: Repair) -> list[str]:
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
-    if chosen is repair.found[0]:
+    if chosen is repair.deployments[0]:
         lines = ["Nothing that fits changes fewer answers than the plain scheme."]
     else:
         lines = [
@@ -208,7 +209,7 @@ def _verdict(repair: Repair) -> list[str]:
         shown = "Shown" if repair.target_shown else "Not shown"
         end = f"the interval ends at {percent(flips.high)}"
         lines.append(f"{shown}: that at most {percent(repair.target)} change there: {end}.")
-    if chosen is not repair.found[0] and difference is not None and (difference.high or 0.0) >= 0:
+    if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0: it could be chance. More queries would tell.")
     return lines
 

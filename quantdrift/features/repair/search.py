@@ -25,7 +25,6 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Rows, Settings
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_pair
-from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.run import measured_run
@@ -54,7 +53,6 @@ STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""
 SHARE = 2 / 3
 """Of the queries are held out: a third to choose by, a third for what was chosen."""
-ALLOCATION = "allocation.json"
 
 
 @dataclass(kw_only=True)
@@ -91,17 +89,17 @@ class Tuner:
     model: LocalModel = field(init=False)
     held: Rows | None = field(init=False, default=None)
     tried: list[Tried] = field(init=False, default_factory=list)
-    _problems: dict[int, GapProblem] = field(init=False, default_factory=dict)
     _guides: dict[str, Sequence[Tensor | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
         means: Any = {"device": self.device, "revision": self.revision, "dtype": self.settings.dtype}
+        kind = None
         if isinstance(self.dataset, ClassificationDataset):
-            self.model = load_model(self.spec.model, self.dataset.kind, **means)
+            kind = self.dataset.kind
         else:
-            self.model = load_model(self.spec.model, None, **means)
             self.held = hold_out([*contents_of(self.dataset.queries)], share=SHARE, seed=self.settings.seed)
+        self.model = load_model(self.spec.model, kind, **means)
 
     def repaired(self) -> Repair:
         """Try what can be done within the bits, and choose a deployment."""
@@ -179,8 +177,6 @@ class Tuner:
 
     def _problem(self, n: int) -> GapProblem:
         """The gaps of n inputs that no rate is over; all, where there are fewer."""
-        if n in self._problems:
-            return self._problems[n]
         opened, flow = self.plain
         reading, rng = opened.reading, np.random.default_rng(self.settings.seed)
         if isinstance(reading, Search):
@@ -194,9 +190,7 @@ class Tuner:
                     f"{reading.dataset} has no train part; add one"
                 )
             rows, reference = np.arange(len(reading.train.ids)), ()
-        problem = reading.problem(flow, reference, np.sort(rng.permutation(rows)[:n]).astype(np.int64))
-        self._problems[n] = problem
-        return problem
+        return reading.problem(flow, reference, np.sort(rng.permutation(rows)[:n]).astype(np.int64))
 
     def _trial(self, scheme: Scheme, problem: GapProblem, bits: float) -> Tried:
         """What a configuration does to some gaps; why not, where it cannot be made or takes too many bits."""
@@ -235,9 +229,8 @@ class Tuner:
         with self.progress.stage(f"trial: {scheme}", problem.n_rows) as tell:
             return problem.gaps(problem.outputs(tell))
 
-    def _ranked(self, schemes: Sequence[Scheme], n: int, bits: float) -> list[Tried]:
-        """Those configurations that can be made, by the shift that they make, least first."""
-        problem = self._problem(n)
+    def _ranked(self, schemes: Sequence[Scheme], problem: GapProblem, bits: float) -> list[Tried]:
+        """The configurations that can be made, by the shift that they make, least first."""
         trials = [self._trial(scheme, problem, bits) for scheme in schemes]
         self.tried += trials
         return _by_shift(trial for trial in trials if trial.shift is not None)
@@ -246,7 +239,7 @@ class Tuner:
 
     def _weights(self, bits: float) -> Iterator[Scheme]:
         """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
-        few, many = STEPS
+        few, many = map(self._problem, STEPS)
         better = self._ranked(uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
         finer = [grouped for scheme in half for grouped in (scheme, *finer_configurations(scheme))]
@@ -255,13 +248,12 @@ class Tuner:
             ranked = _by_shift([*self._ranked([guided], many, bits), *ranked])
         best = ranked[0]
         yield best.scheme
-        schemes: list[Scheme] = []
+        schemes = []
         for group in dict.fromkeys([best.scheme.group_size, self.spec.scheme.group_size]):
             same = replace(best.scheme, group_size=group)
             counted = self._open(same)[0].quantized.bits()
-            scheme = allocated_configuration(same, bits - (counted.linear_with_scales - counted.linear))
-            schemes += [] if scheme is None else [scheme]
-        allocated = self._ranked(schemes, many, bits)
+            schemes.append(allocated_configuration(same, bits - (counted.linear_with_scales - counted.linear)))
+        allocated = self._ranked([scheme for scheme in schemes if scheme is not None], many, bits)
         if allocated:
             yield self._stored(allocated[0].scheme)
         if not allocated or (allocated[0].shift or 0.0) > (best.shift or 0.0):
@@ -270,12 +262,12 @@ class Tuner:
     def _stored(self, scheme: Scheme) -> Scheme:
         """The same with the widths in a file, which other commands take."""
         opened, flow = self._open(scheme)
-        pair: QuantizedPair = opened.quantized
         choose_widths(flow, opened.reading, self.reference)
-        assert pair.allocation is not None  # it has just been chosen
+        allocation = opened.quantized.allocation
+        assert allocation is not None  # it has just been chosen
         self.out.mkdir(parents=True, exist_ok=True)
-        file = self.out / ALLOCATION
-        pair.allocation.write(file)
+        file = self.out / "allocation.json"
+        allocation.write(file)
         return parse(f"{self.spec.model}@{named_by(str(file), scheme)}").scheme
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:

@@ -15,7 +15,7 @@ from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_ev
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.conformal import CONFIDENCES, Floats, confidence_in
 from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import Share
@@ -137,52 +137,47 @@ def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: flo
 def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: float) -> Iterator[Grid]:
     """The sweep or the rescoring of one run, and what can be done about it, with what it comes to."""
     name, advice = f"{result.spec} on {result.data}", result.advice
+    rows: Sequence[object]
+
+    def cost(routed: float) -> str:
+        return percent(relative_cost(routed, speed_up))
+
     if result.scores_are == "logits":
-        title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest"
-        head = ["score", "percentile", "routed", "cost", "lost accuracy recovered", "changes recovered"]
-        rows = [
-            [
-                point.score,
-                f"{point.percentile:g}",
-                _share(point.routed),
-                percent(relative_cost(point.routed.value or 0.0, speed_up)),
-                _share(point.accuracy),
-                _share(point.changes),
-            ]
-            for point in result.sweep
+        title, rows = f"{name}: thresholds set on {100 * share:g} %, measured on the rest", result.sweep
+        columns = [
+            Column("score", "score"),
+            Column("percentile", "percentile", "{:g}".format),
+            Column("routed", "routed", _share),
+            Column("cost", "routed.value", lambda routed: cost(routed or 0.0)),
+            Column("lost accuracy recovered", "accuracy", _share),
+            Column("changes recovered", "changes", _share),
         ]
     else:
-        title = f"{name}: unsure queries' first k results rescored"
-        head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
-        head += ["changes restored", "ceiling", "ndcg@10 regained", "ndcg@10 lost"]
-        rows = [
-            [
-                f"{entry.percentile:g}",
-                f"{entry.k}",
-                percent(entry.encoded),
-                percent(relative_cost(entry.encoded, speed_up)),
-                f"{entry.documents:.1f}",
-                percent(entry.restored),
-                percent(entry.ceiling),
-                *("-" if value is None else f"{value:+.4f}" for value in (entry.change, entry.loss)),
-            ]
-            for entry in result.rescoring
+        title, rows = f"{name}: unsure queries' first k results rescored", result.rescoring
+        columns = [
+            Column("percentile", "percentile", "{:g}".format),
+            Column("k", "k"),
+            Column("queries encoded again", "encoded", percent),
+            Column("cost of encoding queries", "encoded", cost),
+            Column("documents compared", "documents", "{:.1f}".format),
+            Column("changes restored", "restored", percent),
+            Column("ceiling", "ceiling", percent),
+            Column("ndcg@10 regained", "change", _step),
+            Column("ndcg@10 lost", "loss", _step),
         ]
-    yield Grid(title=title, head=head, rows=rows, lines=[*lines, *([] if advice.choices else advice.sentences)])
+    yield table(columns, rows, title=title, lines=[*lines, *([] if advice.choices else advice.sentences)])
     if advice.choices:
-        yield Grid(
-            title=f"{name}: what to do",
-            head=["choice", "top-1 changes given back", f"cost{_of_encoding(result)}"],
-            rows=[
-                [
-                    choice.what,
-                    percent(choice.changes) + (" (predicted)" if choice.predicted else ""),
-                    percent(choice.cost),
-                ]
-                for choice in advice.choices
-            ],
-            lines=advice.sentences,
-        )
+        predicted = {True: " (predicted)", False: ""}
+        columns = [
+            Column("choice", "what"),
+            Column("top-1 changes given back", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
+            Column(f"cost{_of_encoding(result)}", "cost", percent),
+        ]
+        yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
+
+
+def _step(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.4f}"
 
 
 def _of_encoding(result: RoutedRun) -> str:

@@ -33,7 +33,7 @@ from quantdrift.data.retrieval import (
     lines_of,
     named,
     read_queries,
-    records_of,
+    read_records,
     refuse_long,
     text_of,
 )
@@ -97,7 +97,7 @@ class Shard:
 
     def _lines(self) -> Iterator[Document]:
         lines = islice(lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
-        for where, name, record in records_of(lines, self.url, '{"_id": "...", "text": "..."}'):
+        for where, name, record in read_records(self.url, '{"_id": "...", "text": "..."}', lines):
             yield name, text_of(record, where)
 
     def _rows(self) -> Iterator[Document]:
@@ -176,7 +176,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
     with _refusals(url):
         files = _corpus_files(url)
         with _near(url) as folder:
-            query_ids, queries, qrels, notes = read_queries(folder, split, known=None)
+            query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=None)
         if queries and not isinstance(queries[0], str):
             raise DataError(f"{url}: a corpus in shards takes queries that are texts, and these are images")
         shards: list[Shard] = []

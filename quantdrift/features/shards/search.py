@@ -322,7 +322,7 @@ class ShardedSearch(Search):
             queries=(np.array(reference[0]), np.array(candidate[0])),
             weights=(weights, weights if pair.query_only else candidate_weights),
             runtime=dict(pair.runtime),
-            layers=pair.made_layers if isinstance(pair, QuantizedPair) else None,
+            layers=pair.made.layers if isinstance(pair, QuantizedPair) and pair.made else None,
         )
         models = [pair.encoder] if isinstance(pair, QuantizedPair) else [pair.reference, pair.candidate_model]
         self.kept.key = key_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,40 +41,33 @@ def on_study(page: Page, folder: StudyFolder) -> Page:
     )
 
 
-def grid_of(found: Waterfall) -> Grid:
+def grid_of(waterfall: Waterfall) -> Grid:
     """One metric's parts as a table."""
-    rate = found.metric.unit == "rate"
+    rate = waterfall.metric.unit == "rate"
 
-    def told(estimate: Estimate) -> str:
+    def shown(estimate: Estimate) -> str:
         if estimate.value is None:
             return "-"
         factor, digits = (100, 1) if rate else (1, 4)
         value, low, high = (factor * (end or 0.0) for end in (estimate.value, estimate.low, estimate.high))
         return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
-    rows: list[Sequence[str]] = [
-        [stage.name, told(stage.alone), told(stage.so_far), told(stage.share)] for stage in found.stages
-    ]
-    rows.append(["interaction", "", "", told(found.interaction)])
-    unit = ", in points" if rate else ""
-    return Grid(
-        title=f"{found.metric}{unit}, {found.n:,} inputs",
-        head=["stage", "alone", "with all before it", "share"],
-        rows=rows,
-        words={"stage"},
-    )
+    rows = [[stage.name, *map(shown, (stage.alone, stage.so_far, stage.share))] for stage in waterfall.stages]
+    rows.append(["interaction", "", "", shown(waterfall.interaction)])
+    title = f"{waterfall.metric}{', in points' if rate else ''}, {waterfall.n:,} inputs"
+    return Grid(title=title, head=["stage", "alone", "with all before it", "share"], rows=rows)
 
 
-def chart(found: Waterfall) -> Figure:
+def chart(waterfall: Waterfall) -> Figure:
     """What each stage changes by itself, with those before it, and its share, as bars with intervals."""
-    rate = found.metric.unit == "rate"
+    rate = waterfall.metric.unit == "rate"
     values: list[dict[str, Any]] = []
-    for stage in found.stages:
+    for stage in waterfall.stages:
         for part, label in _PARTS.items():
             estimate: Estimate = getattr(stage, part)
             ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
             values.append({"stage": stage.name, "part": label, **ends})
-    stages, parts = [stage.name for stage in found.stages], list(_PARTS.values())
+    stages, parts = [stage.name for stage in waterfall.stages], list(_PARTS.values())
     axis = {"format": "+%"} if rate else {"format": "+.3f"}
     form = "+.1%" if rate else "+.4f"
     shared = {
@@ -83,11 +75,11 @@ def chart(found: Waterfall) -> Figure:
         "xOffset": {"field": "part", "sort": parts},
         "tooltip": tooltip(stage="stage", part="what", value=f"change:{form}", low=f"from:{form}", high=f"to:{form}"),
     }
-    y = {"field": "value", "type": "quantitative", "title": str(found.metric), "axis": axis}
+    y = {"field": "value", "type": "quantitative", "title": str(waterfall.metric), "axis": axis}
     colour = {"field": "part", "type": "nominal", "sort": parts, "title": None}
     return Figure(
-        name=f"waterfall-{str(found.metric).replace('.', '-').replace('@', '-').replace('_', '-')}",
-        title=f"{found.metric} by stage of the deployment",
+        name=f"waterfall-{str(waterfall.metric).replace('.', '-').replace('@', '-').replace('_', '-')}",
+        title=f"{waterfall.metric} by stage of the deployment",
         caption="Shares add up to the change by the whole deployment; lines are 95 % intervals.",
         spec=spec_of(
             values,

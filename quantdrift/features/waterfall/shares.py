@@ -104,8 +104,8 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
     """
     defined = reduce(np.logical_and, [~np.isnan(changes) for changes in values.values()])
     n, size = int(defined.sum()), len(order)
-    known: dict[Stages, Values] = {frozenset(): np.zeros(n)}
-    known |= {stages: changes[defined] for stages, changes in values.items()}
+    values_of: dict[Stages, Values] = {frozenset(): np.zeros(n)}
+    values_of |= {stages: changes[defined] for stages, changes in values.items()}
 
     def estimate(changes: Values) -> Estimate:
         return mean_estimate(changes) if n else undefined(metric.family.undefined_when)
@@ -116,22 +116,22 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
         share = np.zeros(n)
         for others in map(frozenset, _subsets([other for other in order if other != name])):
             weight = factorial(len(others)) * factorial(size - len(others) - 1) / factorial(size)
-            share += weight * (known[others | {name}] - known[others])
+            share += weight * (values_of[others | {name}] - values_of[others])
         stages.append(
             Stage(
                 name=name,
-                alone=estimate(known[frozenset({name})]),
-                added=estimate(known[before | {name}] - known[before]),
-                so_far=estimate(known[before | {name}]),
+                alone=estimate(values_of[frozenset({name})]),
+                added=estimate(values_of[before | {name}] - values_of[before]),
+                so_far=estimate(values_of[before | {name}]),
                 share=estimate(share),
             )
         )
-    whole = known[frozenset(order)]
+    whole = values_of[frozenset(order)]
     return Waterfall(
         metric=metric,
         stages=tuple(stages),
         total=estimate(whole),
-        interaction=estimate(whole - sum(known[frozenset({name})] for name in order)),
+        interaction=estimate(whole - sum(values_of[frozenset({name})] for name in order)),
         n=n,
     )
 
@@ -172,9 +172,9 @@ def _part(evidence: Evidence, shared: Sequence[str]) -> Evidence:
     return evidence.part(np.array([row_of[name] for name in shared], dtype=np.int64))
 
 
-def in_words(found: Sequence[Waterfall], *, named: str) -> list[str]:
+def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:
     """The finding in plain sentences, of the flips."""
-    first = found[0]
+    first = waterfalls[0]
     if first.total.value is None:
         return [f"Nothing can be told: {first.total.reason}."]
     total = first.total.value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import excerpt
 from quantdrift.finished import formats
@@ -11,16 +9,12 @@ from quantdrift.finished.contents import FinishedRun, Part, digest
 from quantdrift.finished.formats import Format, Source
 
 
-def read_trec(path: Path) -> FinishedRun:
-    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval."""
-    return _read(Source(path))
-
-
 def _accepts(source: Source) -> bool:
     return not source.path.is_dir() and not source.text.lstrip().startswith("{")
 
 
-def _read(source: Source) -> FinishedRun:
+def read_trec(source: Source) -> FinishedRun:
+    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval."""
     path, text = source.path, source.text
     rankings: dict[str, dict[str, float]] = {}
     for line_number, line in enumerate(text.split("\n"), start=1):
@@ -44,4 +38,6 @@ def _read(source: Source) -> FinishedRun:
     return FinishedRun(path=path, format="trec", name=path.name, digest=digest(text), parts={"": part})
 
 
-FORMAT = Format(expected="a TREC run file (query Q0 document rank score tag)", accepts=_accepts, read=_read, place=92)
+FORMAT = Format(
+    expected="a TREC run file (query Q0 document rank score tag)", accepts=_accepts, read=read_trec, place=92
+)

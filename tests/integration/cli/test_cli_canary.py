@@ -30,8 +30,8 @@ MODELS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Server]:
-    with serving(**MODELS) as found:
-        yield found
+    with serving(**MODELS) as running:
+        yield running
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def check(file: Path, *words: object) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("model", "code", "told"),
+    ("model", "code", "message"),
     [
         ("fine", 0, ""),
         ("half", 0, ""),
@@ -67,11 +67,11 @@ def check(file: Path, *words: object) -> tuple[int, dict[str, Any]]:
         ("cut", 1, "only long texts changed: they may be cut"),
     ],
 )
-def test_another_model_behind_the_same_server(server: Server, saved: Path, model: str, code: int, told: str) -> None:
-    found, content = check(saved, server.name(model))
-    assert (found, content["verdict"]) == (code, "changed" if code else "same")
+def test_another_model_behind_the_same_server(server: Server, saved: Path, model: str, code: int, message: str) -> None:
+    ended, content = check(saved, server.name(model))
+    assert (ended, content["verdict"]) == (code, "changed" if code else "same")
     shown = " ".join(cli("canary", "check", saved, server.name(model))[1].split())
-    assert told in shown
+    assert message in shown
     assert ("quantdrift diagnose" in shown) == bool(code)
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_only_the_file_names_gets_no_common_key(
     for words, sent in (((), False), ((server.name("fine"),), True)):
         server.forget()
         assert check(saved, *words)[0] == 0
-        assert ["authorization" in one for one in server.headers] == [sent]
+        assert ["authorization" in headers for headers in server.headers] == [sent]
 
 
 def test_texts_of_a_corpus(server: Server, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_texts_of_a_corpus(server: Server, tmp_path: Path) -> None:
     words = ("canary", "save", server.name("fine"), "-o", tmp_path / "own.json")
     assert cli(*words, "--data", data, "--texts", 9)[0] == 0
     kept = json.loads((tmp_path / "own.json").read_text())["texts"]
-    texts = {(each["role"], each["text"]) for each in kept}
+    texts = {(kept_text["role"], kept_text["text"]) for kept_text in kept}
     corpus = {("query", "a question"), *(("document", text) for text in documents.values())}
     assert len(texts) == 9
     assert {("query", "a question"), ("document", documents["d29"])} < texts < corpus  # the longest is among them
@@ -169,12 +169,12 @@ def test_minilm_here_and_on_a_server(tmp_path: Path) -> None:
     assert cli("canary", "save", "minilm", "-o", file)[0] == 0
     assert check(file)[0] == 0
     pair = QuantizedPair([encoder.module], parse("minilm@W8").scheme, name="minilm", encoder=encoder)
-    with serving(minilm=of_model(model)) as found:
-        code, same = check(file, found.name("minilm"))
+    with serving(minilm=of_model(model)) as running:
+        code, same = check(file, running.name("minilm"))
         assert (code, max(same["turned"]) < 1e-9) == (0, True)
         with pair.candidate():
-            code, quantized = check(file, found.name("minilm"))
+            code, quantized = check(file, running.name("minilm"))
         assert (code, len(quantized["texts_changed"])) == (1, 16)
         assert 1e-5 < max(quantized["turned"]) < 1e-2
         model.max_seq_length = 128
-        assert len(check(file, found.name("minilm"))[1]["texts_changed"]) == 2
+        assert len(check(file, running.name("minilm"))[1]["texts_changed"]) == 2

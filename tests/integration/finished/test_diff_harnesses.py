@@ -37,7 +37,10 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(tmp_path: Path) -> None
     rng = np.random.default_rng(3)
     scores = rng.normal(size=(40, 80))
     reference, candidate = (
-        {f"q{row}": {f"d{n}": float(own[n]) for n in rng.permutation(80)[:50]} for row, own in enumerate(arm)}
+        {
+            f"q{row}": {f"d{n}": float(row_scores[n]) for n in rng.permutation(80)[:50]}
+            for row, row_scores in enumerate(arm)
+        }
         for arm in (scores, scores + 0.3 * rng.normal(size=scores.shape))
     )
     qrels = {
@@ -52,7 +55,10 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(tmp_path: Path) -> None
     (part,) = diff_runs(read_finished(tmp_path / "a.trec"), read_finished(tmp_path / "b.json"), qrels=labels).parts
     for prefix, results in (("reference.", reference), ("", candidate)):
         judged = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.10"}).evaluate(results)
-        means = [float(np.mean([own[name] for own in judged.values()])) for name in ("ndcg_cut_10", "recall_10")]
+        means = [
+            float(np.mean([row_scores[name] for row_scores in judged.values()]))
+            for name in ("ndcg_cut_10", "recall_10")
+        ]
         assert values(part, f"{prefix}ndcg@10", f"{prefix}recall@10") == pytest.approx(means, abs=1e-12)
 
 
@@ -81,7 +87,7 @@ def test_predictions_of_mteb_are_compared_by_task_subset_and_split(tmp_path: Pat
     assert sum("Classification" in name for name in parts) == 2  # experiments
     raw = [json.loads((folder / "Searches_predictions.json").read_text()) for folder in folders]
     for split in ("dev", "test"):
-        tops = [[max(own, key=own.__getitem__) for own in arm["en"][split].values()] for arm in raw]
-        flips = np.mean([one != other for one, other in zip(*tops, strict=True)])
+        tops = [[max(ranking, key=ranking.__getitem__) for ranking in arm["en"][split].values()] for arm in raw]
+        flips = np.mean([before != after for before, after in zip(*tops, strict=True)])
         assert 0 < flips < 1
         assert values(parts[f"Searches/en/{split}"], "flip@1") == [pytest.approx(flips)]

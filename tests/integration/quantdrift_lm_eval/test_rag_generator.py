@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -55,36 +54,13 @@ def test_answers_are_those_of_transformers_and_are_kept(
     [candidate] = record.candidates
     for condition in (record.reference, candidate):
         for question, read, said in zip(record.questions, condition.passages or (), condition.answers, strict=True):
-            assert said == continued(world, Prompt(question, tuple(PASSAGES[each] for each in read)).text)
+            assert said == continued(world, Prompt(question, tuple(PASSAGES[name] for name in read)).text)
     assert candidate.passages == [["d0", "d1"], ["d0", "d1"], ["d5", "d4"]]
     from lm_eval.models.huggingface import HFLM  # noqa: PLC0415 -- it takes seconds
 
     monkeypatch.setattr(HFLM, "generate_until", lambda *_, **__: pytest.fail("asked again"))
     assert cli(*command(world, tmp_path / "out", "--json"))[:2] == (0, out)
     assert json.loads(cli("rag", tmp_path / "out", "--json")[1]) == json.loads(out)
-
-
-def test_ctrl_c_loses_a_batch_and_the_same_command_goes_on(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lm_eval.models.huggingface import HFLM  # noqa: PLC0415 -- it takes seconds
-
-    whole, kept = HFLM.generate_until, tmp_path / "out" / "answers.jsonl"
-
-    def stops(self: Any, requests: Any, **options: Any) -> Any:
-        if kept.exists() and kept.read_text().count("\n") == 4:
-            raise KeyboardInterrupt
-        return whole(self, requests, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HFLM, "generate_until", stops)
-        code, _, err = cli(*command(world, tmp_path / "out"))
-    assert (code, "same command goes on" in err) == (130, True)
-    before = kept.read_text()
-    assert cli(*command(world, tmp_path / "out"))[0] == 0
-    assert kept.read_text().startswith(before)
-    assert cli(*command(world, tmp_path / "whole"))[0] == 0
-    assert RagRecord.read(tmp_path / "out" / "rag.json") == RagRecord.read(tmp_path / "whole" / "rag.json")
 
 
 def test_prompts_that_are_cut_are_told(world: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.allocation.solver import PreStepSettings, Solution, settings_of, solve
+from quantdrift.allocation.solver import Solution, solve
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.spec.grammar import parse_scheme
@@ -96,14 +96,6 @@ def test_large_counts_are_added_up_exactly() -> None:
 
 
 # --- settings ------------------------------------------------------------------------------------
-
-
-def test_every_setting_is_read() -> None:
-    assert settings_of(parse_scheme("W3.5+gap")) == PreStepSettings(
-        n_queries=128, seed=0, solver="knapsack", fused=False
-    )
-    scheme = parse_scheme("W3.5-gptq+gap+queries=64+seed=7+solver=greedy+units=fused")
-    assert settings_of(scheme) == PreStepSettings(n_queries=64, seed=7, solver="greedy", fused=True)
 
 
 @pytest.mark.parametrize("option", ["queries=64", "seed=3"])

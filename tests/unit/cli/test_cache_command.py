@@ -43,16 +43,12 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def told(*words: str) -> list[str]:
+def lines_of(*words: str) -> list[str]:
     return cli("cache", *words)[1].splitlines()
 
 
-def cleared() -> list[str]:
-    return told("--clear")
-
-
 def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
-    shown = told()
+    shown = lines_of()
     assert shown == [
         f"1 embedding files, 1.0 MB in {kept / 'embeddings'}",
         f"3 quantized layers, 0.0 MB in {kept / 'codes'}",
@@ -61,9 +57,9 @@ def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
         f"1 parts of runs that were interrupted, 0.0 MB in {kept / 'shards'}",
         f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
     ]
-    assert cleared() == [f"deleted {line}" for line in shown]
+    assert lines_of("--clear") == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
-    assert [line.split()[0] for line in told()] == ["0"] * 6
+    assert [line.split()[0] for line in lines_of()] == ["0"] * 6
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,31 +68,24 @@ def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, mo
     mine.write_text("a folder that happens to have that name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
-    assert cleared() == ["nothing is kept: QUANTDRIFT_CACHE is off"]
+    assert lines_of("--clear") == ["nothing is kept: QUANTDRIFT_CACHE is off"]
     assert mine.exists()
 
 
-def others_in(kept: Path) -> dict[Path, str]:
-    """Files and folders of somebody else, in folders of ours."""
-    files = {
+def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
+    others = {
         kept / "embeddings" / "mine.txt": "names like no other",
         kept / "embeddings" / "mine.npy": "the suffix alone",
         kept / "embeddings" / "ab" / ("cd" + "0" * 38 + ".npy"): "on another shelf",
         kept / "codes" / "model-00001.safetensors": "a model",
         kept / "sensitivities" / "project" / "notes.npy": "in a folder of its own",
     }
-    for path, text in files.items():
+    for path, text in others.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return files
-
-
-def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
-    others = others_in(kept)
-    shown = cleared()
-    assert {path: path.read_text() for path in others} == others
-    left = {path for path in kept.rglob("*") if path.is_file()}
-    assert left == {*others, kept / "mine.txt"}
+    shown = lines_of("--clear")
+    left = {path: path.read_text() for path in kept.rglob("*") if path.is_file()}
+    assert left == {**others, kept / "mine.txt": "not of quantdrift"}
     assert shown[0].startswith("deleted 1 embedding files, 1.0 MB in ")
     assert shown[0].endswith("; left 3 other files")
 
@@ -106,7 +95,7 @@ def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None
     (elsewhere / "mine.txt").write_text("mine")
     (kept / "embeddings").symlink_to(elsewhere)
     (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
-    shown = cleared()
+    shown = lines_of("--clear")
     assert shown[0] == f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}; left 1 other file"
     assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
     assert (kept / "embeddings").is_symlink()
@@ -119,9 +108,9 @@ def test_what_a_run_is_writing_stays_for_a_while(kept: Path) -> None:
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    cleared()
+    lines_of("--clear")
     assert all(path.exists() for path in parts)
     for path in parts:
         os.utime(path, (time.time() - 3600,) * 2)
-    cleared()
+    lines_of("--clear")
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]

@@ -12,9 +12,9 @@ from support.command_line import cli
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The versions that are installed, in place of those that are."""
-    found: dict[str, str] = {}
-    monkeypatch.setattr(components, "version_of", found.get)
-    return found
+    versions: dict[str, str] = {}
+    monkeypatch.setattr(components, "version_of", versions.get)
+    return versions
 
 
 def quantizers() -> dict[str, dict[str, Any]]:

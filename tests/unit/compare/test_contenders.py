@@ -96,21 +96,21 @@ def test_a_table_by_hand() -> None:
         [np.nan, 1, 2, 1, 1, 1, 1],
         flips=[False, True, False, False, False, False, False],
     )
-    found = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1), (2, None)])
-    none, one, more = found.buckets
+    table = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1), (2, None)])
+    none, single, more = table.buckets
     # four inputs of one contender at ratio 1 / (2 s), one flip among the six with an item
-    assert found.fit.scale == pytest.approx(1 / (2 - np.sqrt(2)), rel=1e-11)
-    assert one.predicted == pytest.approx(0.25, abs=1e-12)
-    assert one.measured == rate_estimate(np.array([1.0, 0, 0, 0]))
+    assert table.fit.scale == pytest.approx(1 / (2 - np.sqrt(2)), rel=1e-11)
+    assert single.predicted == pytest.approx(0.25, abs=1e-12)
+    assert single.measured == rate_estimate(np.array([1.0, 0, 0, 0]))
     assert (none.predicted, none.measured.value, none.measured.n) == (0, 0, 2)
     assert (more.predicted, more.measured.value, more.within) == (None, None, None)
-    assert found.filled == [none, one]
+    assert table.filled == [none, single]
 
 
 def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None:
     record = evidence([[4, 2, 1], [4, 2.5, 1]], [1, 1], flips=[False, True])
-    found = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1)])
-    assert [bucket.measured.value for bucket in found.buckets] == [0, 1]
+    table = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1)])
+    assert [bucket.measured.value for bucket in table.buckets] == [0, 1]
     copy = evidence([[5, 5], [5, 4]], [0, 1], flips=[False, True])  # an exact copy does not flip, ties included
     reason = predicted_by_contender_count([copy]).fit.reason or ""
     assert "ties alone predict 0," in reason

@@ -42,6 +42,6 @@ def test_what_the_separation_alone_would_give() -> None:
 
 
 def test_other_queries_are_not_compared() -> None:
-    one, other = (evidence_of([[2, 1]], [[2, 1]], input_ids=[name]) for name in "ab")
+    small, large = (evidence_of([[2, 1]], [[2, 1]], input_ids=[name]) for name in "ab")
     with pytest.raises(RunError, match="same queries"):
-        compare_sizes(one, other)
+        compare_sizes(small, large)

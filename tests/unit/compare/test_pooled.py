@@ -32,25 +32,25 @@ def run(tmp_path: Path):
 
 
 def pooled(strata, metric=FLIP):
-    found = pool(strata, metric, model="m", scheme="B", against="A")
-    assert found is not None
-    return found
+    result = pool(strata, metric, model="m", scheme="B", against="A")
+    assert result is not None
+    return result
 
 
 def test_counts_of_yes_and_no_are_summed_over_corpora(run) -> None:
     """5 : 2 and 9 : 0 are 14 : 2, one draw of a fair coin."""
-    found = pooled({"a": ([run(range(0, 2))], [run(range(2, 7))]), "b": ([run(range(0), "b")], [run(range(9), "b")])})
-    assert (found.worse, found.better, found.n_corpora, found.n_inputs) == (14, 2, 2, 2 * N)
-    assert found.p == pytest.approx(stats.binomtest(14, 16).pvalue)
+    test = pooled({"a": ([run(range(0, 2))], [run(range(2, 7))]), "b": ([run(range(0), "b")], [run(range(9), "b")])})
+    assert (test.worse, test.better, test.n_corpora, test.n_inputs) == (14, 2, 2, 2 * N)
+    assert test.p == pytest.approx(stats.binomtest(14, 16).pvalue)
     changes = [3 / N, 9 / N]
-    assert found.difference == pytest.approx(np.mean(changes))
-    assert found.difference_se == pytest.approx(stats.sem(changes))
-    assert found.se == pytest.approx(stats.sem([5 / N, 9 / N]))
-    assert found.low < found.difference < found.high
-    (told,) = adjusted([found], FLIP)
-    assert told.verdict == "worse"
+    assert test.difference == pytest.approx(np.mean(changes))
+    assert test.difference_se == pytest.approx(stats.sem(changes))
+    assert test.se == pytest.approx(stats.sem([5 / N, 9 / N]))
+    assert test.low < test.difference < test.high
+    (judged,) = adjusted([test], FLIP)
+    assert judged.verdict == "worse"
     none = adjusted([pooled({"a": ([run(range(2))], [run(range(1))])})], FLIP)
-    first, last = in_words([told, *none], FLIP)
+    first, last = in_words([judged, *none], FLIP)
     assert first.startswith("m B is worse than A by flip@1: +10.0 pp (")
     assert "on 2 corpora, worse on 2 of them; 14 of 120 inputs are worse, 2 better (p 0.004)" in first
     assert last.startswith("Not shown to differ from A by flip@1")
@@ -58,25 +58,25 @@ def test_counts_of_yes_and_no_are_summed_over_corpora(run) -> None:
 
 def test_numbers_by_all_changes_of_sign(run) -> None:
     """4 inputs of one corpus lose, 3 of another gain: all 2^7 signs, in which both corpora weigh the same."""
-    found = pooled({"a": ([run(range(0))], [run(range(4))]), "b": ([run(range(3), "b")], [run(range(0), "b")])}, NDCG)
+    test = pooled({"a": ([run(range(0))], [run(range(4))]), "b": ([run(range(3), "b")], [run(range(0), "b")])}, NDCG)
     steps = np.array([-LOSS] * 4 + [LOSS] * 3) / (2 * N)
     theirs = stats.permutation_test(
         (steps,), np.sum, permutation_type="samples", alternative="two-sided", n_resamples=10**6
     )
-    assert found.p == pytest.approx(theirs.pvalue)
-    assert found.test == "stratified randomization"
-    assert found.difference == pytest.approx(steps.sum())
-    assert (found.worse, found.better, found.corpora_worse) == (4, 3, 1)
+    assert test.p == pytest.approx(theirs.pvalue)
+    assert test.test == "stratified randomization"
+    assert test.difference == pytest.approx(steps.sum())
+    assert (test.worse, test.better, test.corpora_worse) == (4, 3, 1)
 
 
 def test_the_interval_is_that_of_a_stratified_bootstrap(run) -> None:
-    found = pooled({"a": ([run(range(0))], [run(range(12))]), "b": ([run(range(0), "b")], [run(range(30), "b")])}, NDCG)
+    test = pooled({"a": ([run(range(0))], [run(range(12))]), "b": ([run(range(0), "b")], [run(range(30), "b")])}, NDCG)
     rng = np.random.default_rng(4)
     draws = [-LOSS * rng.binomial(N, share / N, 20_000) / N for share in (12, 30)]
     low, high = np.quantile(np.mean(draws, axis=0), [0.025, 0.975])
-    assert [found.low, found.high] == pytest.approx([low, high], abs=0.004)
-    assert found.difference == pytest.approx(-LOSS * 42 / N / 2)
-    assert adjusted([found], NDCG)[0].verdict == "worse"  # higher is better
+    assert [test.low, test.high] == pytest.approx([low, high], abs=0.004)
+    assert test.difference == pytest.approx(-LOSS * 42 / N / 2)
+    assert adjusted([test], NDCG)[0].verdict == "worse"  # higher is better
 
 
 def averaged(rows: Iterable[range]) -> np.ndarray:
@@ -98,9 +98,9 @@ def test_seeds_of_a_corpus_are_averaged_and_add_no_inputs(run) -> None:
 
 
 def test_data_that_are_there_twice_count_once(run) -> None:
-    found = pooled({"a": ([run(range(0))], [run(range(6))]), "copy": ([run(range(0))], [run(range(6))])})
-    assert (found.n_corpora, found.n_inputs) == (1, N)
-    assert found.notes == ("copy has the data of a and is left out",)
+    test = pooled({"a": ([run(range(0))], [run(range(6))]), "copy": ([run(range(0))], [run(range(6))])})
+    assert (test.n_corpora, test.n_inputs) == (1, N)
+    assert test.notes == ("copy has the data of a and is left out",)
 
 
 @pytest.mark.parametrize("name", ["separation", "relative.ndcg@10", "reference.ndcg@10", "gap"])

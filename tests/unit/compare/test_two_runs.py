@@ -36,21 +36,21 @@ def b(tmp_path: Path) -> Run:
 
 
 def one(a: Run, b: Run, name: str, **asked: Any) -> Any:
-    (found,) = compare_runs(a, b, [name], **asked).metrics
-    return found
+    (pair,) = compare_runs(a, b, [name], **asked).metrics
+    return pair
 
 
 def names(a: Run, b: Run) -> list[str]:
-    return [found.metric for found in compare_runs(a, b).metrics]
+    return [pair.metric for pair in compare_runs(a, b).metrics]
 
 
 def test_inputs_are_counted_by_who_flips_them(a: Run, b: Run) -> None:
-    found = one(a, b, "flip@1")
-    assert (found.higher_a, found.higher_b, found.n) == (2, 20, N)
-    assert (found.value_a, found.value_b) == (5 / N, 23 / N)
-    assert found.difference.value == pytest.approx(18 / N)
-    assert found.p_value == pytest.approx(2 * (1 + 22 + 231) / 2**22)
-    assert found.verdict == "worse"
+    flips = one(a, b, "flip@1")
+    assert (flips.higher_a, flips.higher_b, flips.n) == (2, 20, N)
+    assert (flips.value_a, flips.value_b) == (5 / N, 23 / N)
+    assert flips.difference.value == pytest.approx(18 / N)
+    assert flips.p_value == pytest.approx(2 * (1 + 22 + 231) / 2**22)
+    assert flips.verdict == "worse"
     assert one(b, a, "flip@1").verdict == "better"
 
 
@@ -91,8 +91,8 @@ def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, 
     ],
 )
 def test_what_has_no_test_has_no_verdict_and_says_why(a: Run, b: Run, metric: str, reason: str) -> None:
-    found = one(a, b, metric, margin=0.1)
-    assert (found.verdict, reason in found.reason) == (None, True)
+    pair = one(a, b, metric, margin=0.1)
+    assert (pair.verdict, reason in pair.reason) == (None, True)
 
 
 def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:
@@ -112,10 +112,10 @@ def without(place: Path, left: set[int], flips: range, admitted: int) -> Run:
 def test_runs_that_leave_out_what_layers_were_measured_on_are_compared_on_what_is_common(tmp_path: Path) -> None:
     a = without(tmp_path / "a", set(), range(10), 0)
     b = without(tmp_path / "b", set(range(6)), range(4, 9), 6)
-    found = compare_runs(a, b, ["flip@1"])
-    (flips,) = found.metrics
-    assert (found.n_inputs, flips.value_a, flips.value_b) == (N - 6, 4 / (N - 6), 3 / (N - 6))  # 6 to 9, 6 to 8
-    assert "6 of A" in found.notes[0]
+    comparison = compare_runs(a, b, ["flip@1"])
+    (flips,) = comparison.metrics
+    assert (comparison.n_inputs, flips.value_a, flips.value_b) == (N - 6, 4 / (N - 6), 3 / (N - 6))  # 6 to 9, 6 to 8
+    assert "6 of A" in comparison.notes[0]
     assert "6 of B" in compare_runs(b, a, ["flip@1"]).notes[0]
     c, d = without(tmp_path / "c", {0, 1, 2}, range(5), 3), without(tmp_path / "d", {2, 3}, range(5), 2)
     assert compare_runs(c, d, ["flip@1"]).n_inputs == N - 4
@@ -141,8 +141,8 @@ def test_everything_that_differs_is_listed(tmp_path: Path, a: Run) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"margin": 2.0}, "cannot differ by more than 1; got 2"),
-        ({"margin": 0.0}, "a margin is above 0"),
+        ({"margin": 2.0}, r"below the greatest difference there can be \(1\); got 2"),
+        ({"margin": 0.0}, "a margin lies above 0"),
         ({"alpha": 5.0}, "alpha is a probability"),
     ],
 )

@@ -29,18 +29,8 @@ def plain(texts: Sequence[tuple[Role, str]], _size: int) -> Vectors:
 
 def canary_of(vectors: NDArray[np.float32], texts: Sequence[tuple[Role, str]] = THREE) -> Canary:
     """Without noise, as the same text gets the same numbers."""
-    known = {text: vector for (_, text), vector in zip(texts, vectors, strict=True)}
-    return make("m", texts, lambda asked, _: np.stack([known[text] for _, text in asked]), prefixes={}, now="today")
-
-
-def test_a_file_gives_back_what_was_kept(tmp_path: Path) -> None:
-    canary = make("m", TEXTS, plain, prefixes={"query": "q: "}, now="today")
-    canary.write(tmp_path / "canary.json")
-    found = Canary.read(tmp_path / "canary.json")
-    assert found == canary
-    assert found.asked == list(TEXTS)
-    np.testing.assert_array_equal(found.vectors, plain(TEXTS, 1))
-    assert not compare(found, plain(TEXTS, 1)).changed
+    vector_of = {text: vector for (_, text), vector in zip(texts, vectors, strict=True)}
+    return make("m", texts, lambda asked, _: np.stack([vector_of[text] for _, text in asked]), prefixes={}, now="today")
 
 
 def test_by_hand() -> None:
@@ -57,13 +47,8 @@ def test_by_hand() -> None:
 
 
 def test_what_no_number_can_be_given_of() -> None:
-    canary = canary_of(PLANE)
-    other = compare(canary, np.zeros((3, 5), dtype=np.float32))
-    assert (other.changed, other.dimension, len(other.moved)) == (True, 5, 0)
-    refused = compare(canary, PLANE[[0, 2]], [1])
-    assert (refused.changed, refused.over, refused.asked) == (True, [1], [0, 2])
     with pytest.raises(ScoreError, match="not finite"):
-        compare(canary, np.full_like(PLANE, np.nan))
+        compare(canary_of(PLANE), np.full_like(PLANE, np.nan))
     with pytest.raises(ScoreError, match="expected at most 16,384 numbers"):
         canary_of(np.full_like(PLANE, np.inf))
 
@@ -84,12 +69,12 @@ def test_a_models_own_noise_is_tolerated() -> None:
 
 @given(st.integers(0, 2**32), st.floats(0.1, 10))
 def test_what_moved_is(seed: int, scale: float) -> None:
-    one, other = np.random.default_rng(seed).normal(size=(2, 6, 4)).astype(np.float32)
-    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (one, other)]
+    before, after = np.random.default_rng(seed).normal(size=(2, 6, 4)).astype(np.float32)
+    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (before, after)]
     wanted = [cosine(a, b) for a, b in zip(*units, strict=True)]
     np.testing.assert_allclose(moved(*units)[1], wanted, atol=1e-6)
-    np.testing.assert_array_equal(moved(one, one)[0], np.zeros(6))
-    scaled = moved(one, np.float32(scale) * one)[0]
+    np.testing.assert_array_equal(moved(before, before)[0], np.zeros(6))
+    scaled = moved(before, np.float32(scale) * before)[0]
     np.testing.assert_allclose(scaled, np.full(6, (scale - 1) ** 2 / 2), atol=1e-5, rtol=1e-5)
 
 
@@ -102,7 +87,7 @@ def _text(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda content: content | {"noise": 1.0}, "changed since"),
         (_with(dimension=3), "expected 12 bytes of embedding; got 8"),
@@ -117,10 +102,10 @@ def _text(**changed: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_text(role="system"), "role"),
     ],
 )
-def test_a_hostile_file_is_told_in_a_line(tmp_path: Path, damage: Callable[[Any], Any], told: str) -> None:
+def test_a_hostile_file_is_told_in_a_line(tmp_path: Path, damage: Callable[[Any], Any], message: str) -> None:
     file = tmp_path / "canary.json"
     file.write_text(json.dumps(damage(canary_of(PLANE).content())))
-    with pytest.raises(QuantDriftError, match=told) as error:
+    with pytest.raises(QuantDriftError, match=message) as error:
         Canary.read(file)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 600

@@ -94,14 +94,6 @@ def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
 # --- files that cannot be read ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 but not really", b"x" * 5000])
-def test_not_a_parquet_file(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "evidence.parquet"
-    path.write_bytes(content)
-    with pytest.raises(RunError, match="is not a readable Parquet file"):
-        read_evidence(path)
-
-
 def floats(rows: list[Any]) -> pa.Array:
     return pa.array(rows, pa.list_(pa.float32()))
 

@@ -22,19 +22,19 @@ RECORD: dict[str, Any] = {
 }
 
 
-def served(own: Identity, here: Identity, *, candidate: bool = True) -> str:
+def served(stored: Identity, here: Identity, *, candidate: bool = True) -> str:
     """The message of the refusal; empty if there is none."""
     try:
-        own.refuse_other(here, what="it", make="make", error=QuantDriftError, candidate=candidate)
+        stored.refuse_other(here, what="it", make="make", error=QuantDriftError, candidate=candidate)
     except QuantDriftError as error:
         return str(error)
     return ""
 
 
 def test_a_record_is_read() -> None:
-    found = Identity.of(RECORD)
-    assert (found.spec, found.model, found.data_name) == ("minilm@W4-g128-rtn", "minilm", "corpus (test)")
-    assert found.to_json() == {
+    identity = Identity.of(RECORD)
+    assert (identity.spec, identity.model, identity.data_name) == ("minilm@W4-g128-rtn", "minilm", "corpus (test)")
+    assert identity.to_json() == {
         "spec": "minilm@W4-g128-rtn",
         "model_fingerprint": "full",
         "candidate_fingerprint": "low",
@@ -49,9 +49,9 @@ def test_a_record_is_read() -> None:
         "dtype": "torch.float32",
         "device": "cpu",
     }
-    assert Identity.from_json(found.to_json()) == found.brief()
-    assert found.meaning == {"dtype": "torch.float32", "reading": "linear probe"}
-    assert set(found.software) == {"device", "probe"}
+    assert Identity.from_json(identity.to_json()) == identity.brief()
+    assert identity.meaning == {"dtype": "torch.float32", "reading": "linear probe"}
+    assert set(identity.software) == {"device", "probe"}
     with pytest.raises(RunError, match="minilm@W3"):
         Identity.of(RECORD, spec="minilm@W3")
 
@@ -64,13 +64,13 @@ def test_ids_are_told_apart_whatever_their_order() -> None:
 
 
 def test_what_two_runs_have_to_share() -> None:
-    one = Identity.of(RECORD)
+    first = Identity.of(RECORD)
     settings = {**RECORD["settings"], "k": 5, "device": "cuda", "prompt": "query: "}
-    other = replace(one, spec="minilm@W3", candidate_fingerprint="odd", settings=settings)
-    assert one.differences(other) == ["setting prompt: nothing in A, query:  in B"]
-    assert one.differences(other, ("software",)) == ["device differs: cpu in A, cuda in B"]
-    other = replace(one, model="bge", model_fingerprint="other", data_fingerprint="others")
-    assert one.differences(other, sides=("then", "now")) == [
+    other = replace(first, spec="minilm@W3", candidate_fingerprint="odd", settings=settings)
+    assert first.differences(other) == ["setting prompt: nothing in A, query:  in B"]
+    assert first.differences(other, ("software",)) == ["device differs: cpu in A, cuda in B"]
+    other = replace(first, model="bge", model_fingerprint="other", data_fingerprint="others")
+    assert first.differences(other, sides=("then", "now")) == [
         "reference model: minilm, now bge (digest full then, other now)",
         "data: corpus (test) (digest texts then, others now): ids, texts or labels are others, or their order",
     ]
@@ -78,16 +78,16 @@ def test_what_two_runs_have_to_share() -> None:
 
 @pytest.mark.parametrize("name", ["reading", "similarity", "probe", "candidate_fingerprint"])
 def test_of_what_is_served_only_what_both_know_is_compared(name: str) -> None:
-    own = Identity.from_json({**Identity.of(RECORD).to_json(), "similarity": "cosine"})
-    unknown, other = (Identity.from_json({**own.to_json(), name: value}) for value in (None, "other"))
-    assert not served(own, own)
-    assert not served(own, unknown) or name == "reading"  # by a similarity something is searched
-    assert "other" in served(own, other)
-    assert bool(served(own, other, candidate=False)) == (name != "candidate_fingerprint")
+    stored = Identity.from_json({**Identity.of(RECORD).to_json(), "similarity": "cosine"})
+    unknown, other = (Identity.from_json({**stored.to_json(), name: value}) for value in (None, "other"))
+    assert not served(stored, stored)
+    assert not served(stored, unknown) or name == "reading"  # by a similarity something is searched
+    assert "other" in served(stored, other)
+    assert bool(served(stored, other, candidate=False)) == (name != "candidate_fingerprint")
 
 
 @pytest.mark.parametrize(
-    ("own", "here", "same"),
+    ("stored", "here", "same"),
     [
         ("minilm@W4", "sentence-transformers/all-MiniLM-L6-v2@W4-g128", True),
         ("minilm@W4", "sentence-transformers/all-MiniLM-L6-v2@W3", False),
@@ -96,18 +96,18 @@ def test_of_what_is_served_only_what_both_know_is_compared(name: str) -> None:
         ("my own name", "my own name", True),
     ],
 )
-def test_names_of_one_model_are_one_where_its_weights_are(own: str, here: str, same: bool) -> None:
-    one, other = (Identity.of(spec=spec, model_fingerprint="full") for spec in (own, here))
-    assert (not served(one, other)) == same
+def test_names_of_one_model_are_one_where_its_weights_are(stored: str, here: str, same: bool) -> None:
+    first, other = (Identity.of(spec=spec, model_fingerprint="full") for spec in (stored, here))
+    assert (not served(first, other)) == same
     # without the digest of either, a name is all there is
-    assert (not served(one, replace(other, model_fingerprint=None))) == (own == here)
+    assert (not served(first, replace(other, model_fingerprint=None))) == (stored == here)
 
 
 def test_a_stored_candidate_that_moved_is_the_same() -> None:
-    one, other = (
+    first, other = (
         Identity.of(spec=f"minilm vs {place}", model_fingerprint="full", candidate_fingerprint="low")
         for place in ("./low", "/models/low")
     )
-    assert not one.differences(other, SERVED)
+    assert not first.differences(other, SERVED)
     for digest in ("odd", None):
-        assert "pair: minilm vs ./low" in served(one, replace(other, candidate_fingerprint=digest))
+        assert "pair: minilm vs ./low" in served(first, replace(other, candidate_fingerprint=digest))

@@ -90,7 +90,7 @@ def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:
     alone, *again = deployments(scheme, evidence, BITS, "run", GOALS)
     assert (alone.rate, alone.looked, alone.cost, alone.vector_bits) == (pytest.approx(2 / 3), 0.0, 1.0, 32)
     # half of three is between two: the least sure is below, and it comes back
-    assert [(each.looked, each.rate) for each in again[-1:]] == [(pytest.approx(1 / 3), pytest.approx(1 / 3))]
+    assert [(other.looked, other.rate) for other in again[-1:]] == [(pytest.approx(1 / 3), pytest.approx(1 / 3))]
     # 1.9 times the time: a share of 0.225 may be asked again, and the least sure of three is a third
     (limited,) = [*deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=3.0))][1:]
     assert limited.looked == pytest.approx(1 / 3)
@@ -109,14 +109,14 @@ def test_classes_have_no_embeddings_and_a_routed_answer_is_the_references() -> N
 
 
 def test_the_front_keeps_what_nothing_beats() -> None:
-    found = [
+    candidates = [
         deployment(0.5),
         deployment(0.4),
         deployment(0.4, size=10.0),
         deployment(0.1, cost=2.0),
         deployment(0.6, vector=8),
     ]
-    assert front(found) == [False, False, True, True, True]
+    assert front(candidates) == [False, False, True, True, True]
 
 
 def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -> None:
@@ -126,16 +126,16 @@ def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -
         deployment(0.2, bits=4.5),
         deployment(0.05, cost=2.0),
     )
-    found = [plain, finer, wide, dear]
-    assert best(found, GOALS, 4.25) is finer
-    assert best(found, GOALS, 4.125) is plain
-    assert best(found, replace(GOALS, latency=2.0), 4.25) is dear
-    assert best(found, replace(GOALS, target=0.33), 4.25) is finer  # the interval of 300 of 1,000 ends at 0.329
-    assert best(found, replace(GOALS, target=0.1), 4.25) is dear
-    assert best(found, replace(GOALS, target=0.1, latency=1.5), 4.25) is finer  # nothing reaches it
-    against = against_plain(found)
+    candidates = [plain, finer, wide, dear]
+    assert best(candidates, GOALS, 4.25) is finer
+    assert best(candidates, GOALS, 4.125) is plain
+    assert best(candidates, replace(GOALS, latency=2.0), 4.25) is dear
+    assert best(candidates, replace(GOALS, target=0.33), 4.25) is finer  # the interval of 300 of 1,000 ends at 0.329
+    assert best(candidates, replace(GOALS, target=0.1), 4.25) is dear
+    assert best(candidates, replace(GOALS, target=0.1, latency=1.5), 4.25) is finer  # nothing reaches it
+    against = against_plain(candidates)
     assert against[0].difference is None
-    assert [each.difference and each.difference.value for each in against[1:]] == pytest.approx([-0.2, -0.3, -0.45])
+    assert [other.difference and other.difference.value for other in against[1:]] == pytest.approx([-0.2, -0.3, -0.45])
 
 
 def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() -> None:
@@ -145,8 +145,8 @@ def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() 
     for seed in range(400):
         common = rng.random(n) < rate / 2
         ways = [common | (rng.random(n) < (rate / 2) / (1 - rate / 2)) for _ in range(7)]
-        found = [replace(deployment(0.0), changed=way) for way in ways]
-        choice = chosen_apart(found, goals, 4.125, seed=seed)
+        candidates = [replace(deployment(0.0), changed=way) for way in ways]
+        choice = chosen_apart(candidates, goals, 4.125, seed=seed)
         chosen.append(choice.chosen.rate)
         confirmed.append(choice.confirmed.rate)
         flips = choice.confirmed.flips
@@ -154,7 +154,7 @@ def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() 
     assert np.mean(chosen) < 0.085
     assert np.mean(confirmed) == pytest.approx(rate, abs=0.003)
     assert 0.92 < np.mean(covered) < 0.98
-    assert choice.plain.flips.n + choice.found[0].flips.n == n
+    assert choice.plain.flips.n + choice.deployments[0].flips.n == n
 
 
 def test_a_target_is_shown_by_the_upper_end_of_the_interval() -> None:

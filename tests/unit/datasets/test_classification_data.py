@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.labelled import (
-    ClassificationDataset,
-    Labelled,
-    is_classification_folder,
-    read_classification_folder,
-)
+from quantdrift.data.labelled import ClassificationDataset, Labelled, read_classification_folder, read_folder
 
 Lines = Sequence[dict[str, Any]]
 TEST: Lines = ({"text": "a bird", "label": "animal"}, {"text": "a boat", "label": "thing", "id": "boat"})
@@ -38,8 +33,10 @@ def test_texts_are_named_by_their_line_unless_they_have_an_id(tmp_path: Path) ->
     assert read.test.labels == ("animal", "thing")
     assert read.train is None
     assert read.warnings == ()
-    assert is_classification_folder(tmp_path / "things")
-    assert not is_classification_folder(write(tmp_path / "things", corpus=TEST))  # a corpus decides
+    assert read_folder(tmp_path / "things") == read
+    (tmp_path / "things" / "corpus.jsonl").touch()
+    with pytest.raises(DataError, match=r"corpus\.jsonl is empty"):  # it decides
+        read_folder(tmp_path / "things")
 
 
 def test_gzipped_files_other_splits_and_whole_number_labels(tmp_path: Path) -> None:
@@ -92,7 +89,6 @@ def test_image_folders_give_one_class_a_folder(tmp_path: Path) -> None:
         (tmp_path / part / label).mkdir(parents=True)
         pillow.fromarray(image(value)).save(tmp_path / part / label / "one.png")
     (tmp_path / "test" / "cat" / "note.txt").touch()
-    assert is_classification_folder(tmp_path)
     read = read_classification_folder(tmp_path)
     assert (read.kind, read.test.ids) == ("image", ("cat/one.png", "dog/one.png"))
     assert read.test.labels == ("cat", "dog")
@@ -109,8 +105,8 @@ def test_image_folders_give_one_class_a_folder(tmp_path: Path) -> None:
 def test_an_array_file(tmp_path: Path) -> None:
     colour = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
     np.savez(tmp_path / "few.npz", x_test=colour, y_test=[[1], [0]], x_train=colour[:1], y_train=[1])
-    assert is_classification_folder(tmp_path / "few.npz")
-    read = read_classification_folder(tmp_path / "few.npz")
+    read = read_folder(tmp_path / "few.npz")
+    assert isinstance(read, ClassificationDataset)
     assert (read.name, read.test.ids, read.test.labels) == ("few", ("test-0", "test-1"), ("1", "0"))
     assert np.array_equal(read.test.inputs[1], colour[1])
     assert read.warnings == ("test inputs that are also in train: 1 (test-0)",)

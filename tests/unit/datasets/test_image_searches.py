@@ -103,11 +103,3 @@ def test_texts_and_images_are_not_mixed(tmp_path: Path) -> None:
         file.write(json.dumps({"_id": "x", "text": "a text"}) + "\n")
     with pytest.raises(DataError, match=r"line 3: expected texts alone or images alone"):
         read_beir_folder(folder)
-
-
-def test_a_broken_image_is_named(tmp_path: Path) -> None:
-    folder = image_search(tmp_path / "data", n_images=2, n_queries=2)
-    (folder / "images" / "1.png").write_bytes(b"no image")
-    data = read_beir_folder(folder)
-    with pytest.raises(DataError, match=r"1\.png cannot be decoded"):
-        data.documents[1]

@@ -29,7 +29,7 @@ def documents(n: int, start: int = 0) -> list[Record]:
 
 
 def lines(records: Sequence[Record]) -> str:
-    return "\n".join(json.dumps(one) for one in records)
+    return "\n".join(json.dumps(record) for record in records)
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ def whole(dataset: ShardedDataset) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 1000])
 def test_every_cut_gives_the_same_documents(three: Path, size: int) -> None:
-    found = read(three, size)
+    dataset = read(three, size)
 
     texts = [f"{'T' + str(row) + ' ' if row % 2 else ''}text \u00e9 {row}" for row in range(30)]  # as in memory
-    assert list(whole(found)) == [(f"d{row}", text) for row, text in enumerate(texts)]
-    assert found.n_documents == 30
-    assert [shard.start for shard in found.shards] == np.cumsum([0, *(s.n for s in found.shards)])[:-1].tolist()
-    assert max(shard.n for shard in found.shards) <= size
+    assert list(whole(dataset)) == [(f"d{row}", text) for row, text in enumerate(texts)]
+    assert dataset.n_documents == 30
+    assert [shard.start for shard in dataset.shards] == np.cumsum([0, *(s.n for s in dataset.shards)])[:-1].tolist()
+    assert max(shard.n for shard in dataset.shards) <= size
 
 
 def test_the_fingerprint_is_of_the_contents(three: Path) -> None:
@@ -90,9 +90,9 @@ def test_documents_by_position_read_a_shard_once(n: int, size: int) -> None:
         reads.append(shard.start)
         return [f"t{row}" for row in range(shard.start, shard.start + shard.n)]
 
-    found = ByPosition(shards, texts)
+    by_position = ByPosition(shards, texts)
 
-    assert [*found, len(found), found[0]] == [*(f"t{row}" for row in range(n)), n, "t0"]
+    assert [*by_position, len(by_position), by_position[0]] == [*(f"t{row}" for row in range(n)), n, "t0"]
     assert reads[: len(shards)] == [shard.start for shard in shards]
 
 
@@ -104,12 +104,12 @@ def test_a_url_is_read_like_a_folder(three: Path) -> None:
     bucket = fsspec.filesystem("memory")
     bucket.put(str(three), "/bucket/data", recursive=True)
 
-    found = read("memory://bucket/data")
+    dataset = read("memory://bucket/data")
 
     here = read(three)
-    assert list(whole(found)) == list(whole(here))
-    assert (found.fingerprint, found.qrels, found.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
-    assert found.name == "data"
+    assert list(whole(dataset)) == list(whole(here))
+    assert (dataset.fingerprint, dataset.qrels, dataset.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
+    assert dataset.name == "data"
     assert is_sharded(Path("memory://bucket/data"))  # typer makes a path of it, which takes a slash
 
 

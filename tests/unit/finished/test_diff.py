@@ -31,8 +31,8 @@ def arms(path: Path, **options: Any) -> Diff:
     return diff_runs(read_finished(path, arm="reference"), read_finished(path), **options)
 
 
-def only(found: Diff) -> Any:
-    (part,) = found.parts
+def only(compared: Diff) -> Any:
+    (part,) = compared.parts
     assert part.evidence is not None
     return part
 
@@ -68,7 +68,7 @@ def test_a_trec_file_against_json_by_hand(pair: tuple[Path, Path]) -> None:
 
 
 def test_a_query_that_finds_itself_can_be_left_out(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    lists = [{q: {q: 9.0, **own} for q, own in run.items()} for run in (A, B)]
+    lists = [{q: {q: 9.0, **ranking} for q, ranking in run.items()} for run in (A, B)]
     a, b = (write_json(tmp_path / name, run) for name, run in zip("ab", lists, strict=True))
     assert values(only(diff(a, b)), "flip@1") == [0]
     assert values(only(diff(a, b, ignore_identical=True)), "flip@1") == [0.5]
@@ -78,10 +78,10 @@ def test_a_query_that_finds_itself_can_be_left_out(pair: tuple[Path, Path], tmp_
 def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Path) -> None:
     a = write_mteb(tmp_path / "a", [["x", "y", "x", "z"], ["x", "y", "x", "x"]])
     b = write_mteb(tmp_path / "b", [["x", "x", "x", "y"], ["x", "y", "x", "x"]])
-    found = diff(a, b)
-    assert [values(part, "flip@1", "harm") for part in found.parts] == [[0.5, None], [0.0, None]]
+    compared = diff(a, b)
+    assert [values(part, "flip@1", "harm") for part in compared.parts] == [[0.5, None], [0.0, None]]
     # two experiments of the same four inputs are four inputs: 0, 1/2, 0, 1/2
-    pooled = pooled_estimate(FLIP, found.parts)
+    pooled = pooled_estimate(FLIP, compared.parts)
     assert (pooled.value, pooled.n) == (0.25, 4)
     right = {"0": {"x": 1}, "1": {"y": 1}, "2": {"y": 1}, "3": {"y": 1}}
     # right 2 of 4 before, 2 of 4 after; the third is wrong in both
@@ -94,7 +94,7 @@ def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Pa
 def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
     before = [question(0, [-1.0, -2.0]), question(1, [-1.0, -3.0]), question(2, [-2.0, -1.0])]
     after = [question(0, [-1.5, -1.2]), question(1, [-1.0, -2.5]), question(2, [-1.0, -1.5])]
-    a, b = (write_samples(tmp_path / name, "t", own) for name, own in (("a", before), ("b", after)))
+    a, b = (write_samples(tmp_path / name, "t", samples) for name, samples in (("a", before), ("b", after)))
     part = only(diff(a, b))
     # gaps 1, 2, 1; epsilons 0.8, 0.5, 1
     assert values(part, "flip@1", "harm", "separation") == pytest.approx([2 / 3, 1 / 3, 0.625])
@@ -120,8 +120,8 @@ def answered(place: Path, candidate: str, right: tuple[bool, bool] | None) -> Pa
     ],
 )
 def test_answers_of_two_runs_are_right_as_either_says(a: Any, b: Any, flip: float, harm: Any, tmp_path: Path) -> None:
-    found = diff(answered(tmp_path / "a", *a), answered(tmp_path / "b", *b))
-    assert values(only(found), "flip@1", "harm") == [flip, harm]
+    compared = diff(answered(tmp_path / "a", *a), answered(tmp_path / "b", *b))
+    assert values(only(compared), "flip@1", "harm") == [flip, harm]
 
 
 def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -
 
 def two_runs(tmp_path: Path, *data: dict[str, object]) -> list[Path]:
     evidence = evidence_of(scores(), flipped(scores(), range(7)))
-    return [run_of(tmp_path / f"run{n}", evidence, data=own).path for n, own in enumerate(data)]
+    return [run_of(tmp_path / f"run{n}", evidence, data=part).path for n, part in enumerate(data)]
 
 
 TASK = {"name": "arc", "harness": "lm-eval", "fingerprint": None, "split": "test", "n_fewshot": 0}
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "message"),
     [
         # the same digest is the same data, whatever it is called
         ({"name": "corpus"}, {"name": "a copy of it"}, None),
@@ -156,12 +156,12 @@ TASK = {"name": "arc", "harness": "lm-eval", "fingerprint": None, "split": "test
         (TASK, {**TASK, "name": "boolq"}, r"data: arc \(test\) in A, boolq \(test\) in B"),
     ],
 )
-def test_what_says_that_the_data_are_the_same(a: Any, b: Any, told: str | None, tmp_path: Path) -> None:
+def test_what_says_that_the_data_are_the_same(a: Any, b: Any, message: str | None, tmp_path: Path) -> None:
     paths = two_runs(tmp_path, a, b)
-    if told is None:
+    if message is None:
         assert values(only(diff(*paths)), "flip@1") == [0.0]
     else:
-        with pytest.raises(RunError, match=told):
+        with pytest.raises(RunError, match=message):
             diff(*paths)
 
 
@@ -188,9 +188,9 @@ def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path
 
 def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> None:
     paths = two_runs(tmp_path, {}, {})
-    found, before = diff(*paths), (paths[1] / "run.json").read_bytes()
+    compared, before = diff(*paths), (paths[1] / "run.json").read_bytes()
     with pytest.raises(RunError, match="one of the two runs"):
-        write_diff(found, paths[1])
+        write_diff(compared, paths[1])
     assert (paths[1] / "run.json").read_bytes() == before
 
 
@@ -204,7 +204,7 @@ def write_log(path: Path, samples: list[Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("write", "runs", "told", "left_out"),
+    ("write", "runs", "message", "left_out"),
     [
         (
             write_trec,
@@ -212,16 +212,18 @@ def write_log(path: Path, samples: list[Any]) -> Path:
             r"1 of 3 only in A \(q3\); 2 of 4 only in B \(q4, q5\)",
             (1, 2),
         ),
-        (write_trec, (A, {q: {f"{d}x": s for d, s in own.items()} for q, own in A.items()}), "all items", None),
+        (write_trec, (A, {q: {f"{d}x": s for d, s in run.items()} for q, run in A.items()}), "all items", None),
         (write_mteb, ([["x", "y", "x"]], [["x", "y"]]), "3 in A and 2 in B, which have no names", None),
         (write_log, (questions(4), OTHER_PROMPT), "differ in prompt of 1 documents", None),
         # a document is left out once, however many filters it went through
         (write_log, FILTERS, "2 of 5 only in A.*\n--common", (2, 0)),
     ],
 )
-def test_other_inputs_are_refused_or_left_out(write: Any, runs: Any, told: str, left_out: Any, tmp_path: Path) -> None:
+def test_other_inputs_are_refused_or_left_out(
+    write: Any, runs: Any, message: str, left_out: Any, tmp_path: Path
+) -> None:
     a, b = (write(tmp_path / f"{n}", run) for n, run in enumerate(runs))
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         diff(a, b)
     if left_out is None:
         with pytest.raises(RunError):

@@ -26,8 +26,8 @@ def paired(before: Samples, after: Samples) -> PairedFilter:
 
 def values(of: PairedFilter, *names: str) -> list[float | None]:
     assert of.evidence is not None
-    found = measure(of.evidence, [parse_metric(name) for name in names])
-    return [found[name].value for name in names]
+    estimates = measure(of.evidence, [parse_metric(name) for name in names])
+    return [estimates[name].value for name in names]
 
 
 TWO_CONTEXTS = [("the trophy is", " big"), ("the case is", " big")]
@@ -121,12 +121,12 @@ def questions(n: int = 5, **hashes: str) -> Samples:
     return [question(number, [-1.0, -2.0], **hashes) for number in range(n)]
 
 
-BARE = [{key: value for key, value in own.items() if not key.endswith("_hash")} for own in questions()]
+BARE = [{key: value for key, value in asked.items() if not key.endswith("_hash")} for asked in questions()]
 OTHER_CHOICE = [*questions(2), {**question(2, [-1.0, -2.0]), "arguments": [("question 2", " choice 0"), ("x", " y")]}]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         (questions(5), questions(9)[3:], r"t: .*same documents.*3 of 5 only in the ref.*\(0, 1, 2\); 4 of 6 only in"),
         (questions(), questions(doc_hash="other"), "differ in doc of 5 documents"),
@@ -135,9 +135,9 @@ OTHER_CHOICE = [*questions(2), {**question(2, [-1.0, -2.0]), "arguments": [("que
         (questions(1) * 2, questions(1), "document 0 occurs twice"),
     ],
 )
-def test_runs_on_other_questions_are_refused(before: Samples, after: Samples, told: str) -> None:
+def test_runs_on_other_questions_are_refused(before: Samples, after: Samples, message: str) -> None:
     for form in (list, logged):
-        with pytest.raises(RunError, match=told):
+        with pytest.raises(RunError, match=message):
             paired(form(before), form(after))
     assert paired(BARE, questions()).doc_ids == (0, 1, 2, 3, 4)  # by their requests
 
@@ -178,6 +178,6 @@ def test_figures_of_every_document() -> None:
         "drift_wrong_to_right_acc": [0, 0],
         "drift_change_loglikelihood": [-2, 0.5],
     }
-    assert {name: found.value for name, found in medians_of([of]).items()} == {"drift_epsilon_median": 1.25}
+    assert {name: median.value for name, median in medians_of([of]).items()} == {"drift_epsilon_median": 1.25}
     of = paired([generated(0, "4", 1.0)], [generated(0, "3", 0.0)])
     assert (medians_of([of]), scores_of(of)) == ({}, {})

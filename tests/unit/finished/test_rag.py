@@ -64,19 +64,19 @@ def record_of(**answers: list[str]) -> RagRecord:
 def test_what_changed_is_counted_and_tested_by_hand() -> None:
     record = record_of(full=["x", "x", "y", "y"], one=["the X.", "z", "x", "w"], two=["x", "z", "z", "y"])
     effects = Rag(record=record).effects
-    one = effects["one"]
-    assert (one.n_changed, one.changed.value, one.changed_to_the_letter) == (3, 0.75, 4)
-    assert (one.right_to_wrong, one.wrong_to_right, one.p_value) == (1, 1, 1.0)
-    assert [(each.id, each.kind) for each in one.changes] == [
+    first = effects["one"]
+    assert (first.n_changed, first.changed.value, first.changed_to_the_letter) == (3, 0.75, 4)
+    assert (first.right_to_wrong, first.wrong_to_right, first.p_value) == (1, 1, 1.0)
+    assert [(change.id, change.kind) for change in first.changes] == [
         ("b", "right to wrong"),
         ("c", "wrong to right"),
         ("d", "still wrong"),
     ]
-    assert one.differences["exact_match"].value == 0.0
+    assert first.differences["exact_match"].value == 0.0
     two = effects["two"]
     assert (two.right_to_wrong, two.wrong_to_right, two.differences["exact_match"].value) == (1, 0, -0.25)
     assert (two.p_value, two.p_holm) == (1.0, 1.0)  # one discordant input: a fair coin thrown once
-    assert one.other_passages is None
+    assert first.other_passages is None
 
 
 def test_a_record_has_as_many_of_everything() -> None:
@@ -129,9 +129,9 @@ def test_an_answers_file_that_is_none_is_told_in_one_line(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=message) as told:
+    with pytest.raises(DataError, match=message) as error:
         read_answers(tmp_path / name, ASKED)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -149,9 +149,10 @@ def questions_of(*runs: Path, **options: Any) -> Questions:
 
 def test_each_condition_reads_what_its_arm_found_and_each_prompt_is_asked_once(data: Path, tmp_path: Path) -> None:
     swapped = [[9, 5, 4, 3, 2, 1], [9, 5, 4, 3, 2, 1], [9, 4, 5, 3, 2, 1]]  # q1 now finds d0, then d1
-    found = questions_of(write_search(tmp_path / "W4", data, swapped), write_search(tmp_path / "W8", data, REFERENCE))
+    scores = {"W4": swapped, "W8": REFERENCE}
+    questions = questions_of(*(write_search(tmp_path / name, data, rows) for name, rows in scores.items()))
     generator = Echo()
-    record = found.answered_by(generator, None, Silent())
+    record = questions.answered_by(generator, None, Silent())
     assert record.control is not None
     assert record.control.answers == ["nobody"] * 3
     assert record.reference.passages == [["d0", "d1"], ["d1", "d0"], ["d0", "d2"]]
@@ -161,18 +162,18 @@ def test_each_condition_reads_what_its_arm_found_and_each_prompt_is_asked_once(d
     assert (w4.name, w4.spec, w4.answers) == ("W4", "minilm@W4", ["ann", "ann", "ann"])
     assert w8.answers == record.reference.answers
     assert len(generator.asked) == 3 + 3 + 1  # no passages, the reference's, and one that W4 finds otherwise
-    assert found.answered_by(Echo(), None, Silent(), control=False).control is None
+    assert questions.answered_by(Echo(), None, Silent(), control=False).control is None
     effects = Rag(record=record).effects
     assert (effects["W4"].other_passages, effects["W4"].right_to_wrong, effects["W8"].n_changed) == (1, 1, 0)
 
 
 def test_gold_in_context_is_by_labels_or_else_by_the_text_of_an_answer(data: Path, tmp_path: Path) -> None:
     run = write_search(tmp_path / "W4", data, REFERENCE)
-    own = questions_of(run, n_passages=1).answered_by(Echo(), None, Silent())
-    assert (own.gold_by, own.reference.gold_in_context) == ("labels", [True, True, False])
+    record = questions_of(run, n_passages=1).answered_by(Echo(), None, Silent())
+    assert (record.gold_by, record.reference.gold_in_context) == ("labels", [True, True, False])
     bare = write_search(tmp_path / "W3", data, REFERENCE, qrels=None)
-    told = questions_of(bare, n_passages=1).answered_by(Echo(), None, Silent())
-    assert (told.gold_by, told.reference.gold_in_context) == ("answer text", [True, True, False])
+    record = questions_of(bare, n_passages=1).answered_by(Echo(), None, Silent())
+    assert (record.gold_by, record.reference.gold_in_context) == ("answer text", [True, True, False])
 
 
 def test_what_cannot_be_asked_is_left_out_and_said(data: Path, tmp_path: Path) -> None:
@@ -188,11 +189,11 @@ def test_questions_are_those_of_all_runs(data: Path, tmp_path: Path) -> None:
     runs = [write_search(tmp_path / name, data, REFERENCE) for name in ("W4", "W8")]
     whole = read_run(runs[1])
     write_run(runs[1], evidence=whole.evidence().part(np.array([2, 1])), record=whole.record)
-    found = questions_of(*runs)
-    assert found.about["ids"] == ["q1", "q2"]
-    reference, *candidates = [condition.passages for condition in found.conditions]
+    questions = questions_of(*runs)
+    assert questions.about["ids"] == ["q1", "q2"]
+    reference, *candidates = [condition.passages for condition in questions.conditions]
     assert candidates == [reference, reference] == [[["d1", "d0"], ["d0", "d2"]]] * 2
-    assert "1 of 3 questions are not in all runs" in found.about["notes"][0]
+    assert "1 of 3 questions are not in all runs" in questions.about["notes"][0]
 
 
 def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path) -> None:
@@ -246,9 +247,9 @@ def test_after_a_kill_only_what_was_not_answered_is_asked_again(tmp_path: Path) 
 def test_kept_answers_that_are_none_are_refused_in_one_line_and_left_alone(content: bytes, tmp_path: Path) -> None:
     kept = tmp_path / "answers.jsonl"
     kept.write_bytes(content)
-    with pytest.raises(RunError, match="move it away") as told:
+    with pytest.raises(RunError, match="move it away") as error:
         answer(PROMPTS, Echo(), kept, Silent())
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert kept.read_bytes() == content
 
 
@@ -275,8 +276,8 @@ def test_an_answer_is_one_line_of_bounded_length_and_silence_is_an_error() -> No
 
 def item(question: str, pred: Any, *passages: str, golds: Any = ("Ann",), **more: Any) -> dict[str, Any]:
     """As Item.to_dict of FlashRAG makes it."""
-    found = [{"id": str(n), "contents": text, "title": "t"} for n, text in enumerate(passages)]
-    output = {"pred": pred, "retrieval_result": found, "metric_score": {"em": 1.0}, "prompt": "..."}
+    passages_read = [{"id": str(n), "contents": text, "title": "t"} for n, text in enumerate(passages)]
+    output = {"pred": pred, "retrieval_result": passages_read, "metric_score": {"em": 1.0}, "prompt": "..."}
     return {"id": f"test_{question}", "question": question, "golden_answers": list(golds), "output": output, **more}
 
 
@@ -290,13 +291,13 @@ def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) ->
     a = flashrag(tmp_path / "fp" / "d.json", [item("1", "Ann", "Ann sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     b = flashrag(tmp_path / "w4" / "d.json", [item("1", "Eve", "Eve sank"), item("2", "Bob", "Bob", golds=["Bob"])])
     control = [item("1", "who?"), item("2", "who?", golds=["Bob"])]
-    for each in control:
-        del each["output"]["retrieval_result"]
+    for change in control:
+        del change["output"]["retrieval_result"]
     naive = flashrag(tmp_path / "naive" / "d.json", control)
     code, _, err = cli("flashrag", a, b, "--control", naive, "-o", tmp_path / "out")
     assert code == 0, err
     conditions = json.loads(cli("rag", tmp_path / "out", "--json")[1])["conditions"]
-    assert [each["name"] for each in conditions] == ["no passages", "full precision", "w4"]
+    assert [change["name"] for change in conditions] == ["no passages", "full precision", "w4"]
     assert conditions[1]["exact_match"]["value"] == 1.0
     assert conditions[2]["gold_in_context"]["value"] == 0.5
     assert [len(conditions[2]["changes"]), conditions[2]["right_to_wrong"], conditions[2]["other_passages"]] == [1] * 3
@@ -316,8 +317,8 @@ def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) ->
 )
 def test_a_file_that_flashrag_did_not_write_is_refused_in_one_line(items: Any, message: str, tmp_path: Path) -> None:
     good = flashrag(tmp_path / "a.json", [item("1", "Ann")])
-    with pytest.raises(DataError, match=message) as told:
+    with pytest.raises(DataError, match=message) as error:
         read_flashrag([good, flashrag(tmp_path / "b.json", items)])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     with pytest.raises(QuantDriftError, match="two files"):
         read_flashrag([good])

@@ -31,28 +31,28 @@ def test_the_score_decides_and_a_gzipped_copy_is_the_same(tmp_path: Path) -> Non
     plain = write_trec(tmp_path / "a.trec", A, zero_ranks=True)
     packed = tmp_path / "a.run"  # not called .gz
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    one, other = read_finished(plain), read_finished(packed)
-    assert one.parts == other.parts == {"": Part(kind="rankings", content=A)}
-    assert one.digest == other.digest
+    run, copy = read_finished(plain), read_finished(packed)
+    assert run.parts == copy.parts == {"": Part(kind="rankings", content=A)}
+    assert run.digest == copy.digest
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("q1 Q0 d1 1 0.5\n", "line 1: expected a TREC run file"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 high t\n", "line 2: expected 6 columns"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "line 2: query 'q1' has document 'd1' twice"),
     ],
 )
-def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.trec"
     path.write_text(text)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_finished(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ({"ndcg": {"NDCG@1": 0.5}, "map": {}, "recall": {}, "precision": {}}, "save_results"),
         ({"results": {"arc": {}}, "configs": {"arc": {"task": "arc"}}}, "expected document to score"),
@@ -60,16 +60,16 @@ def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str
         ({"q1": {"d1": 0.5}, "q2": 3}, "for query 'q2'; got 3"),
     ],
 )
-def test_json_that_holds_no_rankings_is_refused(content: Any, told: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=told):
+def test_json_that_holds_no_rankings_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
         read_finished(write_json(tmp_path / "a.json", content))
 
 
 def test_predictions_of_mteb_are_read_by_subset_and_split(tmp_path: Path) -> None:
     write_mteb(tmp_path / "One_predictions.json", A)
     write_mteb(tmp_path / "Two_predictions.json", B)
-    one = read_finished(tmp_path / "One_predictions.json")
-    assert (one.name, one.data, list(one.parts)) == ("some/model", "One", ["default/test"])
+    single = read_finished(tmp_path / "One_predictions.json")
+    assert (single.name, single.data, list(single.parts)) == ("some/model", "One", ["default/test"])
     both = read_finished(tmp_path)
     assert list(both.parts) == ["One/default/test", "Two/default/test"]
 

@@ -11,7 +11,7 @@ from scipy import stats
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
-from quantdrift.gate.judge import Matched, gate, match, snapshot_for
+from quantdrift.gate.judge import gate, match, snapshot_for
 from quantdrift.gate.result import GateResult, Judgement, Verdict
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import Target, target_of_diff
@@ -32,8 +32,6 @@ def test_the_exact_test_of_worse_by_hand() -> None:
     found = judged(BOTH, *moved(300, 9, 1))
     assert (found.worse, found.better, found.n) == (9, 1, 300)
     assert (found.p_worse, found.p_worse_holm) == (EXACT(11 / 1024), EXACT(11 / 1024))
-    assert found.now is not None
-    assert found.difference is not None
     assert [found.before, found.now.value, found.difference.value] == EXACT([1 / 300, 9 / 300, 8 / 300])
     # where higher is better, worse is lower
     before, now = (1 - values for values in moved(300, 9, 1))
@@ -139,7 +137,6 @@ def test_noise_is_set_aside_on_either_side() -> None:
     found = noisy(BOTH, before, now, today=ones(300, [0, 1, 50]), then=ones(300, [2, 9, 60, 61]))
     assert (found.set_aside, found.worse, found.better, found.n) == (7, 6, 0, 293)
     assert found.p_worse == EXACT(1 / 64)
-    assert found.difference is not None
     assert found.difference.value == EXACT(6 / 293)
 
 
@@ -187,11 +184,6 @@ def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
     assert [(each.n, each.worse) for each in less] == [(10, 4)]
 
 
-def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
-    (found,) = gate(judged, rules(rule), **asked).rules
-    return found
-
-
 @pytest.mark.parametrize(
     ("rule", "outcome", "reason"),
     [
@@ -204,7 +196,7 @@ def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
 )
 def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
     """15 of 60 inputs flip, so that nDCG@10 is 0.75 + 0.25 / log2(3), 0.908."""
-    found = limit(target(evidence(range(15))), rule)
+    (found,) = gate(target(evidence(range(15))), rules(rule)).rules
     assert (found.outcome, found.reason) == (outcome, reason)
     assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
 
@@ -239,36 +231,30 @@ FLIPS = {"flip@1": ones(20, range(4))}
 COSINE = {"similarity": "cosine", "device": "cpu"}
 
 
-def matched(baseline: dict[str, Any], now: dict[str, Any]) -> Matched:
-    return match(snapshot(FLIPS, **now), snapshot(FLIPS, **baseline))
-
-
-def test_what_makes_them_incomparable() -> None:
-    """What two identities differ in, which test_identity.py has in full."""
-    assert matched({}, {}).differs == ()
-    other = {"data_fingerprint": "new", "settings": {}}
-    data, setting = matched({"data_fingerprint": "old", "settings": {"similarity": "cosine"}}, other).differs
-    assert data.startswith("data: corpus (test) (digest old in the baseline")
-    assert setting == "setting similarity: cosine in the baseline, nothing now"
-
-
 @pytest.mark.parametrize(
-    ("baseline", "now", "notes", "same"),
+    ("baseline", "now", "differs", "notes", "same"),
     [
-        ({}, {}, ["the candidate is that of the baseline, to the bit"], True),
+        ({}, {}, "", "the candidate is that of the baseline, to the bit", True),
         # the same weights under another spec may be run in another way
-        ({"spec": "minilm@W3-rtn"}, {}, ["the baseline is of minilm@W3-rtn"], False),
+        ({"spec": "minilm@W3-rtn"}, {}, "", "the baseline is of minilm@W3-rtn", False),
         (
             {"settings": COSINE, "candidate_fingerprint": "x"},
             {"settings": {**COSINE, "device": "cuda"}},
-            ["device differs: cpu in the baseline, cuda now"],
+            "",
+            "device differs: cpu in the baseline, cuda now",
             False,
         ),
+        # what two identities differ in, test_identity.py has in full
+        ({}, {"data_fingerprint": "new"}, "data: corpus (test) (digest texts in the baseline, new", None, True),
     ],
 )
-def test_what_is_a_note(baseline: dict[str, Any], now: dict[str, Any], notes: list[str], same: bool) -> None:
-    found = matched(baseline, now)
-    assert (found.differs, list(found.notes), found.same_candidate) == ((), notes, same)
+def test_what_makes_them_incomparable_and_what_is_a_note(
+    baseline: dict[str, Any], now: dict[str, Any], differs: str, notes: str | None, same: bool
+) -> None:
+    matched = match(snapshot(FLIPS, **now), snapshot(FLIPS, **baseline))
+    assert (len(matched.differs), matched.same_candidate) == (bool(differs), same)
+    assert "".join(matched.differs).startswith(differs)
+    assert notes is None or matched.notes == (notes,)
 
 
 def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
@@ -298,19 +284,19 @@ def test_another_reference_is_known_by_its_answers(moved: int, differs: bool) ->
     assert any(told in line for line in found.notes) == (moved > 0 and not differs)
 
 
-def gated(*asked: str, flips: int = 9, **baseline: Any) -> GateResult:
-    there = snapshot_for(target(evidence(range(3)), **baseline), rules(*asked))
-    return gate(target(evidence(range(flips))), rules(*asked), there)
+def on_other_data(*asked: str) -> GateResult:
+    """Judge nine flips of 60 by a baseline of three on other data."""
+    there = snapshot_for(target(evidence(range(3)), data_fingerprint="other"), rules(*asked))
+    return gate(target(evidence(range(9))), rules(*asked), there)
 
 
 def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
-    asked = "flip@1 no worse by 0.1", "flip@1 <= 0.5", "flip@1 no worse"
-    result = gated(*asked, data_fingerprint="other")
+    result = on_other_data("flip@1 no worse by 0.1", "flip@1 <= 0.5", "flip@1 no worse")
     assert (result.verdict, result.exit_code) == ("incomparable", 3)
-    assert [each.outcome for each in result.rules] == ["incomparable", "pass", "incomparable"]
+    assert [rule.outcome for rule in result.rules] == ["incomparable", "pass", "incomparable"]
     # a limit that is broken fails whatever the baseline, and limits alone do not care about it
-    assert gated("flip@1 no worse", "flip@1 <= 0.1", data_fingerprint="other").verdict == "fail"
-    alone = gated("flip@1 <= 0.5", data_fingerprint="other")
+    assert on_other_data("flip@1 no worse", "flip@1 <= 0.1").verdict == "fail"
+    alone = on_other_data("flip@1 <= 0.5")
     assert (alone.verdict, alone.differs, alone.notes, alone.baseline, alone.n_new) == ("pass", (), (), None, None)
 
 

@@ -19,19 +19,18 @@ from quantdrift.gate.output import (
     junit_text,
     markdown_text,
     report_json,
-    rows,
+    rules_table,
     sentences,
     tell_ci,
-    worst_rows,
-    worst_title,
+    worst_table,
     write_report,
 )
 from quantdrift.gate.result import GateResult
 from quantdrift.statistics.estimates import Estimate
-from support.gate_result_samples import BROKEN, FEW, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, nasty, result, worst
+from support.gate_result_samples import BROKEN, FEW, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, WORST, nasty, result
 from support.gate_samples import ones, rules, snapshot
 
-JUDGED = result(WORSE, worst=(worst(),))
+JUDGED = result(WORSE, worst=(WORST,))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,8 @@ def test_what_is_accepted_says_so() -> None:
 
 def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
     small = replace(WORSE, difference=Estimate(value=-0.0001, low=-0.0004, high=0.0, n=9))
-    head, cells = rows(result(WORSE, FEW, small))
+    grid = rules_table(result(WORSE, FEW, small))
+    cells = grid.rows
     wanted = {
         "rule": "flip@1 no worse by 0.03",
         "now (95 %)": "24.4 % (22.3 to 26.6)",
@@ -71,16 +71,18 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
         "p no worse": "0.900",
         "outcome": "fail",
     }
-    assert dict(zip(head, cells[0], strict=True)) == wanted
+    assert dict(zip(grid.head, cells[0], strict=True)) == wanted
     assert cells[1][1:4] == ["0.3912 (0.3600 to 0.4200)", "0.4000", "-0.0088 (-0.0300 to +0.0123)"]
     assert cells[1][5] == "225 (640)"  # how many it takes is told where there are too few
     assert cells[2][3] == "+0.0 pp (+0.0 to +0.0)"  # no minus before what rounds to nothing
 
 
 def test_worst_rows_say_what_replaced_what() -> None:
-    judged = result(WORSE, worst=(worst(), worst("q8", new=False, rank_after=None, gap=None, is_right=np.True_)))
-    assert worst_title(judged) == "2 of 312 changed inputs, the worst first"
-    assert worst_rows(judged) == (
+    other = replace(WORST, input_id="q8", new=False, rank_after=None, gap=None, is_right=np.True_)
+    judged = result(WORSE, worst=(WORST, other))
+    grid = worst_table(judged)
+    assert grid.title == "2 of 312 changed inputs, the worst first"
+    assert (grid.head, grid.rows) == (
         ["input", "reference's answer", "now at rank", "candidate's answer", "labels", "gap", "new"],
         [
             ["q7", "d1", "3", "d9", "right to wrong", "0.0123", "new"],
@@ -137,9 +139,7 @@ def test_a_case_for_every_rule() -> None:
     root = ElementTree.fromstring(junit_text(result(WORSE, LIMIT, FEW, other, UNDEFINED)).encode())
     (suite,) = root
     for element in (root, suite):
-        assert [element.attrib[name] for name in ("name", "tests", "failures", "errors")] == [
-            *("quantdrift gate", "5", "2", "2")
-        ]
+        assert [element.attrib[name] for name in ("tests", "failures", "errors")] == ["5", "2", "2"]
     cases = suite.findall("testcase")
     assert [(case[0].tag, case[0].attrib.get("type")) for case in cases] == [
         ("failure", "fail"),

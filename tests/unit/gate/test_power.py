@@ -15,46 +15,45 @@ from support.gate_samples import evidence, judged, rules, target
 
 def needed(rule: str, pilot: Target, baseline: Target | None = None, **changes: Any) -> Needed:
     question = Question(there=500, margin=0.03, alpha=0.05, power=0.8)
-    (found,) = needed_by(rules(rule), pilot, baseline, question=replace(question, **changes))
-    return found
+    (need,) = needed_by(rules(rule), pilot, baseline, question=replace(question, **changes))
+    return need
 
 
 def test_with_a_baseline_it_is_what_the_gate_says() -> None:
     rule = "flip@1 no worse by 0.03"
     pilot, baseline = target(evidence(range(18), n=120)), target(evidence(range(12, 24), n=120))
-    found = needed(rule, pilot, baseline)
+    need = needed(rule, pilot, baseline)
     result = gate(pilot, rules(rule), snapshot_for(baseline, rules(rule)))
     (judgement,) = result.rules
     assert judgement.needed is not None
-    assert found.to_pass == judgement.needed > 120
-    assert found.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120
-    assert found.difference is not None
-    assert found.difference.value == pytest.approx(6 / 120)
-    assert not found.enough
-    assert needed(rule, pilot, baseline, there=found.to_pass).enough
-    assert found.to_pass_low is not None
-    assert found.to_pass_high is not None
-    assert found.to_pass_low < found.to_pass < found.to_pass_high
+    assert need.to_pass == judgement.needed > 120
+    assert need.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120
+    assert need.difference is not None
+    assert need.difference.value == pytest.approx(6 / 120)
+    assert not need.enough
+    assert needed(rule, pilot, baseline, there=need.to_pass).enough
+    assert need.to_pass_low is not None
+    assert need.to_pass_high is not None
+    assert need.to_pass_low < need.to_pass < need.to_pass_high
 
 
 def test_at_the_smallest_margin_the_data_are_enough() -> None:
     pilot, baseline = target(evidence(range(18), n=120)), target(evidence(range(6, 24), n=120))
     smallest = needed("flip@1 no worse by 0.03", pilot, baseline).smallest
-    assert smallest is not None
     assert needed(f"flip@1 no worse by {smallest + 1e-6}", pilot, baseline).enough
     assert not needed(f"flip@1 no worse by {0.95 * smallest}", pilot, baseline).enough
 
 
 def test_without_a_baseline_two_are_alike_and_independent() -> None:
     """24 of 120 flip: two such candidates differ on 2 p (1 - p) of the inputs."""
-    found = needed("flip@1 no worse by 0.03", target(evidence(range(24), n=120)))
+    need = needed("flip@1 no worse by 0.03", target(evidence(range(24), n=120)))
     p = (24 + 2) / (120 + 4)
-    assert found.differs == pytest.approx(2 * p * (1 - p))
-    assert found.difference is None
+    assert need.differs == pytest.approx(2 * p * (1 - p))
+    assert need.difference is None
     rng = np.random.default_rng(2)
     before, now = (rng.random((2, 40_000)) < p).astype(float)
-    told = judged("flip@1 no worse by 0.03", before, now).needed
-    assert found.to_pass == pytest.approx(told, rel=0.03)
+    shown = judged("flip@1 no worse by 0.03", before, now).needed
+    assert need.to_pass == pytest.approx(shown, rel=0.03)
 
 
 def test_inputs_that_do_not_count_are_added() -> None:
@@ -62,22 +61,21 @@ def test_inputs_that_do_not_count_are_added() -> None:
     plain = needed("flip@1 no worse by 0.05", target(evidence(range(20), n=80)))
     noisy = needed("flip@1 no worse by 0.05", target(evidence(range(20), n=120, noise=range(80, 120))))
     assert (plain.usable, noisy.usable) == (1, pytest.approx(2 / 3))
-    assert plain.to_pass is not None
     assert noisy.to_pass == pytest.approx(1.5 * plain.to_pass, abs=1)
 
 
 def test_a_limit_needs_what_puts_it_on_the_right_side() -> None:
-    found = needed("flip@1 <= 0.25", target(evidence(range(24), n=120)), margin=0.05)
-    assert found.to_pass == pytest.approx((0.8416 / 0.05) ** 2 * 0.3 * 0.7, rel=0.15)
-    assert found.to_fail is None
-    assert found.pilot.value == pytest.approx(0.2)
+    need = needed("flip@1 <= 0.25", target(evidence(range(24), n=120)), margin=0.05)
+    assert need.to_pass == pytest.approx((0.8416 / 0.05) ** 2 * 0.3 * 0.7, rel=0.15)
+    assert need.to_fail is None
+    assert need.pilot.value == pytest.approx(0.2)
 
 
 def test_what_has_no_value_says_why_and_others_are_refused() -> None:
     unlabelled = target(evidence(range(24), n=120, labels=False))
-    found = needed("gold_lost@10 no worse by 0.05", unlabelled)
-    assert (found.to_pass, found.enough) == (None, False)
-    assert found.reason
+    need = needed("gold_lost@10 no worse by 0.05", unlabelled)
+    assert (need.to_pass, need.enough) == (None, False)
+    assert need.reason
     assert "quantile" in needed("separation >= 0.5", unlabelled).reason
     with pytest.raises(RunError, match=r"lacks 60 of the pilot's 120 inputs"):
         needed("flip@1 no worse by 0.05", unlabelled, target(evidence(range(5), n=60)))

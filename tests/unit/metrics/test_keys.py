@@ -48,15 +48,12 @@ def test_values_intervals_and_nulls() -> None:
     assert json.loads(json.dumps(drift_keys(THREE, default_metrics(), warn=print), allow_nan=False))
 
 
-def test_users_add_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_add_metrics_and_a_misspelt_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert harness_metrics() == default_metrics()
     monkeypatch.setenv(VARIABLE, " gold_lost@3,harm:separation=0..0.05  flip@1 ")
     added = [str(metric) for metric in harness_metrics()[len(default_metrics()) :]]
     assert added == ["gold_lost@3", "harm:separation=0..0.05"]  # flip@1 is there already
-
-
-def test_a_misspelt_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "gold_last@3")
     with pytest.raises(UnknownNameError, match="gold_lost@1"):
         harness_metrics()
@@ -69,9 +66,9 @@ def test_a_finished_evaluation_is_not_thrown_away() -> None:
     """A cut-off deeper than the stored ranks is known only at the end."""
 
     cut = evidence_of(REFERENCE, CANDIDATE, k=2, qrels=QRELS)
-    told: list[str] = []
-    keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=told.append)
+    warnings: list[str] = []
+    keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=warnings.append)
     assert keys["drift_ndcg_at_3"] is None
     assert keys["drift_flip_at_1"] == 0.5
-    assert len(told) == 1
-    assert "--k 3" in told[0]
+    assert len(warnings) == 1
+    assert "--k 3" in warnings[0]

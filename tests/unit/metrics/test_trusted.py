@@ -65,6 +65,6 @@ def test_two_runs_leave_out_the_same_inputs(tmp_path: Path) -> None:
         run_of(tmp_path / name, evidence_of(reference, candidate), spec=f"minilm@W{bits}")
         for name, candidate, bits in zip("ab", candidates, (8, 4), strict=True)
     )
-    (found,) = compare_runs(a, b, [parse_metric("coverage@0.10")]).metrics
-    assert (found.n, found.value_a, found.verdict) == (30, 1, None)
-    assert (found.value_b or 0) < 1
+    (coverage,) = compare_runs(a, b, [parse_metric("coverage@0.10")]).metrics
+    assert (coverage.n, coverage.value_a, coverage.verdict) == (30, 1, None)
+    assert (coverage.value_b or 0) < 1

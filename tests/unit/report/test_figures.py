@@ -90,9 +90,7 @@ def test_charts_of_a_study_where_nothing_is_done_can_be_drawn(capfd: pytest.Capt
 def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> None:
     found = {(row["model"], row["data"], row["scheme"], row["shown"]): row for row in rows(charts(results)[0])}
     (one,) = [each for each in results if str(each.cell.spec) == "e5@W3-g128-gptq" and each.cell.data.called == "docs"]
-    assert one.run is not None
     flip, change = (one.run[name].value for name in ("flip@1", "change.ndcg@10"))
-    assert flip is not None
     assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
     assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{one.cell.name}"
     assert found["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
@@ -167,7 +165,6 @@ def test_curves_are_means_where_all_are_defined_and_hold_what_certify_says(resul
     mean = mean_points([[(0.1, 0.2), (0.2, None)], [(0.3, 0.6), (0.4, 0.5)]])
     assert mean == [(pytest.approx(0.2), pytest.approx(0.4)), (pytest.approx(0.3), None)]
     run = results[0].run
-    assert run is not None
     evidence = run.evidence()
     coverage = dict(figures.coverage_of(evidence))
     assert coverage[0.01] is None  # of 40 inputs, 20 calibrate, and 99 are needed

@@ -14,7 +14,7 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.show.tables import Grid
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
-from support.gate_result_samples import WORSE, result, worst
+from support.gate_result_samples import NASTY, WORSE, WORST, result
 from support.hostile_text import HOSTILE, check_clean
 from support.report_samples import written
 from support.small_evidence import QRELS
@@ -88,9 +88,7 @@ def test_more_rows_than_a_comment_takes_are_counted() -> None:
     assert "and 940 more rows" in page
 
 
-@pytest.mark.parametrize(
-    "name", [HOSTILE, "</details></summary><script>alert(1)</script>", "[a](javascript:b) @me #1 `x` |"]
-)
+@pytest.mark.parametrize("name", [HOSTILE, *NASTY[:4]])
 def test_names_from_outside_are_text_wherever_they_stand(name: str) -> None:
     entry = {"id": name, "text": name, "kind": "harmful", "before": 0, "after": 1, "was_right": True}
     changed = {
@@ -150,7 +148,7 @@ def test_each_run_of_a_small_study_is_told_and_of_a_large_one_none() -> None:
 
 
 def test_a_gate_is_told_as_in_ci(tmp_path: Path) -> None:
-    judged = result(WORSE, worst=(worst(),))
+    judged = result(WORSE, worst=(WORST,))
     write_report(judged, tmp_path / "gate.json")
     code, printed, _ = cli("report", tmp_path / "gate.json", "--md")
     assert code == 0

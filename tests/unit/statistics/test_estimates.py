@@ -42,14 +42,6 @@ def interval(estimate: Estimate) -> tuple[float, float]:
 # --- the binomial distribution
 
 
-def test_three_tosses_by_hand() -> None:
-    """P(X <= 0) = 1/8, so that is where the lower 1/8 ends; P(X > 2) = 1/8 likewise."""
-    assert [float(at_most(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([0, 1 / 8, 4 / 8, 7 / 8, 1, 1])
-    assert [float(at_least(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([1, 1, 7 / 8, 4 / 8, 1 / 8, 0])
-    assert [lower_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [0, 0, 1, 3]
-    assert [upper_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [3, 2, 2, 0]
-
-
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("n", [1, 2, 25, 1190])
 def test_tails_and_quantiles_against_scipy(n: int, share: float) -> None:
@@ -134,9 +126,9 @@ def theirs(samples: tuple[Floats, ...], statistic: Callable[..., Any], seed: int
 def test_the_same_seed_gives_the_resamples_of_scipy(n: int, seed: int) -> None:
     values = np.random.default_rng(n).random(n)
     expected = theirs((values,), np.mean, seed)
-    found = resampled(lambda places: values[places].mean(axis=-1), n, seed=seed)
-    assert found.tolist() == expected.bootstrap_distribution.tolist()
-    assert percentile_interval(found) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
+    means = resampled(lambda places: values[places].mean(axis=-1), n, seed=seed)
+    assert means.tolist() == expected.bootstrap_distribution.tolist()
+    assert percentile_interval(means) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
     ordered = theirs((np.sort(values),), np.mean, seed).confidence_interval
     assert interval(mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
 
@@ -146,8 +138,8 @@ def test_the_interval_of_a_relative_change_against_scipy() -> None:
     before = np.sort(rng.random(80))  # in the order in which they are resampled
     after = before + rng.normal(0, 0.1, 80)
 
-    def change(one: Floats, other: Floats, axis: int = -1) -> Any:
-        return other.mean(axis=axis) / one.mean(axis=axis) - 1
+    def change(reference: Floats, candidate: Floats, axis: int = -1) -> Any:
+        return candidate.mean(axis=axis) / reference.mean(axis=axis) - 1
 
     expected = theirs((before, after), change, 1).confidence_interval
     assert interval(relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
@@ -181,4 +173,4 @@ def test_means_at_once_are_what_each_is_by_itself() -> None:
     together = mean_estimates(columns, seed=5)
     assert together == [mean_estimate(column, seed=5) for column in columns]
     assert together == mean_estimates(columns[::-1], seed=5)[::-1]
-    assert len({(one.low, one.high) for one in together}) == len(columns)
+    assert len({(estimate.low, estimate.high) for estimate in together}) == len(columns)

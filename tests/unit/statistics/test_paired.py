@@ -62,9 +62,9 @@ def test_no_input_that_differs_and_none_that_does_not(n: int) -> None:
 
 def test_mcnemar_by_hand() -> None:
     """Of 8 tosses of a fair coin, 7 or more alike: 2 (1 + 8) / 2^8."""
-    found = mcnemar_exact(*rates(7, 1, 30))
-    assert (found.only_a, found.only_b, found.n) == (1, 7, 30)
-    assert found.p_value == pytest.approx(2 * 9 / 256)
+    test = mcnemar_exact(*rates(7, 1, 30))
+    assert (test.only_a, test.only_b, test.n) == (1, 7, 30)
+    assert test.p_value == pytest.approx(2 * 9 / 256)
     same = np.array([True, False, True])
     assert mcnemar_exact(same, same).p_value == mcnemar_exact(same, ~same).p_value == 1
 
@@ -73,8 +73,8 @@ def test_mcnemar_by_hand() -> None:
 def test_mcnemar_against_the_binomial_test(differing: int) -> None:
     for only_b in range(differing + 1):
         theirs = binomtest(only_b, differing).pvalue
-        found = mcnemar_exact(*rates(only_b, differing - only_b, differing + 5)).p_value
-        assert found == pytest.approx(theirs, rel=1e-12, abs=0)
+        p_value = mcnemar_exact(*rates(only_b, differing - only_b, differing + 5)).p_value
+        assert p_value == pytest.approx(theirs, rel=1e-12, abs=0)
 
 
 def test_the_score_test_against_statsmodels() -> None:
@@ -101,8 +101,8 @@ def test_the_interval_of_a_difference_of_means_against_scipy(scores: tuple[Float
 
     def theirs(values: Floats) -> tuple[float, float]:
         rng = np.random.default_rng(2)
-        found = bootstrap((values,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=rng)
-        return tuple(found.confidence_interval)
+        resamples = bootstrap((values,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=rng)
+        return tuple(resamples.confidence_interval)
 
     expected = tuple(-end for end in theirs(np.sort(-step))[::-1]) if mirror else theirs(step)
     estimate = paired_mean_difference(a, b, seed=2)

@@ -1,6 +1,6 @@
 """The capture of a study by hand: pooled over points, paired over queries; what it is not defined for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ from scipy.stats import bootstrap
 
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.runs.folder import write_run
 from quantdrift.show.tables import write_table
-from quantdrift.study.folder import StudyFolder, plan_into
-from quantdrift.study.plan import cells_of, read_study
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.plan import Cell
 from quantdrift_paper.capture import METRICS, Captured, Contest, columns_of, read_capture, rows_of
 from quantdrift_paper.tables import tables_of
-from support.comparison_samples import RECORD, N, evidence_of, flipped, scores
+from support.comparison_samples import N, evidence_of, flipped, scores
+from support.study_samples import planned
 
 FLIP = parse_metric("flip@1")
 Flips = Mapping[str, Mapping[str, int | range]]
@@ -25,32 +25,25 @@ MUCH = {"W3": 48, "W4": 18, "W3.5+gap": 24, "W3.5+random": 42}
 LITTLE = {"W3": 12, "W4": 6, "W3.5+gap": 18, "W3.5+random": 6}
 
 
-def study_of(folder: Path, flips: Flips, more: str = "", **allocation: Mapping[str, Any]) -> StudyFolder:
+def study_of(
+    folder: Path, flips: Flips, allocation: Mapping[str, Mapping[str, Any]] = {}, **block: Sequence[Any]
+) -> StudyFolder:
     """A finished capture study in which so many queries flip by every quantizer; cells without a number are open."""
-    text = f"models: [m]\ndata: [{', '.join(flips)}]\ncapture:\n  criteria: [gap, random]\n{more}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "study.yaml").write_text(text)
-    study = read_study(folder / "study.yaml")
-    cells = cells_of(study)
-    made = plan_into(folder / "out", cells, ["mark"] * len(cells), study.capture)
-    for cell in cells:
-        scheme = cell.spec.scheme
+
+    def finished(cell: Cell) -> Any:
+        scheme, data = cell.spec.scheme, cell.data.called
         name = f"W{scheme.weight_bits:g}" + ("" if scheme.activation_bits is None else f"A{scheme.activation_bits}")
         name += "" if scheme.criterion is None else f"+{scheme.criterion}"
-        rows = flips[cell.data.called].get(name)
+        rows = flips[data].get(name)
         if rows is None:
-            continue
-        reference = scores()
-        candidate = flipped(reference, range(rows) if isinstance(rows, int) else rows)
-        told = {
-            **RECORD,
-            "spec": str(cell.spec),
-            "data": {**RECORD["data"], "name": cell.data.called, "fingerprint": cell.data.called},
-            "quantization": {"allocation": allocation.get(str(scheme.option("seed", "0")))},
-            "cell": "mark",
-        }
-        write_run(made.place(cell.name), evidence=evidence_of(reference, candidate), record=told)
-    return made
+            return None
+        candidate = flipped(scores(), range(rows) if isinstance(rows, int) else rows)
+        chosen = {"allocation": allocation.get(str(scheme.option("seed", "0")))}
+        data_of = {"name": data, "fingerprint": data}
+        return evidence_of(scores(), candidate), {"data": data_of, "quantization": chosen}
+
+    capture = {"criteria": ["gap", "random"], **block}
+    return planned(folder, {"models": ["m"], "data": [*flips], "capture": capture}, finished)
 
 
 def captures(study: StudyFolder, metric: str = "flip@1", **how: Any) -> dict[str, Captured]:
@@ -86,7 +79,7 @@ def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -
 def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> None:
     """What they change at any width is nothing that an allocation could keep."""
     with_a8 = {"W3A8": 54, "W4A8": 30, "W3.5A8+gap": 36, "W3.5A8+random": 48}
-    study = study_of(tmp_path, {"a": {**MUCH, **with_a8}}, "  activations: [16, 8]\n")
+    study = study_of(tmp_path, {"a": {**MUCH, **with_a8}}, activations=[16, 8])
     shares = {
         (one.of["activations"], one.criterion): one.ratio.value for one in read_capture(study, [FLIP]).captures(FLIP)
     }
@@ -124,8 +117,6 @@ def test_the_intervals_are_those_of_an_ordinary_paired_bootstrap(tmp_path: Path)
             rng=np.random.default_rng(7),
         ).confidence_interval
         assert found.value == pytest.approx(gain.sum() / (low - high).sum())
-        assert found.low is not None
-        assert found.high is not None
         assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.03)
 
 
@@ -133,7 +124,7 @@ def test_a_query_is_one_draw_however_many_cells_it_is_in(tmp_path: Path) -> None
     """Six queries flip by one criterion only: 2 of 64 signs are as extreme, with one quantizer or three."""
     flips = {"a": {"W3": 48, "W4": 18, "W3.5+gap": 24, "W3.5+random": 30}}
     one = contest(study_of(tmp_path / "1", flips))
-    three = contest(study_of(tmp_path / "3", flips, "  quantizers: [rtn, hqq, gptq]\n"))
+    three = contest(study_of(tmp_path / "3", flips, quantizers=["rtn", "hqq", "gptq"]))
     assert one.p == one.p_holm == three.p == pytest.approx(2 / 64)
     assert (three.difference.value, three.difference.n) == (pytest.approx(6 / 30), 3)
     assert (three.difference.low, three.difference.high) == pytest.approx((one.difference.low, one.difference.high))
@@ -158,9 +149,8 @@ def test_widths_are_compared_between_draws_of_other_queries(tmp_path: Path) -> N
     def drawn(digest: str, *widths: int) -> dict[str, Any]:
         return {"data_digest": digest, "widths": dict(zip("wxyz", widths, strict=True))}
 
-    more = "  seeds: [0, 1, 2]\n"
     draws = {"0": drawn("x", 3, 3, 4, 4), "1": drawn("y", 3, 4, 4, 4), "2": drawn("y", 3, 4, 4, 4)}
-    (found,) = read_capture(study_of(tmp_path, {"a": MUCH}, more, **draws), [FLIP]).agreements()
+    (found,) = read_capture(study_of(tmp_path, {"a": MUCH}, draws, seeds=[0, 1, 2]), [FLIP]).agreements()
     # seeds 1 and 2 drew the same queries, as all there are were asked for
     assert (found.criterion, found.model, found.n_pairs, found.share) == ("gap", "m", 2, 0.75)
 

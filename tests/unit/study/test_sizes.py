@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import parse_metric
-from quantdrift.runs.folder import write_run
-from quantdrift.study.folder import StudyFolder, plan_into
-from quantdrift.study.plan import cells_of, read_study
+from quantdrift.study.folder import StudyFolder
+from quantdrift.study.plan import Cell, cells_of, read_study
 from quantdrift.study.results import pooled, results_of
 from quantdrift_paper.tables import tables_of
-from support.comparison_samples import RECORD, N, evidence_of, flipped
+from support.comparison_samples import N, evidence_of, flipped
+from support.study_samples import planned
 
 DOCUMENTS = {"5": 5, "8": 8, "all": 12}
 
@@ -26,30 +27,19 @@ def study_of(
     Where a query flips, first and second change places: the gap is epsilon, and the separation a half; elsewhere it has
     no end.
     """
-    data = ", ".join(f"{{task: {name}, sizes: [5, 8, all]}}" for name in flips)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "study.yaml").write_text(f"models: [m_1]\nschemes: [{', '.join(schemes)}]\ndata: [{data}]\n")
-    cells = cells_of(read_study(folder / "study.yaml"))
-    made = plan_into(folder / "out", cells, ["mark"] * len(cells))
-    for cell in cells:
+
+    def finished(cell: Cell) -> Any:
         size = str(cell.data.sizes[0])
         n, rows = DOCUMENTS[size], flips[cell.data.corpus].get(size)
         if rows is None:
-            continue
+            return None
         reference = np.random.default_rng(0).permuted(np.tile(np.linspace(0, 1, n), (N, 1)), axis=1)
-        told = {
-            **RECORD,
-            "spec": str(cell.spec),
-            "cell": "mark",
-            "data": {
-                **RECORD["data"],
-                "fingerprint": cell.data.called,
-                "corpus_size": {"n": n, "of": 12},
-                **({"modalities": "text to image"} if images else {}),
-            },
-        }
-        write_run(made.place(cell.name), evidence=evidence_of(reference, flipped(reference, rows)), record=told)
-    return made
+        data = {"fingerprint": cell.data.called, "corpus_size": {"n": n, "of": 12}}
+        kind = {"modalities": "text to image"} if images else {}
+        return evidence_of(reference, flipped(reference, rows)), {"data": {**data, **kind}}
+
+    data = [{"task": name, "sizes": [5, 8, "all"]} for name in flips]
+    return planned(folder, {"models": ["m_1"], "schemes": [*schemes], "data": data}, finished)
 
 
 def test_each_size_is_a_cell_and_the_noise_floor_is_of_the_largest(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_exact_copy_is_accepted_ties_included() -> None:
     tied = np.ones((20, 4))
-    found = StabilityCheck.calibrate((tied, tied), alpha=0.1)
-    assert (found.threshold, found.expected_coverage) == (0, 1)
-    assert found.accepts(tied).all()
+    calibrated = StabilityCheck.calibrate((tied, tied), alpha=0.1)
+    assert (calibrated.threshold, calibrated.expected_coverage) == (0, 1)
+    assert calibrated.accepts(tied).all()
 
 
 def test_a_flip_at_a_tie_is_not_let_through() -> None:
@@ -53,10 +53,10 @@ def test_a_confidence_must_exceed_its_threshold() -> None:
     reference = np.tile([2.0, 0.0], (9, 1))
     candidate = reference.copy()
     candidate[0] = [0.0, 1.0]
-    found = StabilityCheck.calibrate((reference, candidate), alpha=0.1, statistic="gap")
-    assert (found.threshold, found.n_flipped) == (1, 1)
+    calibrated = StabilityCheck.calibrate((reference, candidate), alpha=0.1, statistic="gap")
+    assert (calibrated.threshold, calibrated.n_flipped) == (1, 1)
     served = [1, np.nextafter(1, 2), np.nan, INF, -INF]
-    assert found.accepts_confidence(served).tolist() == [False, True, False, False, False]
+    assert calibrated.accepts_confidence(served).tolist() == [False, True, False, False, False]
     everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
     assert everything.threshold == -INF
     assert everything.accepts([[1.0, 1.0]]).all()
@@ -65,20 +65,20 @@ def test_a_confidence_must_exceed_its_threshold() -> None:
 
 @pytest.mark.parametrize("name", ["msp", "entropy"])
 def test_msp_and_entropy_look_at_all_items(name: Statistic) -> None:
-    found = check(statistic=name, alpha=0.2)
-    accepted = found.accepts(CANDIDATE)
-    assert 0 < accepted.mean() == found.expected_coverage < 1
+    calibrated = check(statistic=name, alpha=0.2)
+    accepted = calibrated.accepts(CANDIDATE)
+    assert 0 < accepted.mean() == calibrated.expected_coverage < 1
     with pytest.raises(ScoreError, match="calibrated on 5 to 5 items; got 3"):
-        found.accepts(CANDIDATE[:, :3])
+        calibrated.accepts(CANDIDATE[:, :3])
     with pytest.raises(RunError, match="similarities"):
         StabilityCheck.calibrate(evidence_of(scores(), scores()), statistic=name)
 
 
 def test_a_check_knows_what_it_was_calibrated_on() -> None:
     evidence = evidence_of(scores(), scores())
-    found = StabilityCheck.calibrate(evidence, on=RECORD)
-    assert (found.origin.spec, found.origin.data) == ("minilm@W4-g64-rtn", "corpus")
-    assert (found.n_items_min, found.n_items_max) == (12, 12)
+    calibrated = StabilityCheck.calibrate(evidence, on=RECORD)
+    assert (calibrated.origin.spec, calibrated.origin.data) == ("minilm@W4-g64-rtn", "corpus")
+    assert (calibrated.n_items_min, calibrated.n_items_max) == (12, 12)
     with pytest.raises(RunError, match=r"minilm@W3; got one of minilm@W4-g64-rtn"):
         StabilityCheck.calibrate(evidence, on=RECORD, spec="minilm@W3")
     named = StabilityCheck.calibrate(evidence, spec="minilm@W4", on="clicks")
@@ -87,12 +87,12 @@ def test_a_check_knows_what_it_was_calibrated_on() -> None:
 
 def test_served_inputs_that_differ_are_warned_of() -> None:
     whole = np.random.default_rng(0).normal(size=(400, 6))
-    found = StabilityCheck.calibrate((whole[:200], whole[:200]), alpha=0.1)
-    same = found.resembles(whole[200:])
+    calibrated = StabilityCheck.calibrate((whole[:200], whole[:200]), alpha=0.1)
+    same = calibrated.resembles(whole[200:])
     assert same.alike
-    assert found.resembles_confidence(found.confidence(whole[200:])) == same
+    assert calibrated.resembles_confidence(calibrated.confidence(whole[200:])) == same
     with pytest.warns(ExchangeabilityWarning, match="Calibrate again"):
-        other = found.resembles(whole[200:] * 0.2)
+        other = calibrated.resembles(whole[200:] * 0.2)
     assert not other.alike
     assert other.p_value < 1e-3
 
@@ -104,13 +104,13 @@ def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> 
     check(on=record).save(path)
     assert json.loads(path.read_text())["origin"]["dtype"] == "torch.float32"
     assert StabilityCheck.load(path, candidate_fingerprint="low", on=record) == check(on=record)
-    for asked, told in (
+    for asked, message in (
         ({"spec": "minilm@W3"}, r"check\.json is for another pair .*minilm@W4-g128-rtn"),
         ({"spec": "minilm@W4", "model_fingerprint": "others"}, "reference model: .*others now"),
         ({"candidate_fingerprint": "odd"}, r"quantized weights: .* \(digest low .*, odd now\)"),
         ({"on": {**record, "settings": {"reading": "logits"}}}, "scores: self-retrieval by cosine .* logits now"),
     ):
-        with pytest.raises(StabilityError, match=told):
+        with pytest.raises(StabilityError, match=message):
             StabilityCheck.load(path, **asked)  # type: ignore[arg-type]  # of several options
     check().save(path)  # what the check does not know is not compared
     assert StabilityCheck.load(path, candidate_fingerprint="odd", on=record)

@@ -31,8 +31,8 @@ def test_cost_is_one_pass_of_the_candidate_and_the_routed_part_of_the_other() ->
 def test_the_operating_point_is_the_least_that_gives_back_a_share() -> None:
     evidence = classified(BEFORE, AFTER, [1, 0, 1, 0])
     # below the first and below the second of two top-1 changes lie 1/3 and 2/3 of those of new inputs
-    found = [operating_point(evidence, "gap", share, speed_up=4) for share in (0.3, 0.5, 0.6)]
-    assert [(at.routed, at.cost, at.changes, at.k) for at in found if at] == [
+    points = [operating_point(evidence, "gap", share, speed_up=4) for share in (0.3, 0.5, 0.6)]
+    assert [(at.routed, at.cost, at.changes, at.k) for at in points if at] == [
         (0.25, 0.5, pytest.approx(1 / 3), None),
         *[(0.75, 1, pytest.approx(2 / 3), None)] * 2,
     ]
@@ -66,13 +66,13 @@ def test_the_share_that_is_claimed_is_what_new_inputs_give_back() -> None:
 
 def test_a_share_of_lost_accuracy_needs_half_a_point_of_it() -> None:
     # 1 of 200 inputs is exactly 0.5 points, 1 of 201 is less
-    for n, told in ((200, None), (201, "accuracy changes by -0.50 points, and only of a loss of 0.5")):
+    for n, shown in ((200, None), (201, "accuracy changes by -0.50 points, and only of a loss of 0.5")):
         before, after = np.tile([1.0, 0.0], (n, 1)), np.tile([1.0, 0.0], (n, 1))
         after[0] = [0.0, 1.0]
-        assert (answers_of(classified(before, after, [0] * n)).accuracy_reason or "").startswith(told or "")
+        assert (answers_of(classified(before, after, [0] * n)).accuracy_reason or "").startswith(shown or "")
     # the candidate is right on inputs 0 and 2, the reference on none: 2 of 4 more
-    for labels, told in (([0, 1, 0, 1], "+50.00 points"), ([0, 0, 1, 0], "by -0.00 points"), (None, "no input has")):
-        assert told in (answers_of(classified(BEFORE, AFTER, labels)).accuracy_reason or "")
+    for labels, shown in (([0, 1, 0, 1], "+50.00 points"), ([0, 0, 1, 0], "by -0.00 points"), (None, "no input has")):
+        assert shown in (answers_of(classified(BEFORE, AFTER, labels)).accuracy_reason or "")
 
 
 def test_splits_pool_as_sums_over_sums() -> None:
@@ -104,17 +104,18 @@ def advised(evidence: Evidence, wanted: float = 0.9, **given: Any) -> Advice:
 
 def test_the_cheapest_that_gives_back_enough_is_advised_and_the_cost_of_each_is_told() -> None:
     # one more bit than 4 leaves 7 / 15 of every shift, which flips inputs 0 and 2 of AFTER as before
-    found = advised(classified(BEFORE, AFTER), 0.3, bits=4, speed_up=4)
-    told = [(one.fix, one.changes, one.cost, one.predicted) for one in found.choices]
-    assert told == [
+    advice = advised(classified(BEFORE, AFTER), 0.3, bits=4, speed_up=4)
+    shown = [(choice.fix, choice.changes, choice.cost, choice.predicted) for choice in advice.choices]
+    assert shown == [
         (None, 0, 0.25, False),
         ("allocate", 0, 0.3125, True),
         ("route", pytest.approx(1 / 3), 0.5, False),
         (None, 1, 1, False),
     ]
-    assert found.fix == "route"
+    assert advice.fix == "route"
     assert (
-        "route the 25.0 % with the least gap (new inputs: 1.3 % to 84.2 %), at 50.0 % of the cost" in found.sentences[0]
+        "route the 25.0 % with the least gap (new inputs: 1.3 % to 84.2 %), at 50.0 % of the cost"
+        in advice.sentences[0]
     )
     # all of them cost as much as full precision, so that routing is no use
     everything = advised(classified(BEFORE, AFTER), 0.6, bits=4, speed_up=4)
@@ -124,9 +125,10 @@ def test_the_cheapest_that_gives_back_enough_is_advised_and_the_cost_of_each_is_
     )
     # 0.4 and 0 become 0.2 and 0.21, and with one more bit 0.307 and 0.098
     near = advised(classified([[0.0, 0.4]] * 2, [[0.21, 0.2], [0.0, 0.4]]), bits=4, speed_up=4)
-    assert (near.fix, [one.changes for one in near.choices]) == ("allocate", [0, 1, 1])
+    assert (near.fix, [choice.changes for choice in near.choices]) == ("allocate", [0, 1, 1])
     assert "one more bit throughout, at 31.2 %" in near.sentences[0]
-    assert [one.fix for one in advised(classified(BEFORE, AFTER), 0.3, speed_up=4).choices] == [None, "route", None]
+    without_bits = advised(classified(BEFORE, AFTER), 0.3, speed_up=4)
+    assert [choice.fix for choice in without_bits.choices] == [None, "route", None]
 
 
 def test_the_papers_rule_stands_beside_it() -> None:
@@ -144,11 +146,11 @@ def test_the_papers_rule_stands_beside_it() -> None:
 @pytest.mark.parametrize("factor", [0.0, 0.2, 3 / 7, 0.8, 1.0])
 def test_smaller_shifts_flip_what_they_flip_among_all_items(factor: float) -> None:
     before, after, _ = logits(noise=2.0)
-    evidence, (one, other) = classified(before, after), (before.astype(float), after.astype(float))
-    flipped = (one + factor * (other - one)).argmax(axis=1) != one.argmax(axis=1)
-    found = flips_with_shifts_times(evidence, factor)
-    assert found.tolist() == flipped.tolist()
-    assert not (found & ~flips(evidence)).any()
+    evidence, (first, other) = classified(before, after), (before.astype(float), after.astype(float))
+    flipped = (first + factor * (other - first)).argmax(axis=1) != first.argmax(axis=1)
+    smaller = flips_with_shifts_times(evidence, factor)
+    assert smaller.tolist() == flipped.tolist()
+    assert not (smaller & ~flips(evidence)).any()
 
 
 def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> None:

@@ -93,7 +93,7 @@ def test_codes_and_graph_are_told_apart(world):
     """What PQ loses is the codes'; what lists lose that are not looked into is the index's."""
     queries, documents = world
     state = deployed(world, "index=IVF8,PQ8")
-    exact = state.exact_top()
+    exact = state.exact.candidate_top()
     index = faiss.index_factory(DIM, "IVF8,PQ8np", faiss.METRIC_INNER_PRODUCT)
     index.train(documents)
     index.add(documents)
@@ -114,7 +114,7 @@ def test_codes_and_graph_are_told_apart(world):
 def test_an_index_over_the_vectors_themselves_loses_only_what_its_search_misses(world):
     plain = score_embeddings(world[0], world[0], world[1], world[1], k=20)
     state = deployed(world, "index=HNSW16")
-    assert (state.exact_top()[0] == plain.reference_top()[0]).all()
+    assert (state.exact.candidate_top()[0] == plain.reference_top()[0]).all()
     assert state.delta_max.abs().max() == 0
     assert (state.reference_top()[0] == plain.reference_top()[0]).all()
     assert (state.reference_top()[1] == plain.reference_top()[1]).all()
@@ -161,7 +161,11 @@ def test_what_is_excluded_is_in_no_list(world, options):
     own = np.arange(40)
     own[3] = -1
     state = deployed(world, options, excluded=own)
-    lists = [state.candidate_top()[0], state.reference_top()[0], *([state.exact_top()[0]] if state.exact_top() else [])]
+    lists = [
+        state.candidate_top()[0],
+        state.reference_top()[0],
+        *([state.exact.candidate_top()[0]] if state.exact else []),
+    ]
     for positions in lists:
         assert not ((positions == own[:, None]) & (own[:, None] >= 0)).any()
     assert state.reference_top()[0][3, 0] == 3
