@@ -211,8 +211,12 @@ def search_embedded(
     calibration: Side | None,
     two_towers: bool = False,
     dataset: str | None = None,
+    read: Callable[[Search], Search] = lambda search: search,
 ) -> Outcome:
-    """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries."""
+    """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries.
+
+    `read` gives the search that outputs of another kind than vectors take.
+    """
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
     if skip_same_id:
@@ -230,7 +234,7 @@ def search_embedded(
         held_out=held_out,
         dataset=dataset,
     )
-    measured = measure(pair, reading, settings=settings, store=default_store(), progress=progress)
+    measured = measure(pair, read(reading), settings=settings, store=default_store(), progress=progress)
 
     def results(arm: Arm) -> Results:
         state = measured.state
@@ -249,7 +253,7 @@ def search_embedded(
     return Outcome(
         **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         settings=settings,
-        read_as={"similarity": str(similarity)},
+        read_as=measured.reading.record,
         n_items=len(documents.inputs.ids),
         results=results,
     )

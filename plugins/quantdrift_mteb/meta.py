@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
-from pathlib import Path
 from typing import Any
 
-from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
+from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.ask import files_of, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
-from quantdrift.checkpoints.classifier_config import is_cross_encoder, model_json
+from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
@@ -22,6 +21,13 @@ from quantdrift.metrics.keys import harness_metrics
 from quantdrift.spec.grammar import Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense"),
+    "CrossEncoder": (CrossEncoderWrapper, "cross-encoder"),
+    "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction"),
+    "SparseEncoder": (SparseEncoderWrapper, "sparse"),
+}
+"""A model's class of sentence-transformers to what mteb loads it with and what mteb calls it."""
 GetModelMeta = Callable[..., ModelMeta]
 
 
@@ -95,8 +101,9 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
         asked = {**base.loader_kwargs, **kwargs}
         trusted = bool(asked.get("trust_remote_code"))
         quiet_loading()
-        reads: Reads = "head" if "cross-encoder" in base.model_type else "states"
-        with loading(source, reads=reads, revision=base.revision, trusted=trusted) as loaded:
+        reads: Reads = "states" if {"dense", "late-interaction"} & {*base.model_type} else "head"
+        kind = next((name for name, (_, said) in KINDS.items() if said in base.model_type), "SentenceTransformer")
+        with loading(source, reads=reads, revision=base.revision, trusted=trusted, kind=kind) as loaded:
             if source.kind == "hub":
                 model = base.load_model(device=device, **kwargs)
             else:
@@ -116,18 +123,22 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
 def local_meta(source: ModelSource) -> ModelMeta:
     """The metadata of a model that lies in a folder; its loader takes the folder."""
-    folder, crosses = Path(source.location), is_cross_encoder(source)
-    kind = model_json(source, "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
-    if kind not in ("SentenceTransformer", "CrossEncoder"):
-        raise UnsupportedError(f"{folder} holds a {kind}; expected a SentenceTransformer or a CrossEncoder")
+    kind = "SentenceTransformer"
+    for name, is_one in (
+        ("CrossEncoder", is_cross_encoder),
+        ("MultiVectorEncoder", is_multi_vector),
+        ("SparseEncoder", is_sparse),
+    ):
+        kind = name if is_one(source) else kind
+    loader, said = KINDS[kind]
     return ModelMeta.create_empty(
         {
             "name": f"local/{source.canonical}",
             # changes with a file, so that results of other weights are not reused
             "revision": f"local-{stamp_of(source.location)[:12]}",
-            "loader": CrossEncoderWrapper if crosses else SentenceTransformerEncoderWrapper,
+            "loader": loader,
             "framework": ["Sentence Transformers", "PyTorch"],
-            "model_type": ["cross-encoder" if crosses else "dense"],
+            "model_type": [said],
             "modalities": ["text", "image"] if "vision_config" in model_json(source, "config.json") else ["text"],
         }
     )

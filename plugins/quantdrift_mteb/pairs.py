@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 from mteb.models import (
@@ -18,6 +19,7 @@ from mteb.models import (
     SearchProtocol,
 )
 from mteb.types import PromptType
+from sentence_transformers import MultiVectorEncoder
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
@@ -34,12 +36,13 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
     """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
     weights = weights_of(model, spec.scheme, spec.model)
     weights.notes = tuple(notes)
+    if isinstance(getattr(model, "model", None), MultiVectorEncoder):
+        return PairedSearcher(model, weights, spec=spec, source=source)
     encodes = isinstance(model, EncoderProtocol)
-    special = isinstance(model, SearchProtocol) or "sparse" in model.mteb_model_meta.model_type
-    if special or not (encodes or isinstance(model, CrossEncoderProtocol)):
+    if isinstance(model, SearchProtocol) or not (encodes or isinstance(model, CrossEncoderProtocol)):
         raise UnsupportedError(
-            f"{spec.model} is neither an embedding model with one dense vector a text nor a cross-encoder. Run both "
-            "models by themselves, and compare: quantdrift diff A B"
+            f"{spec.model} is neither an embedding model nor a cross-encoder, but searches in a way of its own. Run "
+            "both models by themselves, and compare: quantdrift diff A B"
         )
     if not encodes:
         refuse_without_search(weights, f"{spec.model} reads query and document together", named=NAMED)
@@ -165,6 +168,18 @@ class PairedEncoder(MtebPair):
 
     def _searcher(self) -> Any:
         return SearchEncoderWrapper(self)
+
+
+class PairedSearcher(MtebPair):
+    """A pair of late-interaction models, which are search models to mteb."""
+
+    def _measure(self, call: SearchCall) -> Outcome:
+        if call.top_ranked is None:
+            return search_by_embedding(self.pair, self.base, call)
+        return rerank(self.arms, self._searcher(), call)
+
+    def _searcher(self) -> Any:
+        return copy(self.base)  # it keeps the corpus that it searches
 
 
 class PairedReranker(MtebPair):

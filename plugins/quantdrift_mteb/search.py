@@ -16,6 +16,7 @@ from mteb._create_dataloaders import create_dataloader
 from mteb.models import SearchEncoderWrapper
 from mteb.types import PromptType
 from numpy.typing import NDArray
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
 from torch.utils.data import DataLoader
 
 from quantdrift.base.errors import UnsupportedError
@@ -25,8 +26,14 @@ from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.ragged import Ragged
 from quantdrift.engine.readings import OPENING, opening_of
+from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
+from quantdrift.features.multi_vector.model import token_vectors
+from quantdrift.features.multi_vector.scoring import MaxSim, Product
+from quantdrift.features.multi_vector.search import row_search
+from quantdrift.features.sparse.model import sparse_product, term_weights
 from quantdrift.harness import (
     DEPTH,
     PROBE,
@@ -124,8 +131,10 @@ class SearchCall:
 
 def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
     """Embed with both arms and stream the scores."""
-    dimension = model.mteb_model_meta.embed_dim
-    similarity = similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
+    dimension, product = model.mteb_model_meta.embed_dim, product_of(model)
+    similarity: Similarity | None = Similarity.DOT
+    if product is None:
+        similarity = similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
     if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
         raise UnsupportedError(
             f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
@@ -147,7 +156,18 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Ou
         calibration=None if texts is None else inputs_of(model, call, "calibration", _corpus_of(texts)),
         two_towers=kinds[0] != kinds[1],
         dataset=call.task.name,
+        read=lambda search: search if product is None else row_search(search, product),
     )
+
+
+def product_of(model: Any) -> Product | None:
+    """How a model compares outputs of several rows an input; None for one vector each."""
+    inner = getattr(model, "model", None)
+    if isinstance(inner, MultiVectorEncoder):
+        return MaxSim(mean=inner.similarity_fn_name == "meanmaxsim")
+    if not isinstance(inner, SparseEncoder):
+        return None
+    return sparse_product(inner, str(model.mteb_model_meta.name))
 
 
 def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
@@ -200,7 +220,7 @@ def _cut(results: Results, top_k: int) -> Results:
 def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
     """The queries or the documents of a search, embedded chunk by chunk."""
     kind = PromptType.query if role == "query" else PromptType.document
-    context = dict(call.context)
+    context, product = dict(call.context), product_of(model)
     n_processes, encoding = context.pop("num_proc", None), context.pop("encode_kwargs")
     others = {name: value for name, value in encoding.items() if name not in {"batch_size", "show_progress_bar"}}
     # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
@@ -215,10 +235,11 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
-        embeddings = model.encode(
-            chunk, **context, prompt_type=kind, batch_size=batch_size, show_progress_bar=False, **others
-        )
-        return as_vectors(embeddings)
+        how = {**context, **others, "prompt_type": kind, "batch_size": batch_size, "show_progress_bar": False}
+        if isinstance(product, MaxSim):
+            return Ragged.of(token_vectors(model._encode(chunk, **how)))
+        embeddings = model.encode(chunk, **how)
+        return as_vectors(embeddings) if product is None else Ragged.of(term_weights(embeddings))
 
     key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:

@@ -104,6 +104,10 @@ def _taken(stages: Mapping[str, Stage], stage: Stage) -> str | None:
 
 
 STAGES: Registry[Stage] = Registry(
-    "quantdrift.stages", package=("quantdrift.stages", "quantdrift.features"), attribute="STAGE", kind=Stage, clash=_taken
+    "quantdrift.stages",
+    package=("quantdrift.stages", "quantdrift.features"),
+    attribute="STAGE",
+    kind=Stage,
+    clash=_taken,
 )
 """All stages by name, in the order of a deployment."""

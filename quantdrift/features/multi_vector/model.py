@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +12,11 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import SentenceEncoder, as_pictures, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
-from quantdrift.engine.ragged import Ragged
+from quantdrift.engine.ragged import Matrix, Ragged
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.features.multi_vector.scoring import MaxSim, Product
-from quantdrift.features.multi_vector.search import RowSearch
+from quantdrift.features.multi_vector.search import RowSearch, row_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,8 +41,7 @@ class RowEncoder(SentenceEncoder):
 
     def reading(self, search: Search) -> RowSearch:
         """A search by rows."""
-        known = {field.name: getattr(search, field.name) for field in fields(search)}
-        return RowSearch(**known, product=self.product())
+        return row_search(search, self.product())
 
     def settings(self, role: str) -> str:
         """Prompt, length limit, what follows the transformer with its settings, and how rows become scores."""
@@ -61,8 +60,12 @@ class MultiVectorModel(RowEncoder):
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
         """The token vectors that its mask leaves of each input."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
-        vectors = encode(items, batch_size=batch_size, show_progress_bar=False)
-        return [matrix.float().cpu().numpy() for matrix in vectors]
+        return token_vectors(encode(items, batch_size=batch_size, show_progress_bar=False))
+
+
+def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
+    """What a MultiVectorEncoder gives, tensors or arrays, as float32 [n_tokens, dim] each."""
+    return [torch.as_tensor(matrix).float().cpu().numpy() for matrix in encoded]
 
 
 def load_multi_vector(

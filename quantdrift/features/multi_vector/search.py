@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,11 @@ from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.evidence.record import Noise
 from quantdrift.features.multi_vector.kept import score_kept
 from quantdrift.features.multi_vector.scoring import Product
+
+
+def row_search(search: Search, product: Product) -> RowSearch:
+    """The same search by rows instead of one vector an input."""
+    return RowSearch(**{part.name: getattr(search, part.name) for part in fields(search)}, product=product)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -113,29 +113,32 @@ def pruned(part: Ragged, most: int) -> Ragged:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SparseModel(RowEncoder):
-    """A SparseEncoder; a row of an input is the number of a term and its weight.
+    """A SparseEncoder; a row of an input is the number of a term and its weight."""
 
-    Attributes:
-        n_terms: all terms that it gives weights to.
-    """
-
-    n_terms: int
+    terms: Terms
 
     def product(self) -> Terms:
         """The product of weights."""
-        return Terms(n_terms=self.n_terms, cosine=self.similarity is Similarity.COSINE)
+        return self.terms
 
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
         """The terms of each input by number, and their weights; nothing dense is kept of a batch."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
         matrices = []
         for at in range(0, len(items), batch_size):
-            batch = encode(items[at : at + batch_size], batch_size=batch_size, show_progress_bar=False).cpu().coalesce()
-            (inputs, terms), weights = batch.indices().numpy(), batch.values().float().numpy()
-            ends = np.searchsorted(inputs, np.arange(batch.shape[0] + 1))
-            rows = np.stack([terms.astype(np.float32), weights], axis=1)
-            matrices += [rows[a:b] for a, b in pairwise(ends.tolist())]
+            matrices += term_weights(
+                encode(items[at : at + batch_size], batch_size=batch_size, show_progress_bar=False)
+            )
         return matrices
+
+
+def term_weights(encoded: Tensor) -> list[Matrix]:
+    """A sparse tensor [n, n_terms] as the terms of each input by number, and their weights."""
+    batch = encoded.cpu().coalesce()
+    (inputs, terms), weights = batch.indices().numpy(), batch.values().float().numpy()
+    ends = np.searchsorted(inputs, np.arange(batch.shape[0] + 1))
+    rows = np.stack([terms.astype(np.float32), weights], axis=1)
+    return [rows[a:b] for a, b in pairwise(ends.tolist())]
 
 
 def load_sparse(
@@ -152,11 +155,18 @@ def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> 
     """A SparseEncoder that is loaded, and what was told of it."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "SparseEncoder")
     refuse_small_vocabulary(model, source.name)
-    name = str(model.similarity_fn_name)
+    product = sparse_product(model, source.name)
+    similarity = Similarity(product.name)
+    return SparseModel(model=model, source=source, similarity=similarity, notes=tuple(notes), terms=product)
+
+
+def sparse_product(model: Any, name: str) -> Terms:
+    """How a SparseEncoder compares; refused where that is not by products."""
+    compares = str(model.similarity_fn_name)
     n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what the model says may be its width
-    if name not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
+    if compares not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
         raise UnsupportedError(
-            f"{source.name!r} compares embeddings of {n_terms:,} terms by {name!r}; expected dot or cosine, and at "
-            f"most {_MOST_TERMS:,}"
+            f"{name!r} compares embeddings of {n_terms:,} terms by {compares!r}; expected dot or cosine, and at most "
+            f"{_MOST_TERMS:,}"
         )
-    return SparseModel(model=model, source=source, similarity=Similarity(name), notes=tuple(notes), n_terms=n_terms)
+    return Terms(n_terms=n_terms, cosine=compares == "cosine")

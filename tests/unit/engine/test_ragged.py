@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantdrift.base.errors import ScoreError
 from quantdrift.engine.ragged import Ragged, Rows
 from quantdrift.engine.scoring.streamed import check_embeddings
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.base.errors import ScoreError
 
 MATRICES = [np.full((length, 2), number, dtype=np.float32) for number, length in enumerate((2, 0, 3, 1))]
 

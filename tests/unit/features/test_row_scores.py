@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sentence_transformers.util.similarity import maxsim, mean_maxsim
 from sentence_transformers.util import quantize_embeddings
+from sentence_transformers.util.similarity import maxsim, mean_maxsim
 
 from quantdrift.engine.ragged import Ragged
 from quantdrift.features.multi_vector import scoring
