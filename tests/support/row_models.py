@@ -1,6 +1,5 @@
 """A tiny late-interaction and a tiny sparse encoder with random weights, and a search for them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import BertForMaskedLM
 
-from support.candidate_samples import HIDDEN, WIDTH, WORDS, bert, save_backbone, text
+from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, text
 
 
 def multi_vector(folder: Path, *, dim: int = 16) -> MultiVectorEncoder:
@@ -42,17 +42,7 @@ def sparse(folder: Path) -> SparseEncoder:
 
 
 def search_data(folder: Path, *, n_docs: int = 60, n_queries: int = 20) -> Path:
-    """Texts of the words in BEIR layout, with a document that has no word which the mask leaves."""
-    documents = {f"d{number}": text(number, 3 + number % 9) for number in range(n_docs)}
-    documents["bare"] = "of of"
-    queries = {f"q{number}": text(1000 + number, 2 + number % 4) for number in range(n_queries)}
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", documents), ("queries", queries)):
-        lines = [json.dumps({"_id": key, "text": value}) for key, value in texts.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    labels = [f"q{number}\td{number}\t1" for number in range(n_queries)]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(labels) + "\n")
-    return folder
-
-
-VOCABULARY = len(WORDS) + 4
+    """Texts of the words in BEIR layout, with a document of which the mask leaves no word."""
+    documents = numbered("d", [text(number, 3 + number % 9) for number in range(n_docs)]) | {"bare": "of of"}
+    queries = numbered("q", [text(1000 + number, 2 + number % 4) for number in range(n_queries)])
+    return write_beir_folder(folder, queries, documents, {f"q{number}": [f"d{number}"] for number in range(n_queries)})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from mteb.models import MultiVectorWrapper, SparseEncoderWrapper
 from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
@@ -17,6 +18,7 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import quantized
+from support.row_models import multi_vector, sparse
 from support.mteb_samples import (
     OTHERS,
     QUIET,
@@ -87,6 +89,19 @@ def test_both_arms_of_a_search_are_what_stock_mteb_finds(name: str, models: Mapp
         assert entry["drift_noise_floor"] == 0
     if name in {"Subsets", "Splits"}:
         assert entries[0]["drift_epsilon_median"] != entries[1]["drift_epsilon_median"]
+
+
+@pytest.mark.parametrize(("make", "wrapper"), [(multi_vector, MultiVectorWrapper), (sparse, SparseEncoderWrapper)])
+@pytest.mark.parametrize("name", ["Columns", "Shortlists"])
+def test_models_of_several_rows_a_text_search_as_in_stock_mteb(
+    make: Callable[[Path], Any], wrapper: Any, name: str, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    folder, (data, options) = tmp_path / "model", RETRIEVAL[name]
+    model = Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=wrapper(str(folder), device="cpu"))
+    (entry,) = compare(model, lambda: retrieval_task(f"Tiny{name}", data, **options))
+    assert entry["drift_flip_at_1"] > 0
+    assert entry["drift_noise_floor"] == 0
 
 
 def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_path: Path) -> None:

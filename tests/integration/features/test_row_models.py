@@ -1,0 +1,128 @@
+"""Late-interaction and sparse models through `quantdrift run`, against their own library on weights rounded by hand."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from torch import nn
+
+from quantdrift.data.retrieval import read_beir_folder
+from quantdrift.runs.folder import Run as Finished
+from quantdrift.runs.folder import read_run
+from support.row_models import multi_vector, search_data, sparse
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+KINDS: dict[str, tuple[Callable[[Path], Any], Any]] = {
+    "multi": (multi_vector, MultiVectorEncoder),
+    "sparse": (sparse, SparseEncoder),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folders(place: Path) -> None:
+    for name, (make, _) in KINDS.items():
+        make(place / name)
+    search_data(place / "rows")
+
+
+def run(quantdrift: Run, model: str, scheme: str) -> tuple[Finished, str]:
+    shown = quantdrift("run", f"ROOT/{model}/model@{scheme}", "--data", "ROOT/rows", "--out", "run")
+    return read_run(Path("run")), shown
+
+
+def by_hand(model: nn.Module, bits: int, group: int) -> None:
+    """Round linear weights to the nearest of a symmetric grid, a scale for a row's group of columns.
+
+    A decoder that shares its weight with the embedding matrix stays as it is.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not name.endswith("decoder"):
+            weight = module.weight.data
+            for at in range(0, weight.shape[1], group):
+                part = weight[:, at : at + group]
+                scale = (part.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)).clamp(min=1e-12)
+                part.copy_((part / scale).round() * scale)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_both_arms_score_as_their_library_does(name: str, place: Path, quantdrift: Run) -> None:
+    finished, shown = run(quantdrift, name, "W4-rtn-g64")
+    data = read_beir_folder(place / "rows")
+    _, load = KINDS[name]
+    scores = []
+    for rounded in (False, True):
+        model = load(str(place / name / "model"), device="cpu").eval()
+        if rounded:
+            by_hand(model, 4, 64)
+        queries, documents = model.encode_query(list(data.queries)), model.encode_document(list(data.documents))
+        made = model.similarity(queries, documents)
+        scores.append((made.to_dense() if made.is_sparse else made).numpy())
+    evidence = finished.evidence()
+    names = list(data.document_ids)
+    for arm, top in enumerate((evidence.reference_top, evidence.candidate_top)):
+        for row in range(evidence.n_inputs):
+            best = names.index(str(evidence.item_ids[top.items[row, 0]]))
+            assert scores[arm][row].max() == pytest.approx(scores[arm][row, best], abs=1e-5)
+            assert top.reference_scores[row, 0] == pytest.approx(scores[0][row, best], rel=1e-5)
+            assert top.candidate_scores[row, 0] == pytest.approx(scores[1][row, best], rel=1e-5)
+    delta = scores[1] - scores[0]
+    assert evidence.delta_max == pytest.approx(delta.max(axis=1), abs=1e-5)
+    assert evidence.delta_min == pytest.approx(delta.min(axis=1), abs=1e-5)
+    assert finished.record["settings"]["similarity"] == ("maxsim" if name == "multi" else "dot")
+    assert "run again" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "record"),
+    [
+        ("multi", "fp+emb=int8", {"precision": "int8"}),
+        ("multi", "fp+pool=2+maxsim=bf16", {"precision": "float32", "pool": "2", "maxsim": "bf16"}),
+        ("sparse", "fp+emb=int8+terms=2", {"precision": "int8", "terms": 2, "rows_per_document": 2.0}),
+    ],
+)
+def test_how_documents_are_kept_stands_in_the_record(
+    name: str, scheme: str, record: dict[str, Any], quantdrift: Run
+) -> None:
+    finished, _ = run(quantdrift, name, scheme)
+    kept = finished.record["deployment"]
+    assert kept | record == kept
+    row = {"multi": 16 * 32, "sparse": 32 + 32}[name] if kept["precision"] == "float32" else {"multi": 128, "sparse": 40}[name]
+    assert kept["bytes_per_document"] == pytest.approx(kept["rows_per_document"] * row / 8, rel=1e-3)
+    assert float(np.abs(finished.evidence().delta_max).max()) > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("ROOT/multi/model@fp+index=Flat", "this is done to vectors, and this model makes token vectors"),
+        ("ROOT/multi/model@fp+terms=9", "this is done to weights of terms, and this model makes token vectors"),
+        ("ROOT/sparse/model@fp+pool=2", "this is done to token vectors, and this model makes weights of terms"),
+        ("TINY@fp+pool=2", "this is done to token vectors, and this model makes vectors"),
+        ("ROOT/sparse/model@fp+emb=binary", "keeps signs, and weights of terms have none; expected int8 or fp16"),
+        ("ROOT/multi/model@fp+dim=8", r"\+dim= shortens one vector an input"),
+        ("ROOT/multi/model@W3.5-rtn+gap", "compares by maxsim of several; expected one width for all layers"),
+    ],
+)
+def test_what_has_no_meaning_for_a_kind_is_refused(spec: str, message: str, quantdrift: Run) -> None:
+    told = quantdrift("run", spec, "--data", "ROOT/rows", "--out", "run", code=2)
+    assert re.search(message, " ".join(told.split()))
+
+
+def test_a_model_of_another_class_is_not_converted(place: Path, tmp_path: Path, quantdrift: Run) -> None:
+    settings = json.loads((place / "multi" / "model" / "config_sentence_transformers.json").read_text())
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    for file in (place / "multi" / "model").rglob("*"):
+        target = folder / file.relative_to(place / "multi" / "model")
+        target.mkdir() if file.is_dir() else target.write_bytes(file.read_bytes())
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({**settings, "model_type": "SparseEncoder"}))
+    told = quantdrift("run", f"{folder}@W4", "--data", "ROOT/rows", "--out", "run", code=2)
+    assert "MultiVectorMask" in told or "sparse" in told.lower()
