@@ -1,6 +1,7 @@
-"""`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it, and what the run holds."""
+"""`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it: what the run holds, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+import torch
+from sentence_transformers import CrossEncoder
+
+from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.runs.folder import read_run
 from support.rerank_samples import (
     N_QUERIES,
@@ -31,6 +38,7 @@ CROSS = ("run", "ROOT/cross@W3-g16-rtn", "--data", "ROOT/judged")
 def dataset(place: Path) -> RetrievalDataset:
     """ROOT/judged, the cross-encoder ROOT/cross and a shortlist of eight documents."""
     save_cross_encoder(place / "cross")
+    save_cross_encoder(place / "nli", n_scores=3)
     write_trec(place / "bm25.trec", lists())
     return write_data(place / "judged")
 
@@ -86,3 +94,45 @@ def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quan
     assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
     shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
     assert "reranking 5 documents of first (found by" in " ".join(shown.split())
+
+
+# --- what cannot be reranked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("TINY@W4", "an embedding model, which searches .leave --shortlist out"),
+        ("ROOT/nli@W4", "gives a pair 3 scores"),
+        ("ROOT/nli-backbone@W4", "is a classifier, which takes classification data"),
+        ("ROOT/cross@W4+query", ".query needs embeddings.*and a cross-encoder"),
+        ("ROOT/cross@W3.5+gap", "the criterion gap needs embeddings"),
+        ("ROOT/cross vs ROOT/cross", "with --shortlist is not available"),
+    ],
+)
+def test_models_and_schemes_that_cannot_rerank(spec: str, told: str, quantdrift: Run) -> None:
+    command = ("run", spec, "--data", "ROOT/judged", "--shortlist", "ROOT/bm25.trec")
+    shown = quantdrift(*command, code=2)
+    assert re.search(told, shown), shown
+    assert "Traceback" not in shown
+
+
+def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
+    quantdrift("run", "TINY@W8", "--data", "ROOT/data", "--out", "other")
+    command = ("run", "ROOT/cross@W4", "--data", "ROOT/judged", "--shortlist", "other")
+    shown = quantdrift(*command, code=2)
+    assert "is of other data than judged" in shown
+
+
+@pytest.mark.skipif(
+    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers is older than 6.2"
+)
+def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
+    folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
+    model = load_cross_encoder(resolve(str(folder)), device=pick_device("cpu"), dtype="bfloat16")
+    assert next(model.model.parameters()).dtype == torch.bfloat16
+    assert model.model.keep_in_fp32_modules == ["0.model.classifier"]
+    pairs = [("wing drag", "the drag of the wing"), ("heat", "boundary layer"), ("flow", "shock wave")]
+    scores = model.encode(pairs, "pair", 2)[:, 0]
+    rounded = torch.from_numpy(scores).bfloat16().float().numpy()
+    assert (scores != rounded).any()

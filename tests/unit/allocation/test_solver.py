@@ -45,16 +45,6 @@ def test_greedy_goes_up_the_convex_hull_of_each_layer(
     assert solution.widths.tolist() == chosen
 
 
-def test_the_knapsack_finds_what_greedy_misses() -> None:
-    # 10 of 14 weights can have a fourth bit: the best per weight and one more, or the two others
-    losses, n_weights = [10.0, 11.0, 11.0], [4, 5, 5]
-    greedy = allocate(losses, n_weights, budget=3.72, method="greedy")
-    best = allocate(losses, n_weights, budget=3.72)
-    assert (greedy.widths.tolist(), greedy.loss) == ([4, 4, 3], 11.0)
-    assert (best.widths.tolist(), best.loss, best.status) == ([3, 4, 4], 10.0, "optimal")
-    assert best.bound == pytest.approx(10.0)
-
-
 @pytest.mark.parametrize("method", ["knapsack", "greedy"])
 def test_layers_of_a_unit_get_one_width_and_those_left_out_keep_theirs(method: str) -> None:
     losses, n_weights = [9.0, 0.0, 3.0, 2.0], [1, 1, 1, 1]

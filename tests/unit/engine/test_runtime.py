@@ -80,9 +80,5 @@ def test_attention_and_padding_arrive(encoder):
 def test_a_module_without_tokenizer_or_attention_is_refused():
     plain = torch.nn.Sequential(torch.nn.Linear(8, 8))
     for option, told in (("padding=left", "quantdrift run"), ("attention=eager", "transformers")):
-        with pytest.raises(UnsupportedError, match=told), pair_of_module(plain, option).candidate():
+        with pytest.raises(UnsupportedError, match=told), QuantizedPair(plain, f"fp+{option}").candidate():
             pass
-
-
-def pair_of_module(module, option):
-    return QuantizedPair(module, f"fp+{option}")

@@ -16,27 +16,16 @@ from support.sensitivity import drawn, linear, setting_of
 DIM = 8
 
 
-def by_hand(*weight: list[float], widths: tuple[int, ...] = (2, 3, 4), contenders: int = 1) -> Setting:
-    """One layer whose outputs are scores of two items; the gap is the first less the second."""
-    valid = np.ones((3, contenders), dtype=np.bool_)
-    valid[2, 1:] = False
-    rows = np.arange(3).repeat(contenders).reshape(3, contenders, 1)
-    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
-    return setting_of(linear(*weight), x, widths=widths, rows=rows, valid=valid)
-
-
-WEIGHT = ([0.9, 0.7], [-0.3, 0.5])
-
-
 def test_the_median_distance_that_gaps_move_by_hand() -> None:
-    """At 2 bits a row's grid is its absmax times -1, 0, 1; halves go to even.
+    """One layer's outputs are scores of two items; at 2 bits a row's grid is its absmax times -1, 0, 1.
 
     [0.9, 0.7] becomes [0.9, 0.9] and [-0.3, 0.5] becomes [-0.5, 0.5], so the difference of the
     rows goes from [1.2, 0.2] to [1.4, 0.4], and the gaps of the three inputs move by 0.2, 0.2, 0.8.
     At 3 bits the grids are 0.3 and 0.5/3 wide: [0.9, 0.6] and [-1/3, 0.5], moves of 1/30, -0.1
     and 2 (1/30 - 0.1).
     """
-    setting = by_hand(*WEIGHT)
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+    setting = setting_of(linear([0.9, 0.7], [-0.3, 0.5]), x, widths=(2, 3, 4))
     shifts = exact_shifts(setting)
     assert shifts.shape == (1, 2, 3, 1)
     wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]

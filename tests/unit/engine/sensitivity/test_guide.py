@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.sensitivity.guide import BLOCKS, guided_moments, pseudo_queries
-from quantdrift.spec.grammar import parse_scheme
 from support.quantizer_samples import moments_by_hand, skip_without, weights
 from support.sensitivity import linear, setting_of
 
@@ -110,13 +109,3 @@ def test_pseudo_queries_are_sentences_of_the_documents() -> None:
     assert some == pseudo_queries(many, 10, seed=1) != pseudo_queries(many, 10, seed=2)
     with pytest.raises(DataError, match="and there is none; leave \\+guided out"):
         pseudo_queries(["short", "y" * 500], 3, seed=0)
-
-
-def test_the_option_is_of_those_that_weigh_errors() -> None:
-    assert str(parse_scheme("W3-gptq+guided")) == "W3-g128-gptq+guided=gap"
-    assert parse_scheme("W3-gptq+guided=gap") == parse_scheme("W3-gptq+guided")
-    from quantdrift.engine.quantizers.registry import methods_of  # noqa: PLC0415
-
-    for scheme in ("W3-rtn+guided", "W3-hqq+guided"):
-        with pytest.raises(UnsupportedError, match="guided= has no effect"):
-            methods_of(parse_scheme(scheme))
