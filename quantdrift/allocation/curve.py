@@ -104,12 +104,12 @@ def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed:
     closed form, so 512 seeded draws are counted.
     """
     draws = np.random.default_rng(seed).standard_normal((parts.shape[2], _DRAWS))
-    known = np.where(np.isnan(gaps), np.inf, gaps)
+    finite = np.where(np.isnan(gaps), np.inf, gaps)
     given = np.where(np.isnan(gaps)[..., None], 0.0, parts)
     chances = np.empty(len(gaps))
     for at in range(0, len(gaps), _BLOCK):
         rows = slice(at, at + _BLOCK)
-        crossed = known[rows, :, None] + given[rows] @ draws < 0
+        crossed = finite[rows, :, None] + given[rows] @ draws < 0
         chances[rows] = crossed.any(axis=1).mean(axis=-1)
     return chances
 

@@ -86,8 +86,8 @@ def layer_of(in_features: int) -> tuple[Tensor, paper.Matrix, Moments]:
 
 
 def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments) -> float:
-    found, second = rounded(quantized), as_float64(x.second)
-    return paper.output_difference(found, wanted, as_float64(weight), second)
+    low, second = rounded(quantized), as_float64(x.second)
+    return paper.output_difference(low, wanted, as_float64(weight), second)
 
 
 def gptq_reference(

@@ -28,13 +28,13 @@ class Rower:
     """An encoder of rows: items are their numbers, and a function of role, rows and batch size encodes them."""
 
     run: Callable[[str, Rows, int], Vectors]
-    known: Mapping[str, Any] | None = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = field(default_factory=dict)
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         return self.run(role, np.array(list(items), dtype=np.int64), batch_size)
 
     def key(self, role: str) -> Mapping[str, Any] | None:
-        return self.known
+        return self.settings
 
 
 def rows_of(role: str, n: int, *, prefix: str | None = None, digest: Any = None, lengths: Any = None) -> Inputs:

@@ -211,8 +211,8 @@ class Usearch(Index):
 
     def __init__(self, name: str, stored: Stored, similarity: Similarity, settings: str | None) -> None:
         match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", name, re.IGNORECASE)
-        known = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
-        if match is None or not all(known):
+        parsed = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
+        if match is None or not all(parsed):
             raise UnsupportedError(
                 "usearch is written +index=usearch, or with its connectivity, +index=usearch32, and set by "
                 f"+search=expansion=64 or expansion_add=128; got +index={name}"
@@ -223,7 +223,7 @@ class Usearch(Index):
         with extras_named(needed_for=f"+index={name}"):
             from usearch.index import Index as Graph  # noqa: PLC0415 -- an optional extra
         self._told = {"name": name, "search": settings}
-        given = {match_[1]: int(match_[2]) for match_ in known if match_}
+        given = {match_[1]: int(match_[2]) for match_ in parsed if match_}
         self._bits = stored.precision in BITS
         self._bytes = stored.precision == "int8"
         similar = "l2sq" if similarity is Similarity.EUCLIDEAN else "ip"

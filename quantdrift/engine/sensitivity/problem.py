@@ -77,8 +77,8 @@ class GapProblem:
     @property
     def digest(self) -> str:
         """A digest of the reference's outputs, of the gaps between them and of the batches, 40 hex digits."""
-        known = self.reference_outputs()
-        parts = (known, self.rows, self.gaps(known), *self.batches)
+        outputs = self.reference_outputs()
+        parts = (outputs, self.rows, self.gaps(outputs), *self.batches)
         return bytes_digest(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def gaps(self, outputs: Vectors) -> NDArray[np.float64]:
@@ -220,8 +220,8 @@ def retrieval_problem(
     def gap(outputs: Tensor) -> Tensor:
         if fixed is None:
             return _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
-        known = fixed.to(outputs)
-        return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
+        ranked = fixed.to(outputs)
+        return _gap(outputs[:, :, 0], ranked[:, :1], ranked[:, 1:], similarity)
 
     return _problem(encoder, sides, roles, gap, batch_size=batch_size, valid=valid, reference=asked)
 

@@ -47,15 +47,15 @@ def evidence(folder: Path | str) -> Evidence:
     return read_run(Path(folder)).evidence()
 
 
-def same(one: Evidence, other: Evidence) -> None:
+def same(left_run: Evidence, other: Evidence) -> None:
     """To the last bit."""
     for side in ("reference_top", "candidate_top"):
-        left, right = getattr(one, side), getattr(other, side)
-        assert (one.item_ids[left.items] == other.item_ids[right.items]).all()
+        left, right = getattr(left_run, side), getattr(other, side)
+        assert (left_run.item_ids[left.items] == other.item_ids[right.items]).all()
         assert np.array_equal(left.reference_scores, right.reference_scores, equal_nan=True)
         assert np.array_equal(left.candidate_scores, right.candidate_scores, equal_nan=True)
-    assert np.array_equal(one.delta_min, other.delta_min)
-    assert np.array_equal(one.delta_max, other.delta_max)
+    assert np.array_equal(left_run.delta_min, other.delta_min)
+    assert np.array_equal(left_run.delta_max, other.delta_max)
 
 
 @pytest.mark.parametrize("scheme", ["W3", "W3-gptq+calib=20", "W3+query"])
@@ -73,9 +73,9 @@ def test_shards_give_what_memory_gives(quantdrift: Run, corpus: Path, scheme: st
     assert whole.noise is not None
     assert parts.noise is not None
     assert parts.noise.epsilon.max() < 1e-5
-    one, other = (json.loads(Path(name, "run.json").read_text()) for name in ("whole", "parts"))
+    in_memory, other = (json.loads(Path(name, "run.json").read_text()) for name in ("whole", "parts"))
     for metric in ("flip@1", "gold_lost@10", "ndcg@10", "noise_floor"):
-        assert one["metrics"][metric]["value"] == pytest.approx(other["metrics"][metric]["value"], abs=1e-6)
+        assert in_memory["metrics"][metric]["value"] == pytest.approx(other["metrics"][metric]["value"], abs=1e-6)
     assert other["data"]["shards"] == 8
     assert other["data"]["n_documents"] == N
 
@@ -226,7 +226,7 @@ def test_whatever_is_killed_the_run_comes_out_the_same(
     kept = command.kept
     assert not psutil.wait_procs(workers, timeout=60)[1]  # nobody goes on in the background
 
-    told = Command(place, tmp_path / "run", *more).ended()
+    message = Command(place, tmp_path / "run", *more).ended()
 
-    assert f"{kept} of 8 shards are there from a run that was interrupted" in told
+    assert f"{kept} of 8 shards are there from a run that was interrupted" in message
     same(evidence(tmp_path / "run"), expected)

@@ -30,10 +30,10 @@ MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), 
     ],
 )
 def test_rates_bits_and_median(widths: list[int], rate: float, bits: float, shift: float) -> None:
-    found = predict([(MEASURED, widths)])
-    assert (found.flips.value, found.flips.n) == (rate, 3)
-    assert found.bits_per_weight == bits
-    assert found.shift.value == pytest.approx(shift)
+    point = predict([(MEASURED, widths)])
+    assert (point.flips.value, point.flips.n) == (rate, 3)
+    assert point.bits_per_weight == bits
+    assert point.shift.value == pytest.approx(shift)
 
 
 def test_one_query_is_too_few_for_a_curve() -> None:

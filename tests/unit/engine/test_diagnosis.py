@@ -63,9 +63,9 @@ class Elsewhere:
 
     def encode(self, texts, role, batch_size, progress=None):
         prompt = self.model.prompts.get(role, "") if self.prompts else ""
-        told = [prompt + text for text in texts]
-        found = self.model.encode([self.text(each) for each in told] if self.text else told, prompt="")
-        return found if self.after is None else self.after(found)
+        prompted = [prompt + text for text in texts]
+        vectors = self.model.encode([self.text(asked) for asked in prompted] if self.text else prompted, prompt="")
+        return vectors if self.after is None else self.after(vectors)
 
 
 def cls(model):
@@ -104,25 +104,25 @@ ORDER = RNG.permutation(HIDDEN)
         ({"change": second_end}, "special tokens", "another [SEP] behind"),
         ({"change": short}, "truncation", "cuts texts at 31 tokens, this one at 32"),
         ({"change": no_dense}, "modules", "no Dense"),
-        ({"after": lambda found: found[:, ORDER]}, "dimensions", "another order"),
-        ({"after": lambda found: 2 * found}, "length", "differ in length by 50.0 %"),
-        ({"after": lambda found: found[:, :24]}, "dimensions", f"24 and {HIDDEN} dimensions"),
+        ({"after": lambda result: result[:, ORDER]}, "dimensions", "another order"),
+        ({"after": lambda result: 2 * result}, "length", "differ in length by 50.0 %"),
+        ({"after": lambda result: result[:, :24]}, "dimensions", f"24 and {HIDDEN} dimensions"),
     ],
 )
 def test_one_cause_is_named_alone(folder, mine, other, name, words):
-    found = diagnose(mine, Elsewhere(folder, **other), DATA, n=12, batch_size=8, progress=Silent())
-    assert [one.name for one in found.found] == [name]
-    assert words in found.found[0].told
-    assert found.found[0].verdict == "explains it"
-    assert found.left <= ROUNDING
-    assert found.first[1] == 0 or name == "dimensions"  # other vectors are compared as they came
+    result = diagnose(mine, Elsewhere(folder, **other), DATA, n=12, batch_size=8, progress=Silent())
+    assert [cause.name for cause in result.found] == [name]
+    assert words in result.found[0].told
+    assert result.found[0].verdict == "explains it"
+    assert result.left <= ROUNDING
+    assert result.first[1] == 0 or name == "dimensions"  # other vectors are compared as they came
 
 
 def test_two_causes_are_put_together(folder, mine):
     other = Elsewhere(folder, change=cls, prompts=False)
-    found = diagnose(mine, other, DATA, n=12, batch_size=8, progress=Silent())
-    assert {one.name for one in found.found} == {"pooling", "prompt"}
-    assert found.left <= ROUNDING < found.found[0].after
+    result = diagnose(mine, other, DATA, n=12, batch_size=8, progress=Silent())
+    assert {cause.name for cause in result.found} == {"pooling", "prompt"}
+    assert result.left <= ROUNDING < result.found[0].after
 
 
 def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine):
@@ -130,21 +130,21 @@ def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine)
     before = mine.encode(texts.documents, "document", 8)
     diagnose(mine, Elsewhere(folder, change=cls, prompts=False), DATA, n=12, batch_size=8, progress=Silent())
     assert np.array_equal(mine.encode(texts.documents, "document", 8), before)
-    found = diagnose(mine, Elsewhere(folder), DATA, n=12, batch_size=8, progress=Silent())
-    assert (found.found, found.first) == ((), (0, 0))
-    assert found.before < ROUNDING
+    result = diagnose(mine, Elsewhere(folder), DATA, n=12, batch_size=8, progress=Silent())
+    assert (result.found, result.first) == ((), (0, 0))
+    assert result.before < ROUNDING
 
 
 def test_the_candidate_is_changed_where_the_reference_cannot_be(folder, mine):
-    found = diagnose(Elsewhere(folder, change=cls), mine, DATA, n=12, batch_size=8, progress=Silent())
-    assert (found.changed, found.found[0].name) == ("candidate", "pooling")
+    result = diagnose(Elsewhere(folder, change=cls), mine, DATA, n=12, batch_size=8, progress=Silent())
+    assert (result.changed, result.found[0].name) == ("candidate", "pooling")
 
 
 def test_of_two_that_cannot_be_changed_vectors_are_compared(folder):
-    other = Elsewhere(folder, after=lambda found: found[:, ORDER])
-    found = diagnose(Elsewhere(folder), other, DATA, n=12, batch_size=8, progress=Silent())
-    assert [one.name for one in found.found] == ["dimensions"]
-    assert all(one.why_not for one in found.tried[2:])
+    other = Elsewhere(folder, after=lambda result: result[:, ORDER])
+    result = diagnose(Elsewhere(folder), other, DATA, n=12, batch_size=8, progress=Silent())
+    assert [cause.name for cause in result.found] == ["dimensions"]
+    assert all(cause.why_not for cause in result.tried[2:])
 
 
 def test_texts_are_short_long_and_in_capitals():

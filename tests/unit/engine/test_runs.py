@@ -42,10 +42,16 @@ def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> Non
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("failure", "told"), [(OSError(errno.ENOSPC, "No space left"), RunError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("failure", "error"), [(OSError(errno.ENOSPC, "No space left"), RunError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
 def test_a_failure_while_the_run_is_put_in_place(
-    *, tmp_path: Path, evidence: Evidence, failure: BaseException, told: Any, monkeypatch: pytest.MonkeyPatch, step: int
+    *,
+    tmp_path: Path,
+    evidence: Evidence,
+    failure: BaseException,
+    error: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
 ) -> None:
     """Where two folders cannot be exchanged in one step, the earlier one is moved aside; then all is as it was."""
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: None)  # as on a system that cannot
@@ -59,7 +65,7 @@ def test_a_failure_while_the_run_is_put_in_place(
         rename(source, target)
 
     monkeypatch.setattr("os.rename", fail_once)
-    with pytest.raises(told):
+    with pytest.raises(error):
         write_run(path, evidence=evidence, record=RECORD)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
     assert content(path) == before

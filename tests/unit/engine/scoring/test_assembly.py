@@ -36,8 +36,8 @@ def test_positions_become_names_and_only_those_needed_are_kept() -> None:
 
 def test_a_lone_document_that_is_the_query_itself() -> None:
     """Nothing was scored: every figure is undefined, none fails."""
-    one = np.ones((1, 2), dtype=np.float32)
-    lone = score_embeddings(one, one, one, one, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
+    vector = np.ones((1, 2), dtype=np.float32)
+    lone = score_embeddings(vector, vector, vector, vector, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
     evidence = assemble(lone, input_ids=["d0"], item_ids=["d0"], qrels={"d0": {"d0": 1}})
     assert evidence.depth == 1
     assert evidence.reference_top.items.tolist() == [[-1]]

@@ -17,8 +17,8 @@ def column(values: Any) -> NDArray[np.float32]:
 
 def score(reference: Any, candidate: Any, **options: Any) -> ScoreState:
     """The state of one query whose scores are given."""
-    one = column([1])
-    return score_embeddings(one, one, column(reference), column(candidate), similarity=Similarity.DOT, **options)
+    query = column([1])
+    return score_embeddings(query, query, column(reference), column(candidate), similarity=Similarity.DOT, **options)
 
 
 def test_by_hand() -> None:

@@ -37,13 +37,13 @@ def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
     """Of every gap along the change of every layer at the narrowest width, by a small step."""
     problem = setting.problem
     assert problem is not None
-    before, found = problem.gaps(problem.outputs()), []
+    before, moved = problem.gaps(problem.outputs()), []
     for layer in setting.layers:
         weight = layer.weight.clone()
         layer.weight.sub_(step * rounding_error(layer, setting.widths[0], setting.group_size))
-        found.append((problem.gaps(problem.outputs()) - before) / step)
+        moved.append((problem.gaps(problem.outputs()) - before) / step)
         layer.weight.copy_(weight)
-    return np.stack(found, axis=-1)
+    return np.stack(moved, axis=-1)
 
 
 def one_layer(dtype: torch.dtype = torch.float32, after: Callable[[Tensor], Tensor] = lambda o: o) -> Setting:
@@ -59,8 +59,8 @@ def unit(outputs: Tensor) -> Tensor:
 def test_outputs_of_unit_length_have_the_slope_of_a_direction() -> None:
     """A change along the output does nothing then, so the slope is another."""
     setting = one_layer(after=unit)
-    found = contributions(setting)[..., 0]
-    np.testing.assert_allclose(found, slopes(setting), atol=0.01 * np.abs(found).max())
-    assert np.abs(found - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(found).max()
+    shifts = contributions(setting)[..., 0]
+    np.testing.assert_allclose(shifts, slopes(setting), atol=0.01 * np.abs(shifts).max())
+    assert np.abs(shifts - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(shifts).max()
     half = contributions(one_layer(torch.bfloat16, after=unit))[..., 0]  # a length of one up to rounding
-    np.testing.assert_allclose(half, found, atol=0.05 * np.abs(found).max())
+    np.testing.assert_allclose(half, shifts, atol=0.05 * np.abs(shifts).max())

@@ -74,18 +74,18 @@ def test_a_trial_counts_as_a_whole_search_does_and_leaves_out_what_is_excluded(q
     flow: Any = world
     trial = Trial(flow, search, reference, rows)
     with rounded(world.setting.layers, [3] * 5, None):
-        found = trial.changes("W3", query_only=query_only)
+        changes = trial.changes("W3", query_only=query_only)
         candidate = (
             world.embed(world.texts["query"]),
             reference[1] if query_only else world.embed(world.texts["document"]),
         )
     scores = [queries @ documents.T for queries, documents in (reference, candidate)]
-    for each in scores:
-        each[np.arange(24), excluded] = -np.inf
+    for arm in scores:
+        arm[np.arange(24), excluded] = -np.inf
     first, second = np.argsort(-scores[0], axis=1)[rows, :2].T
-    before, after = (each[rows, first] - each[rows, second] for each in scores)
-    assert found.flips.tolist() == (scores[1].argmax(axis=1)[rows] != first).tolist()
-    assert found.shifts == pytest.approx(after - before, rel=1e-4)
+    before, after = (arm[rows, first] - arm[rows, second] for arm in scores)
+    assert changes.flips.tolist() == (scores[1].argmax(axis=1)[rows] != first).tolist()
+    assert changes.shifts == pytest.approx(after - before, rel=1e-4)
     world.pair = SimpleNamespace(query_only=query_only)
     allocated = allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8))
     rivals = hold_contest(allocated, world.setting, flow, search, held=rows, reference=reference)
