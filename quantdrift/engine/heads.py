@@ -95,7 +95,7 @@ def _is_timm(module: nn.Module) -> bool:
 
 
 def _width(module: Any) -> int | None:
-    """How many numbers a linear layer puts out; None for anything else."""
+    """The number of outputs of a linear layer; None for anything else."""
     if isinstance(module, nn.Linear):
         return module.out_features
     return int(module.nf) if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else None

@@ -256,7 +256,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def _storage(tensor: Tensor) -> Any:
-    """What tensors that share memory have in common; None for sparse and fake ones, which have none."""
+    """Return a reference to the storage of a tensor; None for sparse and fake tensors, which have none."""
     try:
         storage = tensor.untyped_storage()
         storage.data_ptr()

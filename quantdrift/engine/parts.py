@@ -69,7 +69,7 @@ def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
 
 
 def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed: int) -> dict[str, Any]:
-    """What run.json says of a part of a corpus; parts differ in fingerprint as corpora do."""
+    """Describe a part of a corpus for run.json; parts differ in fingerprint as corpora do."""
     n, of = len(subset), data["n_documents"]
     size = {
         "seed": seed,

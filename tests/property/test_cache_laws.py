@@ -92,7 +92,7 @@ KINDS: list[tuple[Use, Use, str]] = [
 
 
 def used(make: Use, use: Use, pattern: str, damage: Callable[[bytes], bytes]) -> tuple[Any, str]:
-    """What is got after a file was damaged, and what is said."""
+    """Return what is read after a file was damaged, and what is said."""
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
         (file,) = Path(folder).rglob(pattern)

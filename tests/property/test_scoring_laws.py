@@ -127,7 +127,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def expected(reference: Floats, candidate: Floats, k: int) -> dict[str, NDArray[Any]]:
-    """What a state must hold, from whole score matrices with NaN for items that do not count."""
+    """Return what a state must hold, from whole score matrices with NaN for items that do not count."""
     delta = candidate - reference
     wanted: dict[str, NDArray[Any]] = {"n_items": (~np.isnan(delta)).sum(axis=1)}
     for arm, scores in (("reference", reference), ("candidate", candidate)):

@@ -93,7 +93,7 @@ def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor,
 def gptq_reference(
     method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
 ) -> tuple[paper.Matrix, int]:
-    """What the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
+    """Return the weights that the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
     return paper.gptq(
         as_float64(weight),
         as_float64(moments.second),

@@ -38,7 +38,7 @@ _VERSION = 3
 
 
 class LayerStore:
-    """Where the layers of one candidate are kept.
+    """A store of the layers of one candidate.
 
     Args:
         root: cache folder; None keeps nothing.
@@ -112,7 +112,7 @@ class MadeLayers:
         return {made.name: made.absmax for made in self.layers if made.called and made.n_tokens}
 
     def describe(self) -> dict[str, Any]:
-        """What a run records, as JSON values."""
+        """Describe the layers, as JSON values for the record of a run."""
         return {
             "calibration": dict(self.sample.record),
             "seconds": round(self.seconds, 3),
@@ -231,7 +231,7 @@ def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Sc
 
 
 def summary(allocation: Allocation) -> dict[str, Any]:
-    """What a run records of an allocation, as JSON values."""
+    """Describe an allocation, as JSON values for the record of a run."""
     return {
         "criterion": allocation.criterion,
         "widths_offered": list(allocation.widths),

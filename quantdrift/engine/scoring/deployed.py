@@ -97,7 +97,7 @@ def score_deployed(
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
-    """What an arm's embeddings are before they are coded."""
+    """Return an arm's embeddings before they are coded."""
     queries, documents = (np.asarray(side) for side in arm)
     for stage in stages:
         queries, documents = stage.vectors(queries), stage.vectors(documents)

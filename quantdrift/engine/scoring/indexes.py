@@ -44,7 +44,7 @@ class Index:
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """Describe the index for run.json."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class Faiss(Index):
         return -distance.sqrt() if self._similarity is Similarity.EUCLIDEAN else -distance / 2
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
+        """Describe the index for run.json."""
         size = None
         if self.n_docs * self._dim <= _LARGE:
             size = len(self._faiss.serialize_index(self._index))
@@ -136,7 +136,7 @@ def _inside(faiss: Any, index: Any) -> Iterator[Any]:
 
 
 def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
-    """What transforms a query, and the index behind it whose exhaustive search is exact over the codes."""
+    """Return the transforms of a query, and the index behind them whose exhaustive search is exact over the codes."""
     chain: list[Any] = []
     index = faiss.downcast_index(index)
     while True:
@@ -251,7 +251,7 @@ class Usearch(Index):
         return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
+        """Describe the index for run.json."""
         return {
             **self._told,
             "library": f"usearch {version_of('usearch')}",

@@ -180,7 +180,7 @@ class Command:
 
     @property
     def kept(self) -> int:
-        """How many shards are kept."""
+        """The number of shards that are kept."""
         return len(list((self.cache / "shards").rglob("[!.]*.npz")))
 
     def until_kept(self, n: int) -> None:
@@ -191,14 +191,14 @@ class Command:
             time.sleep(0.005)
 
     def ended(self) -> str:
-        """What it said, when it has ended well."""
+        """Return what it said, when it has ended well."""
         assert self.process.wait(timeout=180) == 0, self.errors.read_text()
         return self.errors.read_text()
 
 
 @pytest.fixture
 def expected(quantdrift: Run, corpus: Path) -> Evidence:
-    """Of one process."""
+    """The evidence of one process."""
     quantdrift("run", "TINY@W6", "--data", "ROOT/sharded", "--out", "expected", *SHARDS)
     return evidence("expected")
 

@@ -13,7 +13,7 @@ from quantdrift.spec.grammar import parse_scheme
 
 
 def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:
-    """Between 3 and 4 bits, where nothing else is said; losses at the lower width will do."""
+    """Allocate 3 or 4 bits, where nothing else is said; losses at the lower width will do."""
     given = np.asarray(losses, dtype=np.float64)
     if given.ndim == 1:
         given = np.stack([given, np.zeros_like(given)], axis=1)

@@ -53,7 +53,7 @@ def mine(folder):
 
 
 class Elsewhere:
-    """The same model in another runtime, which does one thing in its own way."""
+    """A model in another runtime, which does one thing in its own way."""
 
     def __init__(self, folder, change=None, after=None, prompts=True, text=None):
         self.model, self.after, self.prompts = SentenceTransformer(str(folder), device="cpu"), after, prompts

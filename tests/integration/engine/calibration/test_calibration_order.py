@@ -45,7 +45,7 @@ def calibrate(entry: ZooModel, model: nn.Module) -> Calibrated:
 
 
 def inputs_of(entry: ZooModel, model: nn.Module, layer: LinearLayer) -> list[Tensor]:
-    """What all batches give a layer on its first call, padding left out; by plain hooks."""
+    """Return the inputs that all batches give a layer on its first call, padding left out; by plain hooks."""
     caught: list[Tensor] = []
     for batch in entry.batches(N_BATCHES):
         first: list[Tensor] = []

@@ -35,7 +35,7 @@ class Answering(nn.Module):
 
 
 def gap_of_rows(outputs: Tensor) -> Tensor:
-    """Of a row's first three numbers: first less second, and first less third."""
+    """The gaps of a row's first three numbers: first less second, and first less third."""
     rows = outputs[:, :, 0]
     return torch.stack([rows[:, 0, 0] - rows[:, 0, 1], rows[:, 1, 0] - rows[:, 1, 2]], dim=1)
 
@@ -80,7 +80,7 @@ def world(entry: ZooModel) -> tuple[Setting, Callable[[], NDArray[np.float64]]]:
 
 
 def slopes(setting: Setting, gaps: Callable[[], NDArray[np.float64]], step: float) -> NDArray[np.float64]:
-    """Of every gap along every layer's change, by small steps there and back."""
+    """The slope of every gap along every layer's change, by small steps there and back."""
     slope = np.zeros((*setting.gaps.valid.shape, len(setting.layers), len(WIDTHS)))
     for number, layer in enumerate(setting.layers):
         weight = layer.weight.clone()

@@ -190,7 +190,7 @@ def test_a_scale_for_each_token_needs_no_calibration(world: World) -> None:
 
 
 class Tower(nn.Module):
-    """As CLIP's: torch's attention reads the weight of its output projection and does not call it."""
+    """A tower like CLIP's: torch's attention reads the weight of its output projection and does not call it."""
 
     def __init__(self) -> None:
         super().__init__()

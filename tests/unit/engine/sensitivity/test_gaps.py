@@ -34,7 +34,7 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
 
 
 def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
-    """Of every gap along the change of every layer at the narrowest width, by a small step."""
+    """The slope of every gap along the change of every layer at the narrowest width, by a small step."""
     problem = setting.problem
     assert problem is not None
     before, moved = problem.gaps(problem.outputs()), []
