@@ -11,7 +11,7 @@ from torch import Tensor
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ, is_installed
-from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from support import paper_quantizers as paper
 
 LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
@@ -54,23 +54,16 @@ def moments_by_hand(second: Tensor, mean_abs: Tensor | None = None, n_tokens: in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
+class Watching(RoundToNearest):
     """Round to nearest that keeps the moments it is given."""
 
-    bits: int
-    group_size: int | None
-    seen: list[Moments] = field(default_factory=list)
+    seen: list[Moments | None] = field(default_factory=list)
 
     needs_moments = True
-    has_zero_points = False
 
-    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
-        assert moments is not None
+    def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         self.seen.append(moments)
         return quantize_rtn(weight, bits=self.bits, group_size=self.group_size)
-
-    def describe(self) -> dict[str, str]:
-        return {}
 
 
 def weights(seed: int, out_features: int, in_features: int) -> Tensor:

@@ -33,7 +33,6 @@ class World:
         generator = torch.Generator().manual_seed(1)
         self.texts = {role: torch.randn(n, 8, generator=generator) for role, n in (("query", 24), ("document", 18))}
         self.setting = setting_of(self.model, widths=(3, 4))
-        self.encoded: list[str] = []
         self.settings, self.progress = Settings(batch_size=5), Silent()
 
     def embed(self, texts: Tensor) -> NDArray[np.float32]:
@@ -48,7 +47,6 @@ class World:
 
     def run(self, side: Inputs, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         assert batch_size == 5
-        self.encoded.append(side.role)
         return self.embed(self.texts[side.role][list(side.at(rows))])
 
 
