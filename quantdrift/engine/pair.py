@@ -123,16 +123,16 @@ class QuantizedPair:
 
     @property
     def models(self) -> tuple[Any, ...]:
-        """What answers, in either arm."""
+        """The models that answer in either arm."""
         return (self.encoder,)
 
     @property
     def similarity(self) -> Similarity:
-        """How the model compares embeddings."""
+        """The similarity by which the model compares embeddings."""
         return Similarity(self.encoder.similarity)
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where the model came from, as JSON values."""
+        """Describe where the model came from, as JSON values for the record of a run."""
         return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
 
     @property
@@ -194,12 +194,12 @@ class QuantizedPair:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device that the model runs on."""
         return self.layers[0].parameter.device
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
+        """The libraries, device and number type, which decide embeddings beside weights and inputs."""
         return runtime_of(self.layers[0].parameter)
 
     @property
@@ -331,7 +331,7 @@ class QuantizedPair:
         return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
-        """What becomes of each layer, one after another, from the reference's weights.
+        """Make the candidate of each layer, one after another, from the reference's weights.
 
         Raises:
             RuntimeError: the candidate is in place.
@@ -387,7 +387,7 @@ class QuantizedPair:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how the candidate was made, as JSON values."""
+        """Describe how the candidate was made, as JSON values for the record of a run."""
         described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
         for quantizer in self._quantizers()[:1]:  # the others differ in width alone
             described |= quantizer.describe()
@@ -422,16 +422,16 @@ class TwoModels:
 
     @property
     def models(self) -> tuple[Model, Model]:
-        """What answers, in either arm."""
+        """The models that answer in either arm."""
         return self.reference, self.candidate_model
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where both models came from, as JSON values."""
+        """Describe where both models came from, as JSON values for the record of a run."""
         return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a run says of both models, one sentence each."""
+        """Notes on both models, one sentence each."""
         return (*self.reference.notes, *self.candidate_model.notes)
 
     @property
@@ -459,7 +459,7 @@ class TwoModels:
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings of the model that is in place beside itself and its inputs."""
+        """The libraries, device and number type of the model that is in place."""
         return self.encoder.runtime
 
     @contextmanager
@@ -491,7 +491,7 @@ class TwoModels:
         return self.candidate_model.bits()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of the candidate, as JSON values."""
+        """Describe the candidate, as JSON values for the record of a run."""
         return self.candidate_model.describe()
 
 

@@ -94,7 +94,7 @@ class Stage:
         return any(key in self.options for key, _ in scheme.options) if self.present is None else self.present(scheme)
 
     def make(self, *arguments: Any) -> Any:
-        """What does it, for one candidate."""
+        """Make the object that does the stage's work for one candidate."""
         return imported(self.work)(*arguments)
 
 

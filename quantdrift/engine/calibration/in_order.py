@@ -145,7 +145,7 @@ def quantize_in_order(
     *,
     quantizers: Sequence[LayerQuantizer | None],
     fallbacks: Sequence[LayerQuantizer],
-    known: Mapping[int, LayerCandidate],
+    kept: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
     guide: Sequence[Tensor | None] | None = None,
 ) -> dict[int, float]:
@@ -170,7 +170,7 @@ def quantize_in_order(
 
     def make(number: int, here: Sequence[ForwardPass]) -> None:
         nonlocal shared
-        layer, candidate = layers[number], known.get(number)
+        layer, candidate = layers[number], kept.get(number)
         if candidate is None:
             inputs = [forward.value for forward in here if forward.value is not None]
             which = [_identity(*layer_input) for layer_input in inputs]

@@ -74,14 +74,14 @@ def draw_sample(
     if len(samples) == 1:
         return samples[0]
     keys = [sample.key for sample in samples]
-    known = bool(keys) and None not in keys
+    keyed = bool(keys) and None not in keys
     return Sample(
         batches=[batch for sample in samples for batch in sample.batches],
-        key={"kinds": keys} if known else None,
+        key={"kinds": keys} if keyed else None,
         record={
             **samples[0].record,
             "n_queries": sum(sample.record["n_inputs"] for sample in samples[1:]),
-            "digest": key_of(kinds=keys) if known else None,
+            "digest": key_of(kinds=keys) if keyed else None,
         },
     )
 

@@ -28,7 +28,7 @@ _UP = 3  # where h is in the state
 
 
 def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int) -> Tensor:
-    """How far up every weight ends, h, from where it is between two points of the grid.
+    """Learn how far up every weight ends, h, from where it is between two points of the grid.
 
     Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads that share an
     operation wait for each other, here 20 times a step, and on a busy machine that takes longer than the work. Blocks
@@ -62,7 +62,7 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Weights:
-    """What is learned about all weights, or about some columns of each of some rows.
+    """The state of learning of all weights, or of some columns of each of some rows.
 
     Attributes:
         state: float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.

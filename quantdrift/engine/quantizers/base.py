@@ -40,7 +40,7 @@ def spread(per_group: Tensor, in_features: int, group_size: int | None) -> Tenso
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """What the input of a layer looked like over the calibration tokens.
+    """Moments of a layer's input over the calibration tokens.
 
     Attributes:
         second: float32 [in_features, in_features], mean over tokens of x x^T.
@@ -95,7 +95,7 @@ class QuantizedWeight:
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """What the codes stand for: [out_features, in_features] in `dtype`."""
+        """Return the weights that the codes stand for: [out_features, in_features] in `dtype`."""
         codes = self.codes.to(torch.float32)
         if self.zero_point is not None:
             codes = codes - self.of_column(self.zero_point)
@@ -135,5 +135,5 @@ class LayerQuantizer(Protocol):
         ...
 
     def describe(self) -> dict[str, str]:
-        """What a run records of the method: backend, library version, grid; and keys a cache."""
+        """Describe the method for the record of a run: backend, library version, grid; and keys a cache."""
         ...

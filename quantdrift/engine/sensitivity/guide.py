@@ -133,8 +133,8 @@ def guided_moments(
                     )
                     for place, ((_, x, _), gradient) in enumerate(zip(seen, gradients, strict=True)):
                         if gradient is not None:
-                            known, by_token = weights[place], len(gaps) * _token_weights(x, gradient)
-                            weights[place] = by_token if known is None else known + by_token
+                            sum_so_far, by_token = weights[place], len(gaps) * _token_weights(x, gradient)
+                            weights[place] = by_token if sum_so_far is None else sum_so_far + by_token
                 for (number, x, _), weight in zip(seen, weights, strict=True):
                     if weight is not None:
                         sums[number] = _added(sums[number], x, weight)

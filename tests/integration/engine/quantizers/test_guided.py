@@ -20,11 +20,11 @@ def test_a_guided_candidate_is_another_is_kept_and_can_be_saved(quantdrift: Run,
     documents = [f"{text(1000 + number, 9)}. {text(3000 + number, 6)}." for number in range(30)]
     write_beir_folder(tmp_path / "data", numbered("q", queries), numbered("c", documents))
     data = ("--data", str(tmp_path / "data"))
-    found = {}
+    records = {}
     for scheme in ("W3-g32-gptq", "W3-g32-gptq+guided"):
         quantdrift("run", f"TINY@{scheme}", *data, "--out", scheme)
-        found[scheme] = read_run(tmp_path / scheme).record
-    plain, guided = found.values()
+        records[scheme] = read_run(tmp_path / scheme).record
+    plain, guided = records.values()
     assert guided["spec"].endswith("W3-g32-gptq+guided=gap")
     assert guided["model"]["candidate_fingerprint"] != plain["model"]["candidate_fingerprint"]
     assert guided["quantization"]["guided"] == "by the gap, 0.6"

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.sensitivity.guide import BLOCKS, guided_moments, pseudo_queries
-from quantdrift.spec.grammar import parse_scheme
 from support.quantizer_samples import moments_by_hand, skip_without, weights
 from support.sensitivity import linear, setting_of
 
@@ -29,11 +28,11 @@ def test_tokens_weigh_as_much_as_they_move_the_gap_in_each_block_of_rows() -> No
     def gapless(outputs: Tensor) -> Tensor:
         return outputs[:, :, 0, 0] - 2 * outputs[:, :, 0, 3]
 
-    (found,) = _moments(layer, inputs, all_rows)
+    (blocks,) = _moments(layer, inputs, all_rows)
     by_hand = inputs.T @ inputs  # the gradient is the same for both inputs, so blocks differ by a factor alone
-    assert found is not None
-    assert found.shape == (BLOCKS, 2, 2)
-    for block in found:
+    assert blocks is not None
+    assert blocks.shape == (BLOCKS, 2, 2)
+    for block in blocks:
         torch.testing.assert_close(block, by_hand / by_hand.diagonal().mean())
     assert _moments(layer, inputs, gapless) == [None]
 
@@ -41,22 +40,22 @@ def test_tokens_weigh_as_much_as_they_move_the_gap_in_each_block_of_rows() -> No
 def test_a_token_whose_output_is_cut_off_does_not_count() -> None:
     model = nn.Sequential(linear([1.0, 1.0], [1.0, -1.0]), nn.ReLU())
     inputs = torch.tensor([[2.0, 1.0], [1.0, 2.0]])  # of the second, row 1 is negative: no gradient there
-    (found,) = _moments(model, inputs, lambda outputs: outputs[:, :, 0, 0] - outputs[:, :, 0, 1])
-    assert found is not None
-    assert found.shape == (2, 2, 2)
+    (blocks,) = _moments(model, inputs, lambda outputs: outputs[:, :, 0, 0] - outputs[:, :, 0, 1])
+    assert blocks is not None
+    assert blocks.shape == (2, 2, 2)
     first, second = (rows.T @ rows for rows in (inputs, inputs[:1]))
-    torch.testing.assert_close(found[0], first / first.diagonal().mean())
-    torch.testing.assert_close(found[1], second / second.diagonal().mean())
+    torch.testing.assert_close(blocks[0], first / first.diagonal().mean())
+    torch.testing.assert_close(blocks[1], second / second.diagonal().mean())
 
 
 def _moments(model: nn.Module, inputs: Tensor, gap: object) -> list[Tensor | None]:
     setting = setting_of(model, inputs, gap=gap)  # type: ignore[arg-type]
     before = [parameter.requires_grad for parameter in model.parameters()]
-    found = guided_moments(setting.modules, setting.layers, setting.gaps, progress=Silent())
+    moments = guided_moments(setting.modules, setting.layers, setting.gaps, progress=Silent())
     assert [parameter.requires_grad for parameter in model.parameters()] == before  # nothing is left behind
     assert not any(module._forward_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
-    return found
+    return moments
 
 
 METHODS = [Gptq(bits=3, group_size=16), Gptq(bits=3, group_size=16, act_order=True), AdaRound(bits=3, group_size=16)]
@@ -82,12 +81,12 @@ def test_each_block_makes_its_own_error_small(method: Gptq | AdaRound) -> None:
     guide = torch.stack([_drawn(seed, 32).second for seed in range(2, 2 + BLOCKS)])
     guide /= guide.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
     plain, guided = (
-        method.quantize(weight, each).dequantize(torch.float32) for each in (moments, replace(moments, guide=guide))
+        method.quantize(weight, block).dequantize(torch.float32) for block in (moments, replace(moments, guide=guide))
     )
 
     def error(low: Tensor) -> float:
         parts = torch.tensor_split(weight - low, BLOCKS)
-        return sum(float(((part @ own) * part).sum()) for part, own in zip(parts, guide, strict=True))
+        return sum(float(((part @ second) * part).sum()) for part, second in zip(parts, guide, strict=True))
 
     assert error(guided) < 0.9 * error(plain)
 
@@ -110,13 +109,3 @@ def test_pseudo_queries_are_sentences_of_the_documents() -> None:
     assert some == pseudo_queries(many, 10, seed=1) != pseudo_queries(many, 10, seed=2)
     with pytest.raises(DataError, match="and there is none; leave \\+guided out"):
         pseudo_queries(["short", "y" * 500], 3, seed=0)
-
-
-def test_the_option_is_of_those_that_weigh_errors() -> None:
-    assert str(parse_scheme("W3-gptq+guided")) == "W3-g128-gptq+guided=gap"
-    assert parse_scheme("W3-gptq+guided=gap") == parse_scheme("W3-gptq+guided")
-    from quantdrift.engine.quantizers.registry import methods_of  # noqa: PLC0415
-
-    for scheme in ("W3-rtn+guided", "W3-hqq+guided"):
-        with pytest.raises(UnsupportedError, match="guided= has no effect"):
-            methods_of(parse_scheme(scheme))
