@@ -11,6 +11,8 @@ from support.small_evidence import CANDIDATE, QRELS, REFERENCE, evidence_of
 from support.written_samples import record
 
 N = len(REFERENCE)
+HUB = {"name": "minilm", "canonical": "org/MiniLM", "kind": "embedded", "fingerprint": "weights"}
+SHORT = {"versions": {"quantdrift": "0.1.0"}, "quantization": {"quantizer": "rtn"}}
 QUIET = Noise(flips=np.zeros(N, dtype=bool), epsilon=np.zeros(N, dtype=np.float32))
 
 
@@ -19,18 +21,13 @@ def written(
     scheme: str = "W4-g128-rtn",
     data: str = "corpus",
     *,
-    model: dict[str, Any] | None = None,
     same: bool = False,
     labels: bool = True,
-    **changes: Any,
+    **more: Any,
 ) -> Run:
     """A run of two flips in four queries, or with none; of three relevant first answers two are lost."""
     base = record(f"minilm@{scheme}", classes=False)
-    hub = {"name": "minilm", "canonical": "org/MiniLM", "kind": "embedded", "fingerprint": "weights"}
-    known = {**base["data"], "name": data, "fingerprint": data, "n_queries": N, "n_documents": 4, "warnings": []}
-    evidence = evidence_of(
-        REFERENCE, REFERENCE if same else CANDIDATE, k=4, qrels=QRELS if labels else None, noise=QUIET
-    )
-    whole = {**base, "model": model or hub, "data": known, "versions": {"quantdrift": "0.1.0"}}
-    whole |= {"quantization": {"quantizer": "rtn"}, **changes}
-    return write_run(folder, evidence=evidence, record=whole)
+    described = {**base["data"], "name": data, "fingerprint": data, "n_queries": N, "n_documents": 4, "warnings": []}
+    candidate, qrels = REFERENCE if same else CANDIDATE, QRELS if labels else None
+    evidence = evidence_of(REFERENCE, candidate, k=4, qrels=qrels, noise=QUIET)
+    return write_run(folder, evidence=evidence, record={**base, "model": HUB, "data": described, **SHORT, **more})
