@@ -1,9 +1,11 @@
 """Small finished runs for reports: four queries whose figures can be computed by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_it import MarkdownIt
 
 from quantdrift.evidence.record import Noise
 from quantdrift.runs.folder import Run, write_run
@@ -31,3 +33,15 @@ def written(
     candidate, qrels = REFERENCE if same else CANDIDATE, QRELS if labels else None
     evidence = evidence_of(REFERENCE, candidate, k=4, qrels=qrels, noise=QUIET)
     return write_run(folder, evidence=evidence, record={**base, "model": HUB, "data": described, **SHORT, **more})
+
+
+def rendered(text: str) -> str:
+    """Markdown as a page, by a reader of it that is not ours."""
+    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The cells of every table of a page, as a reader sees them."""
+    rows = [re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL) for table in page.split("</table>")[:-1]]
+    cells = [[re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL) for row in table] for table in rows]
+    return [[[re.sub("<[^>]*>", "", cell) for cell in row] for row in table] for table in cells]
