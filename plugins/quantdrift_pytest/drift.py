@@ -359,7 +359,7 @@ def _digest_of_file(file: Path, *seen: int) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """Make the request for a measurement; models are known by the content of their files, None if not seen from here."""
+    """Make the request to measure; models are known by the content of their files, None if not seen from here."""
     if isinstance(pair, Versus):
         models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:
