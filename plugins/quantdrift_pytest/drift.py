@@ -32,14 +32,13 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table
+from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
-from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, Session, tersely
@@ -247,10 +246,10 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
 
 def failure_text(result: GateResult) -> str:
     """The verdict, the rules as a table, what to do, and the inputs to look at."""
-    parts = [_here(headline(result)), subject(result), "", *_table(rules_table(result)), ""]
+    parts = [_here(headline(result)), subject(result), "", *_table(*rows(result)), ""]
     parts += [_here(line) for line in sentences(result)]
     if result.worst:
-        parts += ["", worst_table(result).title, *_table(worst_table(result))]
+        parts += ["", worst_title(result), *_table(*worst_rows(result))]
     return "\n".join(parts)
 
 
@@ -260,9 +259,9 @@ def _here(line: str) -> str:
     return line.replace("--update", "pytest --quantdrift-update")
 
 
-def _table(grid: Grid) -> list[str]:
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     """Columns of plain text, two spaces between them."""
-    lines = [grid.head, *grid.rows]
+    lines = [head, *body]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -360,7 +359,7 @@ def _digest_of_file(file: Path, *seen: int) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """Make the request for a measurement; models are known by their files' content, None if not seen from here."""
+    """Make the request to measure; models are known by the content of their files, None if not seen from here."""
     if isinstance(pair, Versus):
         models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:
@@ -418,18 +417,10 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
     return session.data[name]
 
 
-def measured(
-    session: Session,
-    spec: str,
-    *,
-    data: str | PathLike[str] | None,
-    task: str | None,
-    split: str,
-    settings: Mapping[str, Any],
-) -> Drift:
-    """A measurement of a pair, made now or read back."""
+def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: Any) -> Drift:
+    """A measurement of a pair, made now or read back; `place` names the data, as for `read_data`."""
     pair, how = parse_pair(spec), read_settings(settings)
-    dataset = read_data(session, data=data, task=task, split=split)
+    dataset = read_data(session, **place)
     try:
         ask = asked(pair, dataset, how)
         name = ask.fingerprint

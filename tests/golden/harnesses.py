@@ -18,7 +18,6 @@ def mteb_scores() -> Any:
         metadata = TaskMetadata(
             name="GoldenRetrieval",
             description="guides by their question",
-            reference=None,
             dataset={"path": "golden/none", "revision": "1"},
             type="Retrieval",
             category="t2t",
@@ -26,14 +25,6 @@ def mteb_scores() -> Any:
             eval_splits=["test"],
             eval_langs=["eng-Latn"],
             main_score="ndcg_at_10",
-            date=None,
-            domains=None,
-            task_subtypes=None,
-            license=None,
-            annotations_creators=None,
-            dialect=None,
-            sample_creation=None,
-            bibtex_citation=None,
         )
 
         def load_data(self, **_: Any) -> None:

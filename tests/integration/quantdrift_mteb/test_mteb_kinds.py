@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from quantdrift.runs.folder import Run, read_run
 from support.candidate_samples import quantized, text
-from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, scores
+from support.mteb_samples import QUIET, SCHEME, Model, as_splits, labelled, made_task, pairs, scores
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -49,13 +49,6 @@ def assert_figures(found: Mapping[str, Any], expected: Mapping[str, Any], rel: f
 
 
 # --- classification: one probe, fitted on the reference, reads both arms ----------------------------
-
-
-def labelled(number: int, seed: int, n_classes: int = 3) -> dict[str, list[Any]]:
-    """Texts that share some words with the others of their class."""
-    labels = [row % n_classes for row in range(number)]
-    texts = [f"{text(7 + label, 3)} {text(seed + row, 6)}" for row, label in enumerate(labels)]
-    return {"text": texts, "label": labels}
 
 
 def drawn(task: Any, train: Mapping[str, list[Any]]) -> list[int]:
@@ -107,27 +100,21 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
 # --- STS and pairs: the order of all pairs, and decisions by a frozen threshold ---------------------
 
 
-def pairs(number: int = 60) -> dict[str, list[Any]]:
-    """Pairs that share more or fewer words; those that share most are mostly the same."""
-    ones, shared = [text(row) for row in range(number)], [row % 8 for row in range(number)]
-    others = [
-        " ".join([*one.split()[:kept], text(row + 500, 9 - kept)])
-        for row, (one, kept) in enumerate(zip(ones, shared, strict=True))
-    ]
-    same = [int(kept >= 4) if row % 7 else row % 2 for row, kept in enumerate(shared)]
-    return {"sentence1": ones, "sentence2": others, "score": shared, "labels": same}
+SHARED = [row % 8 for row in range(60)]
+PAIRS = {**pairs(60), "score": SHARED, "labels": [int(k >= 4) if n % 7 else n % 2 for n, k in enumerate(SHARED)]}
+"""Pairs that share more or fewer words; those that share most are mostly the same."""
 
 
 def pair_task(base: Any, main_score: str, **changes: Any) -> Any:
     kind = "STS" if base is AbsTaskSTS else "PairClassification"
-    return made_task(base, lambda: as_splits({"test": {**pairs(), **changes}}), kind=kind, main_score=main_score)
+    return made_task(base, lambda: as_splits({"test": {**PAIRS, **changes}}), kind=kind, main_score=main_score)
 
 
 def similarities(model: Model, kind: str) -> list[Floats]:
     """Of the pairs, in both arms."""
 
     def of_one_arm() -> Floats:
-        left, right = (embed(model, pairs()[side]) for side in ("sentence1", "sentence2"))
+        left, right = (embed(model, PAIRS[side]) for side in ("sentence1", "sentence2"))
         if kind == "manhattan":
             return -np.abs(left - right).sum(axis=1)
         norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
@@ -167,7 +154,7 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     task = pair_task(AbsTaskPairClassification, main_score)
     (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
     reference, candidate = similarities(model, kind)
-    labels = np.array(pairs()["labels"])
+    labels = np.array(PAIRS["labels"])
     # the highest middle between two neighbours that tells most pairs right
     ranked = np.sort(reference)[::-1]
     middles = (ranked[1:] + ranked[:-1]) / 2

@@ -20,7 +20,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import drift
-from support.pytest_suites import PLUGIN, QUERIES, write_corpus
+from support.pytest_suites import QUERIES, write_corpus
 
 pytest_plugins = "pytester"
 
@@ -72,7 +72,7 @@ def run(suite: pytest.Pytester, *options: str, **more: Any) -> pytest.RunResult:
     quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     # at its end unraisableexception collects garbage five times, which takes seconds beside torch
     without = ("-p", "no:xdist", "-p", "no:unraisableexception")
-    return suite.runpytest_inprocess(*PLUGIN, *without, *quiet, *options, **more)
+    return suite.runpytest_inprocess(*without, *quiet, *options, **more)
 
 
 @pytest.mark.usefixtures("measurements")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.pytest_suites import PLUGIN, write_corpus
+from support.pytest_suites import write_corpus
 
 pytest_plugins = "pytester"
 
@@ -87,7 +87,7 @@ def test_two_workers_measure_once_and_the_next_session_needs_no_torch(
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     pytester.makeconftest(COUNTING)
     suite = pytester.makepyfile(test_workers=SUITE)
-    told = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", "-v", "--quantdrift-update")
+    told = pytester.runpytest_subprocess("-n", "2", "-v", "--quantdrift-update")
     told.assert_outcomes(passed=4)
     assert len((pytester.path / "measured").read_text().split()) == 1
     assert str(told.stdout).count("measured now") == 1
@@ -100,5 +100,5 @@ def test_two_workers_measure_once_and_the_next_session_needs_no_torch(
     suite.unlink()
     (pytester.path / "conftest.py").unlink()
     pytester.makepyfile(test_light=LIGHT)
-    told = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:xdist", "-v")
+    told = pytester.runpytest_subprocess("-p", "no:xdist", "-v")
     told.assert_outcomes(passed=1)

@@ -91,9 +91,3 @@ def test_what_cannot_be_learned_from_is_refused(
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "vit").exists()
-
-
-def test_a_folder_that_is_there_is_left_alone(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        train_vit.main(["--data", str(data), "--out", str(tmp_path)])
-    assert "expected a new or empty folder" in capsys.readouterr().err

@@ -10,7 +10,7 @@ pytest.importorskip("beir")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
 
-from quantdrift.base.errors import UnknownNameError
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.metrics.base import MetricError
 from quantdrift_beir import Drift, PairedResults
@@ -66,6 +66,11 @@ def test_an_unknown_name_is_an_error_whatever_the_results_are(results: Any) -> N
     assert error.value.suggestions[0] == "flip"
     with pytest.raises(UnknownNameError, match="top_k_acc"):
         judged("top_k_ac", results)
+
+
+def test_results_of_one_model_have_no_drift() -> None:
+    with pytest.raises(UnsupportedError, match="results are of one"):
+        judged("flip", CANDIDATE)
 
 
 def test_what_looks_deeper_than_the_lists_is_undefined_and_told(capsys: pytest.CaptureFixture[str]) -> None:
