@@ -106,33 +106,36 @@ def find_checkpoint(name: str) -> Checkpoint:
     else:
         source = resolve(name)
         folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
-    canonical, method = source.canonical, form or "none"
-    alone = Checkpoint(
-        name=name, canonical=canonical, kind=source.kind, folder=folder, body=folder, method=method, file=file
+    quantization: Any = {}
+    body, modules = folder, None
+    if form is None or MODEL_FILES[form].beside:
+        here = replace(source, kind="local", location=str(folder))
+        modules = model_json(here, "modules.json").get("", [])
+        first = modules[0] if isinstance(modules, list) and modules else {}
+        body = folder / str(first.get("path", "") if isinstance(first, dict) else "")
+        config = model_json(here, str(body / "config.json"))
+        quantization = config.get("quantization_config") or config.get("compression_config") or {}
+        if not isinstance(quantization, dict):
+            raise UnsupportedError(f"{body}/config.json is damaged: expected its quantization_config as an object")
+        if is_candidate_folder(folder):
+            record = read_record(folder)
+            kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+            quantization = {"quant_method": "quantdrift", **kept}
+        elif file is None and files_in(folder) and not holds_weights(body):
+            file = only_file(folder, name)
+        if file is not None:
+            quantization = {"quant_method": format_of(file), "file": file}
+    return Checkpoint(
+        name=name,
+        canonical=source.canonical,
+        kind=source.kind,
+        folder=folder,
+        body=body,
+        method=method_of(quantization) if quantization else form or "none",
+        quantization=quantization,
+        file=file,
+        has_modules=bool(modules),
     )
-    if form is not None and not MODEL_FILES[form].beside:
-        return alone
-    here = replace(source, kind="local", location=str(folder))
-    modules = model_json(here, "modules.json").get("", [])
-    first = modules[0] if isinstance(modules, list) and modules else {}
-    below = str(first.get("path", "")) if isinstance(first, dict) else ""
-    config = model_json(here, str(Path(below, "config.json")))
-    quantization = config.get("quantization_config") or config.get("compression_config") or {}
-    if not isinstance(quantization, dict):
-        raise UnsupportedError(
-            f"{folder / below}/config.json is damaged: expected its quantization_config as an object"
-        )
-    if is_candidate_folder(folder):
-        record = read_record(folder)
-        kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
-        quantization = {"quant_method": "quantdrift", **kept}
-    elif file is None and files_in(folder) and not holds_weights(folder / below):
-        file = only_file(folder, name)
-    if file is not None:
-        quantization = {"quant_method": format_of(file), "file": file}
-    method = method_of(quantization) if quantization else "none"
-    whole = replace(alone, body=folder / below, method=method, quantization=quantization)
-    return replace(whole, file=file, has_modules=bool(modules))
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
@@ -119,7 +119,6 @@ def load_classifier(
                 f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; "
                 "expected ...ForSequenceClassification, ...ForImageClassification, or a timm model"
             )
-        quiet_loading()
         kind = "SequenceClassification"
         reader_of: Any = transformers.AutoTokenizer
         if takes == "image":

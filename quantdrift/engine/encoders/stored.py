@@ -133,24 +133,24 @@ def stored_layers(
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
     bits = stored_bits(
-        list(sizes.values()),
+        codes=sum(map(max, sizes.values())),
+        with_scales=sum(map(sum, sizes.values())),
+        everything=sum(tensors[name].n_bytes for name in holders[prefix]) + sum(p.nbytes for p in rest),
         n_weights=sum(layers[name].weight.numel() for name in sizes),
         n_parameters=sum(held.values()) + sum(p.numel() for p in rest),
-        everything=sum(tensors[name].n_bytes for name in holders[prefix])
-        + sum(p.numel() * p.element_size() for p in rest),
         is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=missing, bits=bits)
 
 
 def stored_bits(
-    sizes: Sequence[Sequence[int]], *, n_weights: int, n_parameters: int, everything: int, is_packed: bool
+    *, codes: int, with_scales: int, everything: int, n_weights: int, n_parameters: int, is_packed: bool
 ) -> BitsReport:
-    """The report of bytes: of the tensors of each layer, the largest of which holds the codes, and of all there are."""
+    """Make a report of bytes: those of the layers' codes, with their scales, and of all that is stored."""
     of_all = 8 * everything / max(n_parameters, 1)
     return BitsReport(
-        linear=8 * sum(map(max, sizes)) / n_weights if n_weights else of_all,
-        linear_with_scales=8 * sum(map(sum, sizes)) / n_weights if n_weights else of_all,
+        linear=8 * codes / n_weights if n_weights else of_all,
+        linear_with_scales=8 * with_scales / n_weights if n_weights else of_all,
         all_parameters=of_all,
         n_quantized=n_weights if is_packed else 0,
         n_parameters=n_parameters,

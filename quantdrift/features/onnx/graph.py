@@ -20,6 +20,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.records import open_file
 from quantdrift.checkpoints.named import first_line
 from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.encoders.stored import stored_bits
 
 _MOST = (1 << 31) - 1
 """Bytes of a graph; protobuf ends there, and what is larger lies in files beside it."""
@@ -330,15 +331,14 @@ class _Reader:
         if strange or not all(scaled):
             return None
         counted = packed or layers
-        n_weights, codes = sum(layer.n_weights for layer in counted), sum(layer.code_bytes for layer in counted)
-        beside = sum(self._bytes(self._tensors[name]) for layer in counted for name in layer.beside)
-        of_all = 8 * sum(map(self._bytes, self._tensors.values())) / max(n_parameters, 1)
-        return BitsReport(
-            linear=8 * codes / n_weights if n_weights else of_all,
-            linear_with_scales=8 * (codes + beside) / n_weights if n_weights else of_all,
-            all_parameters=of_all,
-            n_quantized=n_weights if packed else 0,
+        codes = sum(layer.code_bytes for layer in counted)
+        return stored_bits(
+            codes=codes,
+            with_scales=codes + sum(self._bytes(self._tensors[name]) for layer in counted for name in layer.beside),
+            everything=sum(map(self._bytes, self._tensors.values())),
+            n_weights=sum(layer.n_weights for layer in counted),
             n_parameters=n_parameters,
+            is_packed=bool(packed),
         )
 
 

@@ -1,6 +1,5 @@
 """How checkpoints store linear layers, by files of a few numbers."""
 
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.engine.encoders.checkpoint import completed
 from quantdrift.engine.encoders.stored import StoredTensor, stored_layers
-from quantdrift.features.gguf.reading import read_gguf_head
 
 
 def checkpoint(method: str) -> Checkpoint:
@@ -98,43 +96,3 @@ def test_config_and_files_that_contradict_each_other_are_refused() -> None:
     del tensors["pooler.weight"]
     with pytest.raises(UnsupportedError, match="packs layers outside of one list of blocks"):
         completed(checkpoint("gptq"), stored_layers(tensors, body))
-
-
-def gguf(data: bytes, version: int = 3, alignment: int = 64) -> bytes:
-    """A head with two pairs and two tensors: 2 x 32 numbers as Q8_0, and three float32."""
-
-    def string(text: str) -> bytes:
-        return struct.pack("<Q", len(text)) + text.encode()
-
-    head = b"GGUF" + struct.pack("<IQQ", version, 2, 3)
-    head += string("general.architecture") + struct.pack("<I", 8) + string("bert")
-    head += string("general.alignment") + struct.pack("<II", 4, alignment)
-    head += string("tokens") + struct.pack("<IIQ", 9, 8, 2) + string("a") + string("b")
-    head += string("blk.0.q.weight") + struct.pack("<IQQIQ", 2, 32, 2, 8, 0)
-    head += string("norm") + struct.pack("<IQIQ", 1, 3, 0, 128)
-    return head + b"\0" * (-len(head) % alignment) + data
-
-
-def test_the_head_of_a_gguf_file(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_bytes(gguf(b"\0" * (128 + 12)))
-    assert read_gguf_head(tmp_path / "x.gguf") == {"blk.0.q.weight": ((2, 32), 8, 128), "norm": ((3,), 0, 12)}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"GGML and more",
-        gguf(b"", version=1),
-        gguf(b"")[:90],
-        gguf(b"").replace(b"\4\0\0\0\x40", b"\4\0\0\0\0"),
-        b"GGUF" + struct.pack("<IQQ", 3, 1 << 62, 0),
-        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62),
-        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 0, 1 << 62),
-        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 1) * 9,
-        b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 1 << 31),
-    ],
-)
-def test_what_is_no_gguf_file_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(UnsupportedError, match=r"not a GGUF file|damaged or cut short"):
-        read_gguf_head(tmp_path / "x.gguf")
