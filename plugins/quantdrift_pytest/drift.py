@@ -32,13 +32,14 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
+from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
+from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, Session, tersely
@@ -246,10 +247,10 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
 
 def failure_text(result: GateResult) -> str:
     """The verdict, the rules as a table, what to do, and the inputs to look at."""
-    parts = [_here(headline(result)), subject(result), "", *_table(*rows(result)), ""]
+    parts = [_here(headline(result)), subject(result), "", *_table(rules_table(result)), ""]
     parts += [_here(line) for line in sentences(result)]
     if result.worst:
-        parts += ["", worst_title(result), *_table(*worst_rows(result))]
+        parts += ["", worst_table(result).title, *_table(worst_table(result))]
     return "\n".join(parts)
 
 
@@ -259,9 +260,9 @@ def _here(line: str) -> str:
     return line.replace("--update", "pytest --quantdrift-update")
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def _table(grid: Grid) -> list[str]:
     """Columns of plain text, two spaces between them."""
-    lines = [head, *body]
+    lines = [grid.head, *grid.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
