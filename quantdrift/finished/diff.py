@@ -240,10 +240,7 @@ def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
     """A metric of one part; undefined where it cannot be had."""
     if part.evidence is None:
         return undefined(part.reason or "no answer that could change")
-    try:
-        return metric(part.evidence)
-    except MetricError as error:
-        return undefined(str(error))
+    return metric.known_over([part.evidence])
 
 
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
@@ -258,9 +255,9 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
             groups.setdefault(part.inputs, []).append(part.evidence)
     if not groups:
         return undefined("no part has an answer that could change")
+    if all(len(group) == 1 for group in groups.values()):
+        return metric.known_over([group[0] for group in groups.values()])
     try:
-        if all(len(group) == 1 for group in groups.values()):
-            return metric.over([group[0] for group in groups.values()])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
         rows = [np.stack([metric.per_input(evidence) for evidence in group]) for group in groups.values()]

@@ -480,7 +480,4 @@ def _per_input(name: str, paired: PairedFilter) -> Values | None:
 
 def _over(metric: Metric, parts: Sequence[PairedFilter]) -> Estimate:
     group = [part.evidence for part in parts if part.evidence is not None]
-    try:
-        return metric.over(group) if group else undefined("no task has answers to compare")
-    except MetricError as error:
-        return undefined(str(error))
+    return metric.known_over(group) if group else undefined("no task has answers to compare")

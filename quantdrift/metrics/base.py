@@ -356,6 +356,13 @@ class Metric:
             return relative_change_estimate(values[defined] + reference, reference)
         return np.asarray(values[defined])
 
+    def known_over(self, group: Sequence[Evidence]) -> Estimate:
+        """Give the estimate of `over`; undefined, with the reason, where it looks deeper than the stored ranks."""
+        try:
+            return self.over(group)
+        except MetricError as error:
+            return undefined(str(error))
+
     def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
         """With what is known of it beside the values."""
         bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
