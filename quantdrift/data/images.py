@@ -54,7 +54,7 @@ def kind_of(inputs: Sequence[Any]) -> Kind:
 
 
 def contents_of(inputs: Sequence[Any]) -> Iterator[str]:
-    """What tells inputs apart, one string an input: the text, or a digest of the image."""
+    """Yield what tells inputs apart, one string an input: the text, or a digest of the image."""
     if isinstance(inputs, Images):
         yield from inputs.contents
         return

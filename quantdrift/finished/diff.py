@@ -1,4 +1,4 @@
-"""What changed between two finished runs: their parts as evidence, and what to know of it."""
+"""Two finished runs compared: their parts as evidence, and what to know of it."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
 
 
 def data_digest(evidence: Evidence, asked: str = "") -> str:
-    """Of the ids of the inputs and their labels, whatever their order, and of what they were asked."""
+    """Digest the ids of the inputs and their labels, whatever their order, and what they were asked."""
     rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)

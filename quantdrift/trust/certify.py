@@ -1,4 +1,4 @@
-"""How a stability check would do: calibrated on one part of the inputs, tried on the rest.
+"""A trial of the stability check: calibrated on one part of the inputs, tried on the rest.
 
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What one statistic gives at one level.
+    """The result of one statistic at one level.
 
     Attributes:
         statistic: what was calibrated.
@@ -91,7 +91,7 @@ class Certified:
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
-    """How many of n inputs come first in each split, and the inputs in their order."""
+    """Give how many of n inputs come first in each split, and the inputs in their order."""
     if n_splits < 1 or not 0 < share < 1:
         raise QuantDriftError(
             f"expected at least one split, and a share above 0 and below 1 to set a threshold on; got {n_splits} and "
