@@ -13,7 +13,7 @@ def write_beir_folder(
         lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     if qrels is not None:
-        rows = [f"{query}\t{document}\t1" for query, found in qrels.items() for document in found]
+        rows = [f"{query}\t{document}\t1" for query, relevant in qrels.items() for document in relevant]
         (folder / "qrels").mkdir()
         (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     return folder

@@ -69,16 +69,16 @@ def sample(
 def logged(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As the lines of a --log_samples file read back."""
     lines = []
-    for own in samples:
+    for row in samples:
         arguments = {
             f"gen_args_{n}": {f"arg_{m}": part for m, part in enumerate(request)}
-            for n, request in enumerate(own["arguments"])
+            for n, request in enumerate(row["arguments"])
         }
-        answers = {name: strings(own[name]) for name in ("resps", "filtered_resps")}
-        lines.append(json.loads(json.dumps({**own, **answers, "arguments": arguments, "target": str(own["target"])})))
+        answers = {name: strings(row[name]) for name in ("resps", "filtered_resps")}
+        lines.append(json.loads(json.dumps({**row, **answers, "arguments": arguments, "target": str(row["target"])})))
     return lines
 
 
 def strings(value: Any) -> Any:
     """What lm-eval makes of answers before it writes them."""
-    return [strings(one) for one in value] if isinstance(value, list | tuple) else str(value)
+    return [strings(part) for part in value] if isinstance(value, list | tuple) else str(value)

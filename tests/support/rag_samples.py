@@ -37,8 +37,8 @@ def write_search(path: Path, data: Path, scores: Sequence[Sequence[float]], *, k
         item_ids=list(dataset.document_ids),
         qrels=changes.pop("qrels", dataset.qrels),
     )
-    own = {"name": "data", "fingerprint": dataset.fingerprint, "path": str(data), "split": "test"}
-    record = {"spec": f"minilm@{path.name}", "model": {"name": "minilm"}, "data": own | changes}
+    entry = {"name": "data", "fingerprint": dataset.fingerprint, "path": str(data), "split": "test"}
+    record = {"spec": f"minilm@{path.name}", "model": {"name": "minilm"}, "data": entry | changes}
     return write_run(path, evidence=evidence, record=record).path
 
 
@@ -53,11 +53,11 @@ class Echo:
         self.dies_after = dies_after
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
-        for each in prompts:
+        for prompt in prompts:
             if len(self.asked) == self.dies_after:
                 raise KeyboardInterrupt
-            self.asked.append(each)
-            yield [(each, each.passages[0].split()[0] if each.passages else "nobody")]
+            self.asked.append(prompt)
+            yield [(prompt, prompt.passages[0].split()[0] if prompt.passages else "nobody")]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         return []

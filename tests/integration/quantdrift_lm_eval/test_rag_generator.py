@@ -55,7 +55,7 @@ def test_answers_are_those_of_transformers_and_are_kept(
     [candidate] = record.candidates
     for condition in (record.reference, candidate):
         for question, read, said in zip(record.questions, condition.passages or (), condition.answers, strict=True):
-            assert said == continued(world, Prompt(question, tuple(PASSAGES[each] for each in read)).text)
+            assert said == continued(world, Prompt(question, tuple(PASSAGES[name] for name in read)).text)
     assert candidate.passages == [["d0", "d1"], ["d0", "d1"], ["d5", "d4"]]
     from lm_eval.models.huggingface import HFLM  # noqa: PLC0415 -- it takes seconds
 
