@@ -45,17 +45,17 @@ def corpus(folder: Path, n_documents: int = N_DOCUMENTS, n_queries: int = N_QUER
 def study(place: Path, data: Path, schemes: Sequence[str]) -> Callable[[], None]:
     """The whole of `quantdrift study run`, from the file to the run folders."""
     file = place / "study.yaml"
-    told = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200}}
-    file.write_text(json.dumps(told))
+    plan = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200}}
+    file.write_text(json.dumps(plan))
 
     def run() -> None:
-        cells, found = cells_of(read_study(file)), Data()
-        folder = plan_into(place / "study", cells, [fingerprint_of(cell, found) for cell in cells])
+        cells, sources = cells_of(read_study(file)), Data()
+        folder = plan_into(place / "study", cells, [fingerprint_of(cell, sources) for cell in cells])
         failures: list[object] = []
         run_cells(
             folder.cells,
             folder,
-            found,
+            sources,
             store=EmbeddingStore(place / "cache"),
             progress=Silent(),
             announce=lambda cell: None,
@@ -81,7 +81,7 @@ def bare(data: Path, schemes: Sequence[str]) -> None:
             pair.prepare(sample, root=None, progress=Silent())
         with pair.candidate():
             both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]
-        assert [len(each) for each in both] == [N_QUERIES, N_DOCUMENTS]
+        assert [len(vectors) for vectors in both] == [N_QUERIES, N_DOCUMENTS]
 
 
 def test_a_study_against_its_bare_passes(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ def exact(model: Any, **options: Any) -> DenseRetrievalExactSearch:
     return DenseRetrievalExactSearch(model, batch_size=8, **{"show_progress_bar": False, **options})
 
 
-def assert_same_results(found: Results, expected: Results, tolerance: float = 1e-5) -> None:
+def assert_same_results(results: Results, expected: Results, tolerance: float = 1e-5) -> None:
     """The same documents for every query, with the same scores; the order of a dict is nothing."""
-    assert found.keys() == expected.keys()
+    assert results.keys() == expected.keys()
     for query, scores in expected.items():
-        assert found[query].keys() == scores.keys(), query
+        assert results[query].keys() == scores.keys(), query
         for name, score in scores.items():
-            close = math.isclose(found[query][name], score, rel_tol=tolerance, abs_tol=tolerance)
-            assert close, (query, name, found[query][name], score)
+            close = math.isclose(results[query][name], score, rel_tol=tolerance, abs_tol=tolerance)
+            assert close, (query, name, results[query][name], score)
 
 
 def dataset_of(corpus: dict[str, Any], queries: dict[str, str]) -> RetrievalDataset:
@@ -54,7 +54,7 @@ def dataset_of(corpus: dict[str, Any], queries: dict[str, str]) -> RetrievalData
         query_ids=tuple(queries),
         queries=tuple(queries.values()),
         document_ids=tuple(corpus),
-        documents=tuple(f"{one['title']} {one['text']}".strip() for one in corpus.values()),
+        documents=tuple(f"{document['title']} {document['text']}".strip() for document in corpus.values()),
         qrels=qrels_of(queries),
         split="test",
     )

@@ -49,8 +49,8 @@ def test_a_pair_inside_a_wrapper_of_mtebs_is_told_to_measure_nothing(
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path))
     wrapped = SearchEncoderWrapper(mteb.get_model(f"quantdrift:{folder}@W3"))
     with pytest.warns(UserWarning, match="inside a SearchEncoderWrapper.*no drift"):
-        found = scores(wrapped, task())["test"][0]
-    assert not any(key.startswith("drift") for key in found)
+        entry = scores(wrapped, task())["test"][0]
+    assert not any(key.startswith("drift") for key in entry)
 
 
 def test_an_mteb_that_looks_otherwise_is_left_alone() -> None:

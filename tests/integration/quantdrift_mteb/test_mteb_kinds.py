@@ -38,14 +38,14 @@ def both_arms(model: Model, compute: Callable[[], Any]) -> list[Any]:
         return [reference, compute()]
 
 
-def run_beside(found: Mapping[str, Any], task: str, folder: Path) -> Run:
+def run_beside(entry: Mapping[str, Any], task: str, folder: Path) -> Run:
     (result,) = folder.rglob(f"{task}.json")
-    return read_run(result.parent / found["drift_evidence"])
+    return read_run(result.parent / entry["drift_evidence"])
 
 
-def assert_figures(found: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
+def assert_figures(entry: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=rel, abs=1e-6), key
+        assert entry[key] == pytest.approx(value, rel=rel, abs=1e-6), key
 
 
 # --- classification: one probe, fitted on the reference, reads both arms ----------------------------
@@ -70,7 +70,7 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
         given = {"kind": "Classification", "main_score": "accuracy", "n_experiments": 3}
         return made_task(AbsTaskClassification, lambda: as_splits({"train": train, "test": test}), **given)
 
-    (found,) = scores(model.pair, task(), cache=mteb.ResultCache(tmp_path))["test"]
+    (entry,) = scores(model.pair, task(), cache=mteb.ResultCache(tmp_path))["test"]
     rows = drawn(task(), train)
     assert len(rows) > 8 * n_classes  # more than one experiment drew
     probe = LogisticRegression(max_iter=1000)
@@ -87,9 +87,9 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
         "drift_reference_accuracy": np.mean(chosen[0] == np.array(test["label"])),
         "drift_accuracy": np.mean(chosen[1] == np.array(test["label"])),
     }
-    assert_figures(found, expected, rel=1e-6)
-    assert_figures(found, {"drift_gap_median": np.median(gaps)}, rel=1e-3)
-    run = run_beside(found, "TinyClassification", tmp_path)
+    assert_figures(entry, expected, rel=1e-6)
+    assert_figures(entry, {"drift_gap_median": np.median(gaps)}, rel=1e-3)
+    run = run_beside(entry, "TinyClassification", tmp_path)
     evidence = run.evidence()
     for top, arm in zip((evidence.reference_top, evidence.candidate_top), chosen, strict=True):
         assert evidence.item_ids[top.items[:, 0]].tolist() == [str(label) for label in arm]
@@ -123,7 +123,7 @@ def similarities(model: Model, kind: str) -> list[Floats]:
     return both_arms(model, of_one_arm)
 
 
-def assert_order(found: Mapping[str, Any], reference: Floats, candidate: Floats) -> None:
+def assert_order(entry: Mapping[str, Any], reference: Floats, candidate: Floats) -> None:
     two_by_two = itertools.combinations(range(len(reference)), 2)
     reversals = [(reference[i] - reference[j]) * (candidate[i] - candidate[j]) < 0 for i, j in two_by_two]
     assert any(reversals)
@@ -136,15 +136,15 @@ def assert_order(found: Mapping[str, Any], reference: Floats, candidate: Floats)
         "drift_order_epsilon": delta.max(),
         "drift_order_delta_median": np.median(delta),
     }
-    assert_figures(found, expected, rel=1e-5)
+    assert_figures(entry, expected, rel=1e-5)
 
 
 # the model's own similarity, that of `spearman`, is the cosine
 @pytest.mark.parametrize(("main_score", "kind"), [("spearman", "cosine"), ("manhattan_spearman", "manhattan")])
 def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind: str, model: Model) -> None:
-    (found,) = scores(model.pair, pair_task(AbsTaskSTS, main_score))["test"]
-    assert_order(found, *similarities(model, kind))
-    assert not {"drift_evidence", "drift_flip_at_1"} & found.keys()
+    (entry,) = scores(model.pair, pair_task(AbsTaskSTS, main_score))["test"]
+    assert_order(entry, *similarities(model, kind))
+    assert not {"drift_evidence", "drift_flip_at_1"} & entry.keys()
 
 
 @pytest.mark.parametrize(("main_score", "kind"), [("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")])
@@ -152,7 +152,7 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     main_score: str, kind: str, model: Model, tmp_path: Path
 ) -> None:
     task = pair_task(AbsTaskPairClassification, main_score)
-    (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
+    (entry,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
     reference, candidate = similarities(model, kind)
     labels = np.array(PAIRS["labels"])
     # the highest middle between two neighbours that tells most pairs right
@@ -169,11 +169,11 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
         "drift_accuracy": np.mean((candidate > threshold) == labels),
         "drift_at_risk": np.mean(gaps < changes),
     }
-    assert_figures(found, expected, rel=1e-6)
+    assert_figures(entry, expected, rel=1e-6)
     medians = {"gap": np.median(gaps), "epsilon": np.median(changes) / 2, "separation": np.median(gaps / changes)}
-    assert_figures(found, {f"drift_{name}_median": value for name, value in medians.items()}, rel=1e-3)
-    assert_order(found, reference, candidate)
-    run = run_beside(found, "TinyPairClassification", tmp_path)
+    assert_figures(entry, {f"drift_{name}_median": value for name, value in medians.items()}, rel=1e-3)
+    assert_order(entry, reference, candidate)
+    run = run_beside(entry, "TinyPairClassification", tmp_path)
     top = run.evidence().candidate_top.items[:, 0]
     decided = np.where(candidate > threshold, "same", "different")
     assert run.evidence().item_ids[top].tolist() == decided.tolist()
@@ -185,8 +185,8 @@ def test_where_no_threshold_tells_pairs_apart_the_evaluation_stands_and_a_line_s
     model: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = pair_task(AbsTaskPairClassification, "max_ap", sentence1=[text(1)] * 60, sentence2=[text(2)] * 60)
-    (found,) = scores(model.pair, task)["test"]
-    assert {key for key in found if key.startswith("drift_")} == OWN
-    assert found["main_score"] > 0
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("quantdrift: no drift is measured on TinyPairClassification")
+    (entry,) = scores(model.pair, task)["test"]
+    assert {key for key in entry if key.startswith("drift_")} == OWN
+    assert entry["main_score"] > 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("quantdrift: no drift is measured on TinyPairClassification")

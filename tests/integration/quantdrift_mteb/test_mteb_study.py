@@ -30,7 +30,7 @@ PROMPTS = {"query": "ask ", "document": "text "}
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes mteb know a task by its name."""
     registry = __import__("mteb.get_tasks", fromlist=["x"])._TASKS_REGISTRY
     monkeypatch.chdir(tmp_path)
@@ -67,29 +67,29 @@ def assert_near(keys: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["W2-rtn", pytest.param("W3-gptq", marks=pytest.mark.slow)])
-def test_a_search_has_the_figures_of_mteb(known: Any, tmp_path: Path, scheme: str) -> None:
+def test_a_search_has_the_figures_of_mteb(listed: Any, tmp_path: Path, scheme: str) -> None:
     """With prompts, titles and instructions, and to the last digit."""
     model = save_encoder(tmp_path, prompts=PROMPTS)
-    run = run_of(model, known(search()), scheme)
-    (told,) = scores(mteb.get_model(f"quantdrift:{model}@{scheme}"), search())["test"]
+    run = run_of(model, listed(search()), scheme)
+    (entry,) = scores(mteb.get_model(f"quantdrift:{model}@{scheme}"), search())["test"]
     keys = mteb_keys(run.evidence())
     assert run.evidence().n_inputs == 24
     assert keys["drift_flip_at_1"] > 0
-    assert keys == {key: told[key] for key in keys}
+    assert keys == {key: entry[key] for key in keys}
     ndcg = parse_metric("ndcg@10").per_input(run.evidence())
-    assert np.nan_to_num(ndcg).mean() == pytest.approx(told["main_score"], abs=1e-5)  # mteb counts q4 as 0
+    assert np.nan_to_num(ndcg).mean() == pytest.approx(entry["main_score"], abs=1e-5)  # mteb counts q4 as 0
 
 
-def test_classes_have_the_figures_of_mteb(known: Any, tmp_path: Path) -> None:
+def test_classes_have_the_figures_of_mteb(listed: Any, tmp_path: Path) -> None:
     model = save_encoder(tmp_path)
-    run = run_of(model, known(other_task("MockClassificationTask")), "W2-rtn")
-    (told,) = scores(mteb.get_model(f"quantdrift:{model}@W2-rtn"), other_task("MockClassificationTask"))["test"]
+    run = run_of(model, listed(other_task("MockClassificationTask")), "W2-rtn")
+    (entry,) = scores(mteb.get_model(f"quantdrift:{model}@W2-rtn"), other_task("MockClassificationTask"))["test"]
     keys = mteb_keys(run.evidence(), searched=False)
     assert keys["drift_flip_at_1"] > 0
     for key in ("drift_n_inputs", "drift_flip_at_1", "drift_accuracy", "drift_gold_lost_at_1"):
-        assert keys[key] == told[key]
-    assert run.record["data"]["n_train"] == told["drift_probe_n_train"]
-    assert_near(keys, told)
+        assert keys[key] == entry[key]
+    assert run.record["data"]["n_train"] == entry["drift_probe_n_train"]
+    assert_near(keys, entry)
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def captions(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["W2-rtn", "W3-gptq"])
-def test_a_search_of_images_has_the_figures_of_mteb(known: Any, captions: Any, tmp_path: Path, scheme: str) -> None:
+def test_a_search_of_images_has_the_figures_of_mteb(listed: Any, captions: Any, tmp_path: Path, scheme: str) -> None:
     clip = small_clip(tmp_path / "clip")
-    run = run_of(clip, known(captions), scheme)
+    run = run_of(clip, listed(captions), scheme)
     pair = mteb.get_model(f"quantdrift:{clip}@{scheme}")
     (entry,) = scores(pair, captions)["test"]
     keys = mteb_keys(run.evidence())
@@ -129,7 +129,7 @@ def test_a_search_of_images_has_the_figures_of_mteb(known: Any, captions: Any, t
         assert entry["ndcg_at_10"] == low["ndcg_at_10"]
 
 
-def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
+def test_images_of_a_task_are_decoded_when_they_are_needed(listed: Any) -> None:
     """A colour image, a grey one, and one that lies in a file; labels are the numbers of the data."""
     grey, colour = Image.new("L", (5, 4), 7), Image.new("RGB", (4, 4), (1, 2, 3))
     colour.save("kept.png")
@@ -144,7 +144,7 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
     metadata = kind.metadata.model_copy(update={"name": "TinyImages", "modalities": ["image"]})
     columns = {"input_column_name": "picture", "label_column_name": "cls"}
     task = type("TinyImages", (kind,), {"load_data": load_data, "metadata": metadata, **columns})()
-    data, _ = read_task(known(task), "test", None)
+    data, _ = read_task(listed(task), "test", None)
     assert isinstance(data, ClassificationDataset)
     assert (data.kind, data.test.labels) == ("image", ("1", "0", "1"))
     assert [image.shape for image in data.test.inputs] == [(4, 4, 3), (4, 5, 3), (4, 4, 3)]
@@ -155,8 +155,8 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
     assert len(data.train.ids) == 3
 
 
-def test_what_a_study_would_read_differently_is_refused(known: Any, tmp_path: Path) -> None:
-    name = known(search("TinyPrompted"))
+def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: Path) -> None:
+    name = listed(search("TinyPrompted"))
     model = save_encoder(tmp_path, prompts={**PROMPTS, "TinyPrompted-query": "now "})
     Path("study.yaml").write_text(json.dumps({"models": [str(model)], "schemes": ["W2"], "data": [{"mteb": name}]}))
     code, out, err = cli("study", "run", "study.yaml", "--no-probe", "--quiet")
@@ -164,11 +164,13 @@ def test_what_a_study_would_read_differently_is_refused(known: Any, tmp_path: Pa
     assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
 
 
-def test_other_tasks_splits_and_subsets(known: Any) -> None:
-    one = split_data(12, 20)
-    several = known(
+def test_other_tasks_splits_and_subsets(listed: Any) -> None:
+    content = split_data(12, 20)
+    several = listed(
         retrieval_task(
-            "TinyTwo", {"de": {"test": one}, "en": {"test": one}}, languages={"de": ["deu-Latn"], "en": ["eng-Latn"]}
+            "TinyTwo",
+            {"de": {"test": content}, "en": {"test": content}},
+            languages={"de": ["deu-Latn"], "en": ["eng-Latn"]},
         )
     )
     assert len(read_task(several, "test", "en")[0].query_ids) == 12  # type: ignore[union-attr]
@@ -180,8 +182,10 @@ def test_other_tasks_splits_and_subsets(known: Any) -> None:
         read_task(several, "dev", "en")
     with pytest.raises(DataError, match="mteb has no task 'TinyNone'"):
         read_task("TinyNone", "test", None)
-    lists = known(retrieval_task("TinyLists", {"default": {"test": split_data(12, 20, shortlist=5)}}, kind="Reranking"))
+    lists = listed(
+        retrieval_task("TinyLists", {"default": {"test": split_data(12, 20, shortlist=5)}}, kind="Reranking")
+    )
     with pytest.raises(UnsupportedError, match="shortlists of its own"):
         read_task(lists, "test", None)
     with pytest.raises(UnsupportedError, match="neither a search nor"):
-        read_task(known(other_task("MockSTSTask")), "test", None)
+        read_task(listed(other_task("MockSTSTask")), "test", None)

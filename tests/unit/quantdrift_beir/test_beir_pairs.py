@@ -38,7 +38,7 @@ class Letters:
         return self._embed(queries)
 
     def encode_corpus(self, corpus: Any, batch_size: int = 8, **_: Any) -> torch.Tensor:
-        return self._embed([f"{one.get('title', '')} {one['text']}" for one in corpus])
+        return self._embed([f"{document.get('title', '')} {document['text']}" for document in corpus])
 
     def start_multi_process_pool(self) -> None:
         raise AssertionError("it would start processes")
@@ -100,9 +100,9 @@ def test_a_stock_search_goes_through_untouched() -> None:
     original = DenseRetrievalExactSearch.search.__wrapped__
     search = DenseRetrievalExactSearch(Letters(), show_progress_bar=False)
     queries = {"p": "a", "q": "b"}
-    found = search.search(CORPUS, queries, 2, score_function="dot")
-    assert type(found) is dict
-    assert found == original(search, CORPUS, queries, 2, score_function="dot")
+    results = search.search(CORPUS, queries, 2, score_function="dot")
+    assert type(results) is dict
+    assert results == original(search, CORPUS, queries, 2, score_function="dot")
 
 
 class Stub(SentenceBERT):  # type: ignore[misc]  # its type is not known
