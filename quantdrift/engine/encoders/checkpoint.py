@@ -51,7 +51,7 @@ _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 
 
 class ForeignModule(nn.Module):
-    """What stands where a transformers model would, and is computed by another library than torch.
+    """A stand-in for a transformers model, computed by another library than torch.
 
     Attributes:
         config: of the model that it was made of.
@@ -66,6 +66,10 @@ class ForeignModule(nn.Module):
     libraries: Mapping[str, str]
     provider: str
     facts: Mapping[str, Any]
+
+    def computed(self) -> dict[str, Any]:
+        """Return what a run records of it, as JSON values."""
+        return {**self.facts, "kernels": dict(self.kernels), "libraries": dict(self.libraries)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,7 @@ class _Stored(LoadedModel):
 
     @property
     def foreign(self) -> ForeignModule | None:
-        """What another library computes for it; None if torch does."""
+        """The module that another library computes; None if torch computes all."""
         modules = (module for root in self.modules for module in root.modules())
         return next((module for module in modules if isinstance(module, ForeignModule)), None)
 
@@ -106,7 +110,7 @@ class _Stored(LoadedModel):
         return self.stored_bits
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
+        """Return what a run records of where it came from, as JSON values."""
         return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
 
@@ -126,12 +130,13 @@ class StoredCandidate(_Stored, SentenceEncoder):
             # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
             return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
+        computed = self._computed()
         parts = {
             **encoder_parts(self),
             "format": self.checkpoint.method,
             "quantization": self.checkpoint.quantization,
-            **self._libraries(),
-            "kernels": self._kernels(),
+            **computed["libraries"],
+            "kernels": computed["kernels"],
             "settings": reading_digest([], self.modules),
         }
         digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
@@ -140,33 +145,27 @@ class StoredCandidate(_Stored, SentenceEncoder):
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values."""
+        """Return what a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
             "dtype": str(floating_dtype(self)),
-            **({} if self.foreign is None else self.foreign.facts),
-            "kernels": self._kernels(),
-            "libraries": self._libraries(),
+            **self._computed(),
             "notes": list(self.notes),
         }
 
-    def _kernels(self) -> dict[str, int]:
-        """The classes that stand for the packed layers, and how often."""
-        if self.foreign is not None:
-            return dict(self.foreign.kernels)
-        counts: Counter[str] = Counter()
+    def _computed(self) -> dict[str, Any]:
+        """The classes that stand for the packed layers, and how often; and the libraries that compute it."""
+        if (foreign := self.foreign) is not None:
+            return foreign.computed()
+        kernels: Counter[str] = Counter()
         modules = {_in_body(name): module for name, module in self.module.named_modules()}
         for module in (modules[name] for name in self.layers or () if name in modules):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
-            counts[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
-        return dict(counts)
-
-    def _libraries(self) -> dict[str, str]:
-        if self.foreign is not None:
-            return dict(self.foreign.libraries)
+            kernels[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
         packages, _ = packages_for(self.checkpoint.method)
-        return {package: version_of(package) or "not installed" for package in packages}
+        libraries = {package: version_of(package) or "not installed" for package in packages}
+        return {"kernels": dict(kernels), "libraries": libraries}
 
 
 def _in_body(name: str) -> str:
@@ -220,7 +219,7 @@ def load_checkpoint(
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:
-    """Where it lies, as loaders take it: what was on a hub is here now."""
+    """Return its place as loaders take it: what was on a hub is here now."""
     return ModelSource(
         name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
@@ -339,11 +338,9 @@ class StoredClassifier(_Stored, Classifier):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values."""
+        """Return what a run records of how it is quantized, as JSON values."""
         described = {**self.checkpoint.describe(), "notes": list(self.notes)}
-        if (foreign := self.foreign) is not None:
-            described |= {**foreign.facts, "kernels": dict(foreign.kernels), "libraries": dict(foreign.libraries)}
-        return described
+        return described if self.foreign is None else {**described, **self.foreign.computed()}
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
@@ -392,7 +389,7 @@ def dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any
 
 
 def _tokenizer_folder(checkpoint: Checkpoint) -> Path | None:
-    """Where a checkpoint's own tokenizer lies; None if it has none."""
+    """Return the folder of a checkpoint's own tokenizer; None if it has none."""
     alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
     return checkpoint.folder if has_one and not alone else None
@@ -409,7 +406,7 @@ def _body_of(model: Any) -> nn.Module:
 
 
 def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
-    """What a run says of a candidate that differs from its reference in more than its weights."""
+    """Say in what a candidate differs from its reference beside its weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
         yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"

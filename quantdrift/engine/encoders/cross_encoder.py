@@ -78,7 +78,7 @@ class CrossEncoderModel:
         return scores[:, None]
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides a score beside weights, texts and libraries; the activation is left out."""
+        """Return what decides a score beside weights, texts and libraries; the activation is left out."""
         del role
         model = self.model
         parts = [

@@ -52,7 +52,7 @@ Reads = Literal["states", "head"]
 
 @dataclass(slots=True, kw_only=True)
 class LoadLog:
-    """What libraries told of a model while it was loaded: one sentence each, as a run's notes."""
+    """Warnings of libraries while a model was loaded: one sentence each, as a run's notes."""
 
     notes: list[str] = field(default_factory=list)
     report: str = ""
@@ -100,7 +100,7 @@ def loading(
 
 
 def one_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow the first."""
+    """Return the first line of what a library said."""
     if isinstance(error, pickle.UnpicklingError):
         return (
             "its weights are pickled Python, which could run anything; expected safetensors, as "

@@ -47,7 +47,7 @@ class OpenClip(InputModule):
 
     @property
     def modalities(self) -> Any:
-        """What it takes."""
+        """The kinds of inputs that it takes."""
         return ["text", "image"]
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:

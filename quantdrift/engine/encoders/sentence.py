@@ -77,7 +77,7 @@ class SentenceEncoder(EmbeddingModel):
         return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides an embedding beside weights, inputs and libraries."""
+        """Return what decides an embedding beside weights, inputs and libraries."""
         key = {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
         return {**key, "images": image_settings(self.model)} if "image" in self.takes else key
 
@@ -87,7 +87,7 @@ class SentenceEncoder(EmbeddingModel):
         return "\n".join([self.prompt(role), str(self.model.max_seq_length), *modules])
 
     def prompt(self, role: str) -> str:
-        """What the model puts before every text of a role."""
+        """Return what the model puts before every text of a role."""
         name = role if role in self.model.prompts else self.model.default_prompt_name
         return str(self.model.prompts.get(name, ""))
 
@@ -133,14 +133,14 @@ def load_encoder(
 
 
 def _pooling(model: Any) -> str:
-    """How tokens become an embedding, in words."""
+    """Say in words how tokens become an embedding."""
     modes = [getattr(module, "pooling_mode", None) for module in model]
     said = next((mode for mode in modes if mode), "what the transformer gives")
     return {"mean": "their mean", "lasttoken": "that of the last token"}.get(str(said), str(said))
 
 
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
-    """A SentenceTransformer that is loaded, and what was told of it."""
+    """Make an encoder of a SentenceTransformer that is loaded."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
@@ -162,7 +162,7 @@ def as_pictures(images: Sequence[Any]) -> list[Any]:
 
 
 def image_settings(model: Any) -> str:
-    """How a model prepares images, as text: the processor's settings."""
+    """Return how a model prepares images, the processor's settings, as text."""
     processor: Any = getattr(model[0], "processor", None)
     prepares = getattr(processor, "image_processor", processor)
     said = prepares.to_dict() if hasattr(prepares, "to_dict") else str(prepares)
@@ -202,7 +202,7 @@ def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
 
 
 def _sides(tokenizer: Any) -> tuple[Any, ...]:
-    """Where a tokenizer pads and cuts."""
+    """Return the sides on which a tokenizer pads and cuts."""
     return tuple(getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side"))
 
 

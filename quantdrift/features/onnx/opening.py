@@ -71,7 +71,7 @@ def _stored(graph: OnnxGraph) -> StoredLayers:
 
 
 def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
-    """What starts onnxruntime on a graph; what it says of one that it cannot run becomes one line."""
+    """Return a function that starts onnxruntime on a graph; its errors become one line."""
 
     def states(config: PretrainedConfig) -> OnnxStates:
         described = graph.describe()

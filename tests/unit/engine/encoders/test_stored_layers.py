@@ -32,26 +32,26 @@ class Body(nn.Module):
         self.pooler = nn.Linear(16, 16, bias=False)
 
 
-def tensor(dtype: str, n_bytes: int, *shape: int) -> StoredTensor:
-    return StoredTensor(dtype=dtype, shape=shape, n_bytes=n_bytes)
+def tensor(dtype: str, *shape: int) -> StoredTensor:
+    return StoredTensor(dtype=dtype, shape=shape)
 
 
 def gptq_like(prefix: str = "") -> dict[str, StoredTensor]:
     """4-bit codes of 128 weights: 64 bytes, with 16 bytes of scales and 8 of zero points."""
     return {
-        f"{prefix}embed.weight": tensor("F32", 640, 10, 16),
+        f"{prefix}embed.weight": tensor("F32", 10, 16),
         **{
             f"{prefix}layers.{n}.q.{part}": packed
             for n in range(2)
             for part, packed in {
-                "qweight": tensor("I32", 64, 2, 8),
-                "scales": tensor("F16", 16, 1, 8),
-                "qzeros": tensor("I32", 8, 1, 2),
-                "bias": tensor("F32", 32, 8),
+                "qweight": tensor("I32", 2, 8),
+                "scales": tensor("F16", 1, 8),
+                "qzeros": tensor("I32", 1, 2),
+                "bias": tensor("F32", 8),
             }.items()
         },
-        f"{prefix}pooler.weight": tensor("F32", 1024, 16, 16),
-        "lm_head.weight": tensor("F32", 9999, 10, 16),
+        f"{prefix}pooler.weight": tensor("F32", 16, 16),
+        "lm_head.weight": tensor("F32", 10, 16),
     }
 
 
@@ -72,7 +72,7 @@ def test_bits_are_counted_in_what_is_stored(prefix: str) -> None:
 
 def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
     body = Body()
-    tensors = {name: tensor("BF16", 2 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    tensors = {name: tensor("BF16", *p.shape) for name, p in body.named_parameters()}
     found = stored_layers(tensors, body, others=[nn.Linear(16, 4, bias=False)])
     assert found.packed == ()
     assert (found.bits.linear, found.bits.linear_with_scales, found.bits.n_quantized) == (16, 16, 0)
@@ -86,13 +86,13 @@ def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
 def test_config_and_files_that_contradict_each_other_are_refused() -> None:
     packed = stored_layers(gptq_like(), Body())
     body = Body()
-    floats = {name: tensor("F32", 4 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    floats = {name: tensor("F32", *p.shape) for name, p in body.named_parameters()}
     plain = stored_layers(floats, body)
     with pytest.raises(UnsupportedError, match=r"packed layers .*but no quantization_config"):
         completed(checkpoint("none"), packed)
     with pytest.raises(UnsupportedError, match=r"quantization_config \(gptq\), but no packed"):
         completed(checkpoint("gptq"), plain)
-    tensors = {**gptq_like(), "pooler.qweight": tensor("I32", 128, 2, 16)}
+    tensors = {**gptq_like(), "pooler.qweight": tensor("I32", 2, 16)}
     del tensors["pooler.weight"]
     with pytest.raises(UnsupportedError, match="packs layers outside of one list of blocks"):
         completed(checkpoint("gptq"), stored_layers(tensors, body))
