@@ -9,13 +9,11 @@ import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
@@ -33,9 +31,7 @@ from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
-from quantdrift.engine.stages import VectorStage, model_stages, options_under_layers, vector_stages
-from quantdrift.engine.store import key_of
+from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
@@ -218,50 +214,12 @@ class QuantizedPair:
         self._reached |= use.used
 
     def calibrate(
-        self,
-        inputs: Sequence[Inputs],
-        batch_size: int,
-        *,
-        source: str,
-        root: Path | None,
-        progress: Progress,
-        guides: dict[str, Sequence[Tensor | None]] | None = None,
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
-        """Draw a sample of inputs and `prepare` with it, where the scheme needs that.
-
-        Guides are kept in `guides` for other schemes of the same model, whatever their widths and groups.
-        """
+        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
         if self.needs_calibration:
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
-            if self.scheme.option("guided") is not None:
-                sample = self._guided(sample, inputs, batch_size, progress, {} if guides is None else guides)
             self.prepare(sample, root=root, progress=progress)
-
-    def _guided(
-        self,
-        sample: Sample,
-        inputs: Sequence[Inputs],
-        batch_size: int,
-        progress: Progress,
-        guides: dict[str, Sequence[Tensor | None]],
-    ) -> Sample:
-        """The sample with what makes the guide; that is only asked for where layers are yet to be made."""
-        if sample.rows is None or len(inputs) != 1:
-            raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
-        seed = int(self.scheme.option("seed") or 0)
-        documents = inputs[0].part(sample.rows)
-        make = partial(guide_of, self, documents, seed=seed, batch_size=batch_size, progress=progress)
-        if sample.key is None:
-            return replace(sample, guide=make)
-        key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
-        name = key_of(**key, weights=self.fingerprint, under=options_under_layers(self.scheme))
-
-        def kept() -> Sequence[Tensor | None]:
-            if name not in guides:
-                guides[name] = make()
-            return guides[name]
-
-        return replace(sample, guide=kept, key=key)
 
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
         """Quantize the layers on calibration inputs; the model is the reference again afterwards.
@@ -281,11 +239,6 @@ class QuantizedPair:
         self._at_rest("calibrating")
         if not self.needs_calibration:
             return
-        if self.scheme.option("guided") is not None and sample.guide is None:
-            raise UnsupportedError(
-                f"{self.scheme}: +guided asks with sentences of the corpus, which this harness does not show before it "
-                "searches; use quantdrift run, or leave it out"
-            )
         of, made, widths = (self.fingerprint, self.runtime), self.made, self._chosen()
         if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
             return

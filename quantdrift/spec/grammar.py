@@ -57,7 +57,6 @@ PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "query": ("+", "query", bool),
     "criterion": ("+", "|".join(CRITERIA), str),
     **{key: ("+", f"{key}=({option.pattern})", lambda word: word.partition("=")[2]) for key, option in OPTIONS.items()},
-    "guided": ("+", "guided(=gap)?", lambda word: "gap"),
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 

@@ -189,19 +189,11 @@ def make_layers(
             tell(1)
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
-        guide = None if sample.guide is None else sample.guide()
         name = f"calibrating {scheme.quantizer}, layer by layer"
         with progress.stage(name, len(layers)) as tell, saved_weights(layers):
             tell(len(read))
             later = quantize_in_order(
-                pair.modules,
-                layers,
-                sample.batches,
-                quantizers=methods,
-                fallbacks=fallbacks,
-                kept=read,
-                done=done,
-                guide=guide,
+                pair.modules, layers, sample.batches, quantizers=methods, fallbacks=fallbacks, kept=read, done=done
             )
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}

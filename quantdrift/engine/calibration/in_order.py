@@ -147,7 +147,6 @@ def quantize_in_order(
     fallbacks: Sequence[LayerQuantizer],
     kept: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
-    guide: Sequence[Tensor | None] | None = None,
 ) -> dict[int, float]:
     """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
 
@@ -177,7 +176,7 @@ def quantize_in_order(
             # the inputs stay alive in the passes until these go on, so an address is not used again
             if not which or shared is None or shared[0] != which:
                 shared = which, moments_of(inputs, layer.weight.shape[1], second=second)
-            moments = shared[1] if guide is None else replace(shared[1], guide=guide[number])
+            moments = shared[1]
             candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)
         elif candidate.quantized is not None:
             put_in_place(layer, candidate.quantized)
