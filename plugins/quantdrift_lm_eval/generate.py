@@ -111,12 +111,8 @@ class HarnessGenerator:
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """Say how many prompts were cut, where the model's tokenizer is at hand."""
-        encode, longest = getattr(self._lm, "tok_encode", None), getattr(self._lm, "max_length", None)
-        if (
-            not isinstance(getattr(self._lm, "model", None), nn.Module)
-            or encode is None
-            or not isinstance(longest, int)
-        ):
+        model, encode, longest = (getattr(self._lm, name, None) for name in ("model", "tok_encode", "max_length"))
+        if not (isinstance(model, nn.Module) and encode is not None and isinstance(longest, int)):
             return [*self._said]
         room = longest - self._settings["max_gen_toks"]
         cut = sum(len(encode(self._given(prompt))) > room for prompt in prompts)

@@ -78,7 +78,7 @@ def _evaluate(
         else:
             with carefully(f"{name} {split}/{subset}"):
                 compared = watch.compared(where)
-                if compared is not None and compared.evidence is not None:
+                if compared.evidence is not None:
                     outcome = Outcome.of(
                         pair.pair,
                         compared.evidence,
@@ -89,7 +89,7 @@ def _evaluate(
                     )
                     keys |= mteb_keys(outcome.evidence, searched=False)
                     keys |= _written(pair, task, where, outcome, place=place, started=started)
-                keys |= {} if compared is None else compared.keys
+                keys |= compared.keys
         subset_scores.update(keys)
         if encoding.get("show_progress_bar", True):
             what = clean(f"{pair.spec} on {name} {split}/{subset}")

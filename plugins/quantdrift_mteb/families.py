@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mteb.abstasks import (
@@ -50,8 +50,7 @@ _SUBSET = "_evaluate_subset"
 """What mteb evaluates one subset of a split with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCall:
+class RecordedCall(NamedTuple):
     """A call of the method that is listened to: its arguments by name, and its result."""
 
     arguments: Mapping[str, Any]
@@ -129,10 +128,10 @@ class Recorder:
             delattr(self.task, name)
             delattr(self.task, _SUBSET)
 
-    def compared(self, where: Where) -> Compared | None:
-        """Compare both arms on one split and subset; None where this kind of task has nothing to compare."""
+    def compared(self, where: Where) -> Compared:
+        """Compare both arms on one split and subset; empty where this kind of task has nothing to compare."""
         if self.family is None:
-            return None
+            return Compared()
         method, compare = self.family
         arms: tuple[Arm, Arm] = ("reference", "candidate")
         full, low = (self._heard.pop((arm, where), []) for arm in arms)

@@ -6,7 +6,7 @@ one pass. A shortlist is reranked once per arm.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -131,12 +131,9 @@ class MtebPair:
             self.found[where] = (call, self._measure(call))
         return self.found[where][1].results(self.arms.arm)
 
-    def _measure(self, call: SearchCall) -> Outcome:
-        raise NotImplementedError
-
-    def _searcher(self) -> Any:
-        """Make the searcher that mteb itself would use."""
-        raise NotImplementedError
+    _measure: Callable[[SearchCall], Outcome]
+    _searcher: Callable[[], Any]
+    """Makes the searcher that mteb itself would use."""
 
 
 class PairedEncoder(MtebPair):

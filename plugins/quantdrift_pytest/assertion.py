@@ -66,7 +66,7 @@ def assert_drift(
 
     # what cannot be asked is refused before anything is measured
     question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
-    drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
+    drift = measured(session, spec, settings or {}, data=data, task=task, split=split)
     settle(drift, question, accept_underpowered=accept_underpowered)
     return drift
 
@@ -92,7 +92,7 @@ class Drifts:
         __tracebackhide__ = True
         from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
 
-        return measured(self.session, spec, data=data, task=task, split=split, settings=settings)
+        return measured(self.session, spec, settings, data=data, task=task, split=split)
 
     @property
     def current(self) -> Drift:

@@ -360,7 +360,7 @@ def _digest_of_file(file: Path, *seen: int) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """Make the request for a measurement; models are known by their files' content, None if not seen from here."""
+    """Make the request to measure; models are known by the content of their files, None if not seen from here."""
     if isinstance(pair, Versus):
         models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
     else:
@@ -418,18 +418,10 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
     return session.data[name]
 
 
-def measured(
-    session: Session,
-    spec: str,
-    *,
-    data: str | PathLike[str] | None,
-    task: str | None,
-    split: str,
-    settings: Mapping[str, Any],
-) -> Drift:
-    """A measurement of a pair, made now or read back."""
+def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: Any) -> Drift:
+    """A measurement of a pair, made now or read back; `place` names the data, as for `read_data`."""
     pair, how = parse_pair(spec), read_settings(settings)
-    dataset = read_data(session, data=data, task=task, split=split)
+    dataset = read_data(session, **place)
     try:
         ask = asked(pair, dataset, how)
         name = ask.fingerprint

@@ -63,7 +63,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What is expected of rounding to nearest, one point of the curve.
+    """The expected effect of rounding to nearest, one point of the curve.
 
     Attributes:
         bits_per_weight: over the linear layers, codes alone.
@@ -86,7 +86,7 @@ class Point:
 
 
 def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which inputs get another top-1, bool [n_inputs]: min over contenders of gap + shift < 0.
+    """Tell which inputs get another top-1, bool [n_inputs]: min over contenders of gap + shift < 0.
 
     A document beyond the contenders that are watched is not seen, so the rate is too low by those inputs which flip
     to one of these alone.
@@ -95,7 +95,7 @@ def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[n
 
 
 def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
-    """How likely each input flips if every layer's shift is random, of the same mean square.
+    """The chance that each input flips if every layer's shift is random, of the same mean square.
 
     P(min over contenders of gap_j + sum over layers of z_l c_jl < 0), z_l independent standard normals. The shift of
     a gap is then normal with the sum of c_jl^2 as its variance, and since z_l is the same for all contenders of an
@@ -104,18 +104,18 @@ def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed:
     closed form, so 512 seeded draws are counted.
     """
     draws = np.random.default_rng(seed).standard_normal((parts.shape[2], _DRAWS))
-    known = np.where(np.isnan(gaps), np.inf, gaps)
+    finite = np.where(np.isnan(gaps), np.inf, gaps)
     given = np.where(np.isnan(gaps)[..., None], 0.0, parts)
     chances = np.empty(len(gaps))
     for at in range(0, len(gaps), _BLOCK):
         rows = slice(at, at + _BLOCK)
-        crossed = known[rows, :, None] + given[rows] @ draws < 0
+        crossed = finite[rows, :, None] + given[rows] @ draws < 0
         chances[rows] = crossed.any(axis=1).mean(axis=-1)
     return chances
 
 
 def predict(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Point:
-    """What rounding the layers will change, over parts of the inputs that have widths of their own."""
+    """Predict what rounding the layers will change, over parts of the inputs that have widths of their own."""
     moved = [part.shifts(widths) for part, widths in parts]
     flips = np.concatenate([flipped(part.gaps, shifts) for (part, _), shifts in zip(parts, moved, strict=True)])
     chances = np.concatenate([flip_chances(part.gaps, part.of_layers(widths)) for part, widths in parts])

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, text, records, files that are kept, progress. No torch."""
+"""The modules that all others stand on: errors, text, records, files that are kept, progress. No torch."""

@@ -1,4 +1,4 @@
-"""What is kept between runs: every file ends in a digest, which is checked when it is read.
+"""Files that are kept between runs: each ends in a digest, which is checked when it is read.
 
 Embeddings, quantized layers, sensitivities, probes and models seen on servers lie in the cache, each in a common
 format with one line behind it. A file that is not what its line was taken of is removed, and that is said; whoever
@@ -52,7 +52,7 @@ def add_checksum(path: Path) -> None:
 
 
 def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
-    """What a file holds; None where there is none, or a damaged one, which is said and removed."""
+    """Read the content of a file; None where there is none, or a damaged one, which is said and removed."""
     try:
         with open_file(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()

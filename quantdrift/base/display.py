@@ -193,7 +193,7 @@ def note(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """What went wrong, on standard error."""
+    """Print what went wrong on standard error."""
     say(f"quantdrift: {text}", error=True)
 
 

@@ -1,4 +1,4 @@
-"""How a function of somebody else's is replaced: looked at first, marked, and never twice."""
+"""Functions of somebody else's are replaced here: looked at first, marked, and never twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where quantdrift keeps files of its own."""
+"""The folder in which quantdrift keeps files of its own."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def file_digest(path: Path) -> str:
 
 
 def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
-    """What is in a file."""
+    """Read the bytes of a file, and refuse another digest."""
     with open_file(path) as file:
         content = file.read()
     if digest not in {None, bytes_digest(content)}:
@@ -170,7 +170,7 @@ def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
 # --- JSON that quantdrift wrote ---------------------------------------------------------------
 
 AS_LIST = Strict(False)
-"""Of a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`: JSON writes it as a list."""
+"""Marks a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`: JSON writes it as a list."""
 
 
 class Record(BaseModel):
@@ -195,7 +195,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What a file says, checked."""
+        """Read a file and check every field."""
         content = cls.read_content(path)
         return cls.checked({key: content[key] for key in content if key not in {*cls.head(), DIGEST}}, path)
 
@@ -267,7 +267,7 @@ class Record(BaseModel):
 
     @classmethod
     def head(cls) -> dict[str, Any]:
-        """What a file begins with."""
+        """Return the keys that a file begins with: format and version."""
         return {"format": cls.FORMAT, cls.VERSION_KEY: cls.VERSION}
 
 
@@ -489,7 +489,7 @@ def refusals(problem: str, then: str) -> Iterator[None]:
 
 
 def _from_disk(error: Exception) -> OSError | None:
-    """What the disk said, also where a library (safetensors) has only its text left."""
+    """Find the error of the disk, also where a library (safetensors) has only its text left."""
     if isinstance(error, OSError):
         return error
     match = re.search(r"\(os error (\d+)\)", str(error))

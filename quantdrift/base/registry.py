@@ -1,4 +1,4 @@
-"""What can be added from outside: one object a module of ours, or an entry point of another package.
+"""Registries of what can be added from outside: one object a module of ours, or an entry point of another package.
 
 A registry is a folder of modules, each of which has one object of a fixed name, and a group of entry points that give
 such objects from elsewhere. Nothing else lists them.
@@ -39,7 +39,7 @@ class Package:
 
 
 def imported(where: str) -> Any:
-    """What stands at "module:name", loaded now."""
+    """Load the object at "module:name"."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
 

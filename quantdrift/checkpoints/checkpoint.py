@@ -1,4 +1,4 @@
-"""What kind of checkpoint a candidate is: where it lies, which method quantized it, what it needs.
+"""The checkpoint that a candidate is: where it lies, which method quantized it, what it needs.
 
 Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into the reference.
 """
@@ -79,7 +79,7 @@ class Checkpoint:
         return self.folder.name if self.kind == "hub" and re.fullmatch("[0-9a-f]{40}", self.folder.name) else None
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
+        """Return what a run records of where it came from, as JSON values."""
         return {
             "name": self.name,
             "canonical": self.canonical,
@@ -90,7 +90,7 @@ class Checkpoint:
         }
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values."""
+        """Return what a run records of how it is quantized, as JSON values."""
         return {
             "quantizer": self.method,
             "nominal_bits": nominal_bits(self.quantization),
@@ -106,37 +106,40 @@ def find_checkpoint(name: str) -> Checkpoint:
     else:
         source = resolve(name)
         folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
-    canonical, method = source.canonical, form or "none"
-    alone = Checkpoint(
-        name=name, canonical=canonical, kind=source.kind, folder=folder, body=folder, method=method, file=file
+    quantization: Any = {}
+    body, modules = folder, None
+    if form is None or MODEL_FILES[form].beside:
+        here = replace(source, kind="local", location=str(folder))
+        modules = model_json(here, "modules.json").get("", [])
+        first = modules[0] if isinstance(modules, list) and modules else {}
+        body = folder / str(first.get("path", "") if isinstance(first, dict) else "")
+        config = model_json(here, str(body / "config.json"))
+        quantization = config.get("quantization_config") or config.get("compression_config") or {}
+        if not isinstance(quantization, dict):
+            raise UnsupportedError(f"{body}/config.json is damaged: expected its quantization_config as an object")
+        if is_candidate_folder(folder):
+            record = read_record(folder)
+            kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+            quantization = {"quant_method": "quantdrift", **kept}
+        elif file is None and files_in(folder) and not holds_weights(body):
+            file = only_file(folder, name)
+        if file is not None:
+            quantization = {"quant_method": format_of(file), "file": file}
+    return Checkpoint(
+        name=name,
+        canonical=source.canonical,
+        kind=source.kind,
+        folder=folder,
+        body=body,
+        method=method_of(quantization) if quantization else form or "none",
+        quantization=quantization,
+        file=file,
+        has_modules=bool(modules),
     )
-    if form is not None and not MODEL_FILES[form].beside:
-        return alone
-    here = replace(source, kind="local", location=str(folder))
-    modules = model_json(here, "modules.json").get("", [])
-    first = modules[0] if isinstance(modules, list) and modules else {}
-    below = str(first.get("path", "")) if isinstance(first, dict) else ""
-    config = model_json(here, str(Path(below, "config.json")))
-    quantization = config.get("quantization_config") or config.get("compression_config") or {}
-    if not isinstance(quantization, dict):
-        raise UnsupportedError(
-            f"{folder / below}/config.json is damaged: expected its quantization_config as an object"
-        )
-    if is_candidate_folder(folder):
-        record = read_record(folder)
-        kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
-        quantization = {"quant_method": "quantdrift", **kept}
-    elif file is None and files_in(folder) and not holds_weights(folder / below):
-        file = only_file(folder, name)
-    if file is not None:
-        quantization = {"quant_method": format_of(file), "file": file}
-    method = method_of(quantization) if quantization else "none"
-    whole = replace(alone, body=folder / below, method=method, quantization=quantization)
-    return replace(whole, file=file, has_modules=bool(modules))
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
-    """Where the model of a file came from, its folder, and the file's path in it."""
+    """Return the source of a file's model, its folder, and the file's path in it."""
     if on_hub := _FILE_ON_HUB.fullmatch(name):
         repo, file = on_hub.groups()
         folder = _downloaded(repo, file, *(pattern.format(file=file) for pattern in kind.beside))
@@ -199,7 +202,7 @@ def hqq_refusal(name: str) -> UnsupportedError:
 
 
 def method_of(quantization: Mapping[str, Any]) -> str:
-    """What quantized the weights, as the config names it.
+    """Return what quantized the weights, as the config names it.
 
     >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
     ('bitsandbytes', 'unknown')
@@ -251,6 +254,8 @@ def _shortened(value: Any) -> Any:
 
 # --- a model that has to be at full precision -----------------------------------------------------
 
+_SAVED = "quantized already (a candidate saved by quantdrift quantize)"
+
 
 def full_precision(name: str) -> ModelSource:
     """Find the model that a spec names, and refuse one that is known to be quantized.
@@ -258,19 +263,19 @@ def full_precision(name: str) -> ModelSource:
     Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.
     """
     if kind := format_of(name):
-        raise _candidate_only(name, MODEL_FILES[kind].what)
+        raise _unfit(name, MODEL_FILES[kind].what)
     source = resolve(name)
     if source.kind != "local":
         return source
     folder = Path(source.location)
     if is_candidate_folder(folder):
-        raise _quantized(name, "a candidate saved by quantdrift quantize")
+        raise _unfit(name, _SAVED)
     files = list(files_in(folder).values())
     if files and not next(folder.rglob("*.safetensors"), None) and not holds_weights(folder):
-        raise _candidate_only(name, MODEL_FILES[files[0]].what)
+        raise _unfit(name, MODEL_FILES[files[0]].what)
     method = find_checkpoint(name).method
     if method != "none":
-        raise _quantized(name, f"its config.json says {method}")
+        raise _unfit(name, f"quantized already (its config.json says {method})")
     return source
 
 
@@ -279,23 +284,16 @@ def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
     modules = list(modules)
     here = name_in_config(modules)
     if here is not None and Path(here).is_dir() and is_candidate_folder(Path(here)):
-        raise _quantized(here, "a candidate saved by quantdrift quantize")
+        raise _unfit(here, _SAVED)
     for module in (module for outermost in modules for module in outermost.modules()):
         said = getattr(getattr(module, "config", None), "quantization_config", None)
         if said:
             content = said if isinstance(said, dict) else said.to_dict()
-            raise _quantized(name, f"its config.json says {method_of(content)}")
+            raise _unfit(name, f"quantized already (its config.json says {method_of(content)})")
 
 
-def _candidate_only(name: str, what: str) -> UnsupportedError:
+def _unfit(name: str, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} is {what}, which can be the candidate only; expected a model with weights of torch there. To see "
+        f"{name} is {what}, which can be the candidate only; expected a model at full precision there. To see "
         f'which answers it changes: quantdrift run "REFERENCE vs {name}"'
-    )
-
-
-def _quantized(name: str, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{name} is quantized already ({why}); expected a model at full precision there. To see which answers it "
-        f'changes: quantdrift run "REFERENCE vs {name}"'
     )

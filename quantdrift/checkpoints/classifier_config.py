@@ -26,14 +26,14 @@ def is_classifier(source: ModelSource, revision: str | None = None) -> bool:
 
 
 def classifier_kind(source: ModelSource, revision: str | None = None) -> ClassifierKind | None:
-    """Which kind of classifier a model is; None for any other model."""
+    """Tell which kind of classifier a model is; None for any other model."""
     config = model_json(source, "config.json", revision)
     architectures = config.get("architectures")
     named = " ".join(map(str, architectures if isinstance(architectures, list) else ()))
     kind = next((kind for part, kind in _BY_ARCHITECTURE.items() if part in named), None)
     if kind is None and isinstance(config.get("architecture"), str):  # timm's own layout
-        known = config.get("pretrained_cfg")
-        inner = known.get("num_classes") if isinstance(known, dict) else None
+        pretrained = config.get("pretrained_cfg")
+        inner = pretrained.get("num_classes") if isinstance(pretrained, dict) else None
         kind = None if config.get("num_classes", inner) == 0 else "image"
     # sentence-transformers keeps its embedding models in files of the same names
     if kind is not None and model_json(source, "modules.json", revision) and not _saved_as_cross(source, revision):
@@ -83,7 +83,7 @@ def _saved_as(source: ModelSource, revision: str | None) -> str:
 
 
 def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:
-    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict."""
+    """Read a JSON file of a model; a list becomes {"": list}, no file an empty dict."""
     on_hub = source.kind == "hub"
     path = _from_hub(source, file, revision) if on_hub else Path(source.location) / file
     if path is None or not (on_hub or path.is_file()):
@@ -96,7 +96,7 @@ def model_json(source: ModelSource, file: str, revision: str | None = None) -> d
 
 
 def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | None:
-    """Where the hub's file lies here; None if the model has none of that name."""
+    """Return the local copy of a file on the hub; None if the model has none of that name."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 -- only for models on the hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415 -- as above
 

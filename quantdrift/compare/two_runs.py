@@ -27,10 +27,10 @@ DEFAULT_METRICS = (
 """What is compared when nobody asks for particular metrics, where it is defined."""
 
 CLASSIFICATION_METRICS = ("flip@1", "gold_lost@1", "accuracy", "separation")
-"""The same of runs on classification data, where an input has one right answer."""
+"""Default metrics of runs on classification data, where an input has one right answer."""
 
 JUDGED = frozenset({"flip@1", "gold_lost@10", "ndcg@10", "accuracy"})
-"""Those of them that get a verdict, as they do in a gate that has no rules of its own; the others are shown."""
+"""The default metrics that get a verdict, as they do in a gate that has no rules of its own; the others are shown."""
 
 LEAST_ALPHA, MOST_ALPHA = 1e-9, 0.5
 """Normal quantiles of much less do not exist in floating point."""

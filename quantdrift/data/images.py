@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import DataError, MissingExtraError
+from quantdrift.base.errors import DataError
+from quantdrift.base.extras import extras_named
 
 Kind = Literal["text", "image"]
 """What an input is."""
@@ -53,7 +54,7 @@ def kind_of(inputs: Sequence[Any]) -> Kind:
 
 
 def contents_of(inputs: Sequence[Any]) -> Iterator[str]:
-    """What tells inputs apart, one string an input: the text, or a digest of the image."""
+    """Yield what tells inputs apart, one string an input: the text, or a digest of the image."""
     if isinstance(inputs, Images):
         yield from inputs.contents
         return
@@ -75,11 +76,9 @@ def image_digest(image: Any) -> str:
 
 def pillow() -> Any:
     """The library that decodes images."""
-    try:
-        from PIL import Image as found  # noqa: N813, PLC0415 -- only where images are files
-    except ImportError as error:
-        raise MissingExtraError("pillow", "images", needed_for="reading image files") from error
-    return found
+    with extras_named(needed_for="reading image files"):
+        from PIL import Image as pillow_image  # noqa: N813, PLC0415 -- only where images are files
+    return pillow_image
 
 
 def _decoded(file: Path) -> Image:

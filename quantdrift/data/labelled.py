@@ -97,7 +97,7 @@ class ClassificationDataset:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is tolerated but worth telling, one sentence each."""
+        """Sentences on what is tolerated but worth telling."""
         ids, contents = self.test.ids, list(contents_of(self.test.inputs))
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
         train = set() if self.train is None else set(contents_of(self.train.inputs))

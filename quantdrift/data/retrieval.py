@@ -340,12 +340,12 @@ class RetrievalDataset:
 
     @property
     def kinds(self) -> tuple[Kind, Kind]:
-        """What queries are, and documents."""
+        """The kinds of queries and of documents."""
         return kind_of(self.queries), kind_of(self.documents)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is tolerated but worth telling, one sentence each."""
+        """Sentences on what is tolerated but worth telling."""
         judgements, queries, documents = _flat(self.qrels), set(self.query_ids), set(self.document_ids)
         sentences = [
             counted("empty queries", empty(self.query_ids, self.queries)),
@@ -372,7 +372,7 @@ def empty(ids: Sequence[str], texts: Sequence[Any]) -> list[str]:
 
 
 def counted(what: str, names: Sequence[str]) -> str:
-    """How many there are of something, and the first of them; "" if none."""
+    """Tell how many there are of something, and the first of them; "" if none."""
     return f"{what}: {len(names):,} ({some(names)})" if names else ""
 
 

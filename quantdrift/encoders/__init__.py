@@ -1,4 +1,4 @@
-"""What kinds of models there are: one kind a module, or an entry point of another package."""
+"""The kinds of models: one kind a module, or an entry point of another package."""
 
 from __future__ import annotations
 

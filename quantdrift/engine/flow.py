@@ -52,7 +52,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
-    """What the outputs of both arms are read as: `Search`, `Classes` or `Shortlist`.
+    """A reading of the outputs of both arms: `Search`, `Classes` or `Shortlist`.
 
     Attributes:
         calibration: what the candidate is calibrated on, where it needs that; for each tower of a model there is one.
@@ -87,7 +87,7 @@ class Reading:
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
-        """What either arm encodes; a `+query` scheme leaves all but the first at the reference."""
+        """The inputs that either arm encodes; a `+query` scheme leaves all but the first at the reference."""
         raise NotImplementedError
 
     @property
@@ -125,7 +125,7 @@ class Reading:
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """What a measurement gave.
+    """The result of a measurement.
 
     Attributes:
         evidence: the per-input record, without inputs that layers were measured on, or could be.
@@ -211,7 +211,7 @@ class Flow:
         )
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
-        """What the reference, whose weights have that digest, makes of each side."""
+        """Encode each side by the reference, whose weights have that digest."""
         fingerprint = fingerprint or self.pair.fingerprint
         if self.pair.runtime:  # on a server no layer can be watched
             for side in reading.sides:
@@ -279,7 +279,7 @@ class Flow:
                 self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
 
     def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Any:
-        """What the arm that is in place makes of one side; `weights` is its digest."""
+        """Encode one side by the arm that is in place; `weights` is its digest."""
         name, size = f"{arm}: {what}", self.settings.batch_size
         if arm == "candidate":
             size = self.pair.batch_size or size
@@ -406,7 +406,7 @@ def assemble(
 
 
 def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
-    """The same evidence with relevance labels."""
+    """Add relevance labels to evidence."""
     names = [str(name) for name in evidence.item_ids]
     judgements = Judgements.from_qrels(qrels, [str(name) for name in evidence.input_ids], names)
     return replace(evidence, item_ids=np.array(names, dtype=object), judgements=judgements)
@@ -416,7 +416,7 @@ def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
 
 
 def _gaps(state: ScoreState) -> NDArray[np.float64]:
-    """How far the first two items are apart for the reference, float64 [n_inputs]; infinitely where there is one."""
+    """The distance of the reference's first two items, float64 [n_inputs]; infinitely where there is one."""
     positions, scores = state.reference_top()[:2]
     apart = np.full(len(positions), np.inf)
     if positions.shape[1] > 1:

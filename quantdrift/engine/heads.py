@@ -41,10 +41,10 @@ def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:
 def named_head(modules: Sequence[nn.Module], names: str) -> tuple[str, ...]:
     """The head that a user names, by paths of modules with commas between; none for "none"."""
     wanted = () if names == NO_HEAD else tuple(dict.fromkeys(names.split(",")))
-    known = [name for name, _ in named_modules(modules) if name]
+    paths = [name for name, _ in named_modules(modules) if name]
     for name in wanted:
-        if name not in known:
-            raise UnknownNameError("module", name, known, hint=f"(the path of a module of the model, or {NO_HEAD})")
+        if name not in paths:
+            raise UnknownNameError("module", name, paths, hint=f"(the path of a module of the model, or {NO_HEAD})")
     return wanted
 
 
@@ -95,7 +95,7 @@ def _is_timm(module: nn.Module) -> bool:
 
 
 def _width(module: Any) -> int | None:
-    """How many numbers a linear layer puts out; None for anything else."""
+    """The number of outputs of a linear layer; None for anything else."""
     if isinstance(module, nn.Linear):
         return module.out_features
     return int(module.nf) if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else None
@@ -165,11 +165,11 @@ def refuse_unfit(layers: Sequence[LinearLayer], name: str) -> None:
 def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Sequence[str]) -> list[LinearLayer]:
     """The layers of a head; one whose weight a layer elsewhere shares is among them."""
     inside = dict(head_modules(modules, head))
-    known = {id(module) for module in inside.values()}
+    modules_inside = {id(module) for module in inside.values()}
     return [
         layer
         for layer in linears
-        if any(id(module) in known for module in layer.modules)
+        if any(id(module) in modules_inside for module in layer.modules)
         # experts and the projections of attention have no module of their own
         or any(layer.name.startswith(f"{path}.") for path in inside)
     ]

@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a pair is measured.
+    """The settings of a measurement.
 
     Attributes:
         k: ranks kept of either arm.
@@ -76,7 +76,7 @@ class Inputs:
         return np.argsort(-self.lengths, kind="stable").astype(np.int64)
 
     def work(self) -> NDArray[np.float64]:
-        """What each item takes, in units of its own: by its length where that is known."""
+        """The work that each item takes, in units of its own: by its length where that is known."""
         lengths = np.zeros(len(self.ids)) if self.lengths is None else self.lengths
         return np.asarray(lengths + 1, dtype=np.float64)
 
@@ -124,7 +124,7 @@ class Encoder(Protocol):
         raise NotImplementedError
 
     def key(self, role: str) -> Mapping[str, Any] | None:
-        """What decides that beside weights, items and libraries, as JSON values; None if it cannot be told."""
+        """Return what decides outputs beside weights, items and libraries, as JSON; None if it cannot be told."""
         raise NotImplementedError
 
 

@@ -124,15 +124,15 @@ def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, 
                 continue
             shared = next((other for other, weight in embeddings if _overlap(layer, weight)), None)
             key = memory_range(layer.weight) or (id(layer.parameter), layer.expert)
-            known = layers.get(key)
+            first = layers.get(key)
             if shared is not None:
                 omitted[layer.name] = f"shares its weight with the embedding {shared}"
-            elif known is None:
+            elif first is None:
                 layers[key] = layer
-            elif (known.weight.shape, known.weight.stride()) != (layer.weight.shape, layer.weight.stride()):
-                omitted[layer.name] = f"shares its weight, transposed, with {known.name}"
+            elif (first.weight.shape, first.weight.stride()) != (layer.weight.shape, layer.weight.stride()):
+                omitted[layer.name] = f"shares its weight, transposed, with {first.name}"
             else:
-                layers[key] = replace(known, modules=tuple(dict.fromkeys(known.modules + layer.modules)))
+                layers[key] = replace(first, modules=tuple(dict.fromkeys(first.modules + layer.modules)))
     return list(layers.values()), omitted
 
 
@@ -256,7 +256,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def _storage(tensor: Tensor) -> Any:
-    """What tensors that share memory have in common; None for sparse and fake ones, which have none."""
+    """Return a reference to the storage of a tensor; None for sparse and fake tensors, which have none."""
     try:
         storage = tensor.untyped_storage()
         storage.data_ptr()

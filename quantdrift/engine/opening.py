@@ -279,7 +279,7 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 
 def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
-    """What run.json says of data of any kind."""
+    """Describe data of any kind for run.json."""
     return {
         "name": dataset.name,
         "split": dataset.split,
@@ -291,7 +291,7 @@ def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[s
 
 
 def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
-    """What run.json says of a dataset, and of where a shortlist came from; the reading counts classes."""
+    """Describe a dataset for run.json, and where a shortlist came from; the reading counts classes."""
     if isinstance(dataset, ClassificationDataset):
         n_train = 0 if dataset.train is None else len(dataset.train.ids)
         counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
@@ -403,7 +403,7 @@ def _two_classifiers(
 
 
 def before_head(name: str, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
-    """What goes into a classifier's head, and the head, which the pair leaves at full precision.
+    """Return a classifier that gives what goes into its head, and the head, which the pair leaves at full precision.
 
     Of a head of several layers, as RoBERTa's, it is what goes into its first linear one.
     """

@@ -9,13 +9,11 @@ import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
@@ -33,9 +31,7 @@ from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.guide import BLOCKS, N_QUERIES, guide_of
-from quantdrift.engine.stages import VectorStage, model_stages, options_under_layers, vector_stages
-from quantdrift.engine.store import key_of
+from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
@@ -123,16 +119,16 @@ class QuantizedPair:
 
     @property
     def models(self) -> tuple[Any, ...]:
-        """What answers, in either arm."""
+        """The models that answer in either arm."""
         return (self.encoder,)
 
     @property
     def similarity(self) -> Similarity:
-        """How the model compares embeddings."""
+        """The similarity by which the model compares embeddings."""
         return Similarity(self.encoder.similarity)
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where the model came from, as JSON values."""
+        """Describe where the model came from, as JSON values for the record of a run."""
         return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
 
     @property
@@ -194,12 +190,12 @@ class QuantizedPair:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device that the model runs on."""
         return self.layers[0].parameter.device
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
+        """The libraries, device and number type, which decide embeddings beside weights and inputs."""
         return runtime_of(self.layers[0].parameter)
 
     @property
@@ -218,50 +214,12 @@ class QuantizedPair:
         self._reached |= use.used
 
     def calibrate(
-        self,
-        inputs: Sequence[Inputs],
-        batch_size: int,
-        *,
-        source: str,
-        root: Path | None,
-        progress: Progress,
-        guides: dict[str, Sequence[Tensor | None]] | None = None,
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
-        """Draw a sample of inputs and `prepare` with it, where the scheme needs that.
-
-        Guides are kept in `guides` for other schemes of the same model, whatever their widths and groups.
-        """
+        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
         if self.needs_calibration:
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
-            if self.scheme.option("guided") is not None:
-                sample = self._guided(sample, inputs, batch_size, progress, {} if guides is None else guides)
             self.prepare(sample, root=root, progress=progress)
-
-    def _guided(
-        self,
-        sample: Sample,
-        inputs: Sequence[Inputs],
-        batch_size: int,
-        progress: Progress,
-        guides: dict[str, Sequence[Tensor | None]],
-    ) -> Sample:
-        """The sample with what makes the guide; that is only asked for where layers are yet to be made."""
-        if sample.rows is None or len(inputs) != 1:
-            raise UnsupportedError(f"{self.scheme}: +guided is for models with one tower; leave it out")
-        seed = int(self.scheme.option("seed") or 0)
-        documents = inputs[0].part(sample.rows)
-        make = partial(guide_of, self, documents, seed=seed, batch_size=batch_size, progress=progress)
-        if sample.key is None:
-            return replace(sample, guide=make)
-        key = {**sample.key, "guided": [N_QUERIES, BLOCKS, seed]}
-        name = key_of(**key, weights=self.fingerprint, under=options_under_layers(self.scheme))
-
-        def kept() -> Sequence[Tensor | None]:
-            if name not in guides:
-                guides[name] = make()
-            return guides[name]
-
-        return replace(sample, guide=kept, key=key)
 
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
         """Quantize the layers on calibration inputs; the model is the reference again afterwards.
@@ -281,11 +239,6 @@ class QuantizedPair:
         self._at_rest("calibrating")
         if not self.needs_calibration:
             return
-        if self.scheme.option("guided") is not None and sample.guide is None:
-            raise UnsupportedError(
-                f"{self.scheme}: +guided asks with sentences of the corpus, which this harness does not show before it "
-                "searches; use quantdrift run, or leave it out"
-            )
         of, made, widths = (self.fingerprint, self.runtime), self.made, self._chosen()
         if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
             return
@@ -331,7 +284,7 @@ class QuantizedPair:
         return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
-        """What becomes of each layer, one after another, from the reference's weights.
+        """Make the candidate of each layer, one after another, from the reference's weights.
 
         Raises:
             RuntimeError: the candidate is in place.
@@ -387,7 +340,7 @@ class QuantizedPair:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how the candidate was made, as JSON values."""
+        """Describe how the candidate was made, as JSON values for the record of a run."""
         described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
         for quantizer in self._quantizers()[:1]:  # the others differ in width alone
             described |= quantizer.describe()
@@ -422,16 +375,16 @@ class TwoModels:
 
     @property
     def models(self) -> tuple[Model, Model]:
-        """What answers, in either arm."""
+        """The models that answer in either arm."""
         return self.reference, self.candidate_model
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where both models came from, as JSON values."""
+        """Describe where both models came from, as JSON values for the record of a run."""
         return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a run says of both models, one sentence each."""
+        """Notes on both models, one sentence each."""
         return (*self.reference.notes, *self.candidate_model.notes)
 
     @property
@@ -459,7 +412,7 @@ class TwoModels:
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings of the model that is in place beside itself and its inputs."""
+        """The libraries, device and number type of the model that is in place."""
         return self.encoder.runtime
 
     @contextmanager
@@ -491,7 +444,7 @@ class TwoModels:
         return self.candidate_model.bits()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of the candidate, as JSON values."""
+        """Describe the candidate, as JSON values for the record of a run."""
         return self.candidate_model.describe()
 
 

@@ -58,10 +58,10 @@ def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
 
     Counted are relevant documents that the whole corpus holds; a query without any does not count.
     """
-    known, inside = set(dataset.document_ids), {dataset.document_ids[position] for position in subset.tolist()}
+    held, inside = set(dataset.document_ids), {dataset.document_ids[position] for position in subset.tolist()}
     counts = {"all": 0, "some": 0, "none": 0}
     for query in dataset.query_ids:
-        relevant = {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0} & known
+        relevant = {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0} & held
         if relevant:
             there = len(relevant & inside)
             counts["all" if there == len(relevant) else "some" if there else "none"] += 1
@@ -69,7 +69,7 @@ def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
 
 
 def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed: int) -> dict[str, Any]:
-    """What run.json says of a part of a corpus; parts differ in fingerprint as corpora do."""
+    """Describe a part of a corpus for run.json; parts differ in fingerprint as corpora do."""
     n, of = len(subset), data["n_documents"]
     size = {
         "seed": seed,

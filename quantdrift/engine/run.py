@@ -75,7 +75,7 @@ def measured_run(
 
 
 def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Settings) -> tuple[Measured, Settings]:
-    """What is measured, and how it was; where there is no room in memory for a batch, in batches of half the size.
+    """Measure, with batches of half the size where memory has no room; return also the settings of that.
 
     Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
     were to be had with that batch size from the start. What else may have taken the memory is given a second chance.

@@ -73,7 +73,7 @@ def digest_of(parts: Iterable[str] | NDArray[np.int64]) -> str:
 
 
 class EmbeddingStore:
-    """Where embeddings are kept between runs.
+    """A store that keeps embeddings between runs.
 
     Args:
         root: folder to keep them in; None keeps nothing and holds them in memory.
@@ -115,7 +115,7 @@ class EmbeddingStore:
 
 
 def default_store() -> EmbeddingStore:
-    """Where embeddings are kept unless told otherwise: the cache folder, or nowhere.
+    """The store that is used unless another is given: the cache folder, or nowhere.
 
     `QUANTDRIFT_CACHE=off` keeps nothing.
     """
@@ -192,7 +192,7 @@ def _matrix(array: NDArray[Any], n: int) -> NDArray[np.float32]:
 def _resumed(
     partial: Path, done_file: Path, n: int, chunks: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.float32] | None, int]:
-    """What an earlier run left, and how many of its chunks are as it wrote them.
+    """Return the array that an earlier run left, and how many of its chunks are as it wrote them.
 
     Beside the array lies a digest for each chunk, a line each.
     """

@@ -32,7 +32,7 @@ _WAIT = 2.0
 
 
 def settings_of(cell: Cell) -> Settings:
-    """How a cell is measured, with what `quantdrift run` does where nothing is said."""
+    """The settings of a cell, with what `quantdrift run` does where nothing is said."""
     said = cell.settings.model_dump(exclude={"device", "held_out"}, exclude_none=True)
     return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
@@ -42,7 +42,7 @@ def settings_of(cell: Cell) -> Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the open cells of one model on one corpus take.
+    """The work that the open cells of one model on one corpus take.
 
     Attributes:
         model: as the study calls it.
@@ -72,7 +72,7 @@ class Work:
 def survey(
     cells: Sequence[Cell], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
 ) -> list[Work]:
-    """What open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
+    """Estimate what open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
     works, models = [], _Models(device)
     with progress.stage("looking at what there is to do", len(cells)) as tell:
         for group in _groups(cells):
@@ -170,7 +170,7 @@ class _Models:
 
 @dataclass(slots=True)
 class _Shortlists:
-    """What cross-encoders rerank: the first documents that a retriever finds at full precision, found once."""
+    """Shortlists that cross-encoders rerank: a retriever's first documents at full precision, found once."""
 
     store: EmbeddingStore
     progress: Progress

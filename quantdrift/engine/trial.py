@@ -25,7 +25,7 @@ _CHUNK = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changes:
-    """What one change to the model does.
+    """The effect of one change to the model.
 
     Attributes:
         flips: bool [n_queries], whether another document is first.
@@ -71,11 +71,11 @@ class Trial:
         self._gaps = self._gaps_of(queries, self._known)
 
     def __len__(self) -> int:
-        """How many queries."""
+        """The number of queries."""
         return len(self._ranks)
 
     def changes(self, name: str, *, query_only: bool) -> Changes:
-        """What the model that is in place changes; with `query_only` documents stay as they are.
+        """Measure what the model that is in place changes; with `query_only` documents stay as they are.
 
         First the queries and the two documents that a gap lies between are embedded: that shows how far gaps move.
         Then, of the queries whose first document holds, those documents whose gap could close: no wider than 1.25

@@ -107,7 +107,7 @@ def add_tensor(digest: Any, name: str, value: object) -> None:
 
 
 def runtime_of(weight: Tensor) -> dict[str, str]:
-    """What decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
+    """Tell what decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
     installed = {
         name: version_of(name) or "not installed" for name in ("torch", "transformers", "sentence-transformers")
     }

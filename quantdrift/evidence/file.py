@@ -23,7 +23,7 @@ from quantdrift.evidence.record import Confidence, Deltas, Evidence, Judgements,
 
 FORMAT_VERSION = 1
 _BOUNDS_VERSION = 2
-"""Of evidence whose deltas are not all known: what read only version 1 would take it for exact."""
+"""The version of evidence whose deltas are not all known: a reader of version 1 would take it for exact."""
 _VERSION_KEY = b"quantdrift_evidence_version"
 _DELTAS_KEY = b"quantdrift_deltas"
 _ARMS = ("reference", "candidate")
@@ -46,17 +46,17 @@ _TYPES = {
 }
 """The columns that are read."""
 _PLAIN = ("n_items", "delta_min", "delta_max")
-"""Of them those that evidence has as they are."""
+"""The columns that evidence has as they are."""
 _PARTS = {
     "noise": (Noise, {"flips": "noise_flip", "epsilon": "noise_epsilon"}),
     "confidence": (Confidence, {"msp": "candidate_msp", "entropy": "candidate_entropy"}),
 }
 """Parts of evidence that may be missing, and the columns of their fields."""
 _NAMED = tuple(name for name, held in _TYPES.items() if held == pa.list_(pa.string()))
-"""Of them those that hold names, each many times: read as numbers of the names that the file lists once."""
+"""The columns that hold names, each many times: read as numbers of the names that the file lists once."""
 _LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 _ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
-"""Of a file at most. Every input has an id of its own, so ours have less than one row a byte; a
+"""Most rows and values of a file. Every input has an id of its own, so ours have less than one row a byte; a
 thousand equal values compress well, though."""
 _MOST_PLACES = 2**31 - 1
 """In lists of one column, as their offsets are stored."""

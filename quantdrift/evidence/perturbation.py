@@ -110,7 +110,7 @@ def at_risk(evidence: Evidence) -> Floats:
 
 @once
 def contender_count(evidence: Evidence) -> NDArray[np.int64]:
-    """How many of the stored ranks k >= 2 have gap_k < 2 epsilon.
+    """Count the stored ranks k >= 2 with gap_k < 2 epsilon.
 
     Returns:
         int64 [n_inputs], from 0 to depth - 1 (a count that reaches depth - 1 is a lower bound).

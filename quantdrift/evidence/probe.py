@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.cache import arrays_in
-from quantdrift.base.errors import DataError, MissingExtraError, RunError, ScoreError
+from quantdrift.base.errors import DataError, RunError, ScoreError
+from quantdrift.base.extras import extras_named
 from quantdrift.base.records import read_bytes
 
 
@@ -48,10 +49,8 @@ class LinearProbe:
             raise DataError(f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}")
         if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
             raise DataError(f"a probe tells classes apart; expected at least two, got {sorted(set(labels))}")
-        try:
+        with extras_named(needed_for="fitting a linear probe"):
             from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 -- takes a second
-        except ImportError as error:
-            raise MissingExtraError("scikit-learn", "models", needed_for="fitting a linear probe") from error
         model = LogisticRegression(C=strength, max_iter=most_steps)
         model.fit(np.asarray(embeddings, dtype=np.float64), np.asarray(labels, dtype=str))
         weight, bias = model.coef_, model.intercept_

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import DataError, RunError
 
 _LARGEST = 10**9
-"""Of grades: their sums are exact."""
+"""The largest grade: sums of grades are exact."""
 
 Deltas = Literal["all", "listed", "none"]
 """Which items' score changes the extremes of delta are over: all that were scored; those that lists
@@ -27,7 +27,7 @@ scores."""
 
 
 Stage = Literal["codes", "index"]
-"""Of a deployment: what is stored, and how it is searched."""
+"""A stage of a deployment: what is stored, or how it is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,7 +133,7 @@ class Noise(_Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Confidence(_Rows):
-    """How sure the candidate's class probabilities (softmax of all its logits) are.
+    """Confidence of the candidate's class probabilities, the softmax of all its logits.
 
     Only logits have it: a softmax of similarities is no probability of anything.
 
@@ -148,7 +148,7 @@ class Confidence(_Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Evidence:
-    """What one run knows of every input.
+    """All that one run knows of every input.
 
     Attributes:
         input_ids: str [n_inputs].
@@ -200,13 +200,13 @@ class Evidence:
         return replace(self, **parts)
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
-        """What has a row for each input, by name, as far as it is there."""
+        """Yield the parts that have a row for each input, by name, as far as they are there."""
         for name in _PER_INPUT:
             if (part := getattr(self, name)) is not None:
                 yield name, part
 
     def seen(self, stage: Stage) -> Evidence | None:
-        """What a stage of a deployment changes; None where no approximate index was searched.
+        """Evidence of what one stage of a deployment changes; None where no approximate index was searched.
 
         Args:
             stage: "codes", from the reference to exhaustive search of what is stored; or "index", from there to what
@@ -246,7 +246,7 @@ class Evidence:
 
     @property
     def depth(self) -> int:
-        """How many ranks are stored, k."""
+        """The number of ranks that are stored, k."""
         return int(self.reference_top.items.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""What the files of a finished run hold, whoever wrote them."""
+"""Contents of the files of a finished run, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["rankings", "answers", "samples"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is compared apart from the rest: a subset and split, a task.
+    """A part of a run that is compared apart from the rest: a subset and split, a task.
 
     Attributes:
         kind: what it holds.
@@ -96,7 +96,7 @@ def read_text(path: Path) -> str:
 
 
 def _unpacked(raw: bytes) -> bytes:
-    """What gzip packed, a part at a time, so that it cannot fill the memory."""
+    """Unpack a gzip file a part at a time, so that it cannot fill the memory."""
     parts, made = [], 0
     with gzip.open(io.BytesIO(raw)) as stream:
         while part := stream.read(_PART):

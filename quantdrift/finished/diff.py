@@ -1,4 +1,4 @@
-"""What changed between two finished runs: their parts as evidence, and what to know of it."""
+"""Two finished runs compared: their parts as evidence, and what to know of it."""
 
 from __future__ import annotations
 
@@ -240,10 +240,7 @@ def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
     """A metric of one part; undefined where it cannot be had."""
     if part.evidence is None:
         return undefined(part.reason or "no answer that could change")
-    try:
-        return metric(part.evidence)
-    except MetricError as error:
-        return undefined(str(error))
+    return metric.known_over([part.evidence])
 
 
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
@@ -258,9 +255,9 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
             groups.setdefault(part.inputs, []).append(part.evidence)
     if not groups:
         return undefined("no part has an answer that could change")
+    if all(len(group) == 1 for group in groups.values()):
+        return metric.known_over([group[0] for group in groups.values()])
     try:
-        if all(len(group) == 1 for group in groups.values()):
-            return metric.over([group[0] for group in groups.values()])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
         rows = [np.stack([metric.per_input(evidence) for evidence in group]) for group in groups.values()]
@@ -346,7 +343,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
 
 
 def data_digest(evidence: Evidence, asked: str = "") -> str:
-    """Of the ids of the inputs and their labels, whatever their order, and of what they were asked."""
+    """Digest the ids of the inputs and their labels, whatever their order, and what they were asked."""
     rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)

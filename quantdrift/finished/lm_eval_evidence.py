@@ -37,7 +37,7 @@ whether greedy decoding gives it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What one arm made of one document, after one filter.
+    """The answer of one arm to one document, after one filter.
 
     Attributes:
         doc_id: of the document, as lm-eval counts.
@@ -112,7 +112,7 @@ def _requests(arguments: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _logged(sample: Sample) -> dict[str, Any]:
-    """What is read of a sample, as it reads back from JSON."""
+    """Keep what is read of a sample, as it reads back from JSON."""
     kept = {name: value for name, value in sample.items() if name not in {"doc", "resps"}}
     text = json.dumps(kept, default=lambda value: value.item() if getattr(value, "ndim", None) == 0 else str(value))
     logged: dict[str, Any] = json.loads(text)
@@ -176,7 +176,7 @@ def _by_text(document: Document, _: Document) -> frozenset[int]:
 
 
 def _by_accuracy(document: Document, other: Document) -> frozenset[int]:
-    """What an arm was right with; else the only choice that no arm was wrong with."""
+    """The choice that an arm was right with; else the only choice that no arm was wrong with."""
     right, wrong = (
         {_chosen(arm) for arm in (document, other) if arm.metrics.get(ACCURACY) == value} for value in (1, 0)
     )
@@ -194,7 +194,7 @@ def _chosen(document: Document) -> int:
 LOGLIKELIHOOD = "loglikelihood"
 """Name of the value that a document with one text has, beside lm-eval's metrics."""
 _BEST_KNOWN = ("exact_match", "acc")
-"""Of several metrics that say right or wrong, what a generated answer is judged by."""
+"""The metrics that a generated answer is judged by first, of several that say right or wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -428,7 +428,7 @@ def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str
 
 
 def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
-    """The same of several tasks, every document counting once; without lm-eval's metrics."""
+    """Give the details of several tasks, every document counting once; without lm-eval's metrics."""
     return {
         "drift_n_inputs": sum(len(part.doc_ids) for part in parts),
         **_written({key_of(metric): _over(metric, parts) for metric in _metrics()}),
@@ -466,7 +466,7 @@ def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def _change(paired: PairedFilter) -> Values | None:
-    """Of every document with one text, how much its log-likelihood changed."""
+    """Return by how much the log-likelihood of every document with one text changed."""
     before, after = paired.values.get(LOGLIKELIHOOD, (np.array([np.nan]),) * 2)
     return after - before if np.isfinite(after - before).all() else None
 
@@ -480,7 +480,4 @@ def _per_input(name: str, paired: PairedFilter) -> Values | None:
 
 def _over(metric: Metric, parts: Sequence[PairedFilter]) -> Estimate:
     group = [part.evidence for part in parts if part.evidence is not None]
-    try:
-        return metric.over(group) if group else undefined("no task has answers to compare")
-    except MetricError as error:
-        return undefined(str(error))
+    return metric.known_over(group) if group else undefined("no task has answers to compare")

@@ -134,7 +134,7 @@ def evidence_of_answers(
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
-    """What either of two mappings alone has: counts and examples; empty where they have the same."""
+    """Tell what either of two mappings alone has: counts and examples; empty where they have the same."""
     parts = [
         f"{len(missing):,} of {len(names_here):,} only in {name} ({some(map(str, missing))})"
         for name, names_here, others in ((names[0], first, second), (names[1], second, first))

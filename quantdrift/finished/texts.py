@@ -25,7 +25,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """What inputs and items say.
+    """Texts of inputs and items.
 
     Attributes:
         inputs: input id to its text.

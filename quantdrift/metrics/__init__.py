@@ -42,7 +42,7 @@ for _family in sorted(FAMILIES.values(), key=lambda family: SECTIONS.index(famil
 
 
 def default_metrics() -> list[Metric]:
-    """What a run reports when nobody asks for particular metrics, in order."""
+    """List the metrics that a run reports when nobody asks for particular ones, in order."""
     return [member for family in FAMILIES.values() for member in members(family)]
 
 
@@ -76,6 +76,6 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
 
 
 def staged_metrics() -> list[Metric]:
-    """What codes and what an approximate index changes, each alone: reported where an index was searched."""
+    """List what codes and what an approximate index change, each alone: reported where an index was searched."""
     names = ("flip@1", "gold_lost@10", "change.ndcg@10", "overlap@10")
     return [parse_metric(f"{stage}.{name}") for name in names for stage in ("codes", "index")]

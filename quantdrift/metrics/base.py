@@ -1,4 +1,4 @@
-"""What a metric means: a `Family` states it once, for every cut-off and arm; a `Metric` is one member of it.
+"""The meaning of metrics: a `Family` states it once, for every cut-off and arm; a `Metric` is one member of it.
 
 Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`: a metric is what its string parses to.
 """
@@ -59,7 +59,7 @@ class MetricError(QuantDriftError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a metric means; everything a report or a gate must know of it.
+    """The meaning of a metric; everything a report or a gate must know of it.
 
     Attributes:
         name: as it stands in a metric's string.
@@ -207,7 +207,7 @@ class Slice:
         return f"{self.by}={_shortest(self.low)}..{high}"
 
     def of(self, evidence: Evidence) -> NDArray[np.bool_]:
-        """Which inputs belong, bool [n_inputs]; those without a value do not.
+        """Tell which inputs belong, bool [n_inputs]; those without a value do not.
 
         Raises:
             MetricError: for some input the stored ranks do not tell.
@@ -271,7 +271,7 @@ class Metric:
 
     @property
     def direction(self) -> Direction:
-        """Which way is better."""
+        """The direction that is better."""
         return self.family.direction
 
     @property
@@ -286,12 +286,12 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """What it is counted in; a relative change is a rate."""
+        """The unit; a relative change is a rate."""
         return "rate" if self.arm == "relative" else self.family.unit
 
     @property
     def uncertainty(self) -> Uncertainty:
-        """How its interval is made."""
+        """The method of its interval."""
         return "paired bootstrap" if self.arm in {"change", "relative"} else self.family.uncertainty
 
     def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
@@ -355,6 +355,13 @@ class Metric:
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
         return np.asarray(values[defined])
+
+    def known_over(self, group: Sequence[Evidence]) -> Estimate:
+        """Give the estimate of `over`; undefined, with the reason, where it looks deeper than the stored ranks."""
+        try:
+            return self.over(group)
+        except MetricError as error:
+            return undefined(str(error))
 
     def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
         """With what is known of it beside the values."""

@@ -1,4 +1,4 @@
-"""How well two arms agree on the order of items that are ranked by one score each.
+"""Agreement of two arms on the order of items that are ranked by one score each.
 
 There a whole task is one ranking (pairs of sentences by their similarity), so nothing is per input and no interval is
 given: two comparisons that share an item are not independent.

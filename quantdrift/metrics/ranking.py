@@ -1,4 +1,4 @@
-"""What needs no relevance labels: the top of the list, gap and perturbation, the whole ranking.
+"""Metrics that need no relevance labels: the top of the list, gap and perturbation, the whole ranking.
 
 Source: paper, sections 3 and 5.2, and the appendix's table of top-k sets.
 """

@@ -44,7 +44,7 @@ def _looked_up(evidence: Evidence) -> tuple[NDArray[np.int64], Floats]:
 
 
 def judged(evidence: Evidence) -> NDArray[np.bool_]:
-    """Which inputs carry at least one judgement, bool [n_inputs]."""
+    """Tell which inputs carry at least one judgement, bool [n_inputs]."""
     if evidence.judgements is None:
         return np.zeros(evidence.n_inputs, dtype=bool)
     return np.diff(evidence.judgements.offsets) > 0
@@ -52,7 +52,7 @@ def judged(evidence: Evidence) -> NDArray[np.bool_]:
 
 @once
 def relevant_count(evidence: Evidence) -> Floats:
-    """How many items are judged relevant (grade above 0), float64 [n_inputs]."""
+    """Count the items that are judged relevant (grade above 0), float64 [n_inputs]."""
     if evidence.judgements is None:
         return np.zeros(evidence.n_inputs)
     relevant = evidence.judgements.grades > 0

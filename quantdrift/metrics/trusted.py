@@ -1,4 +1,4 @@
-"""What the stability check accepts, and what it lets through, at a level.
+"""Metrics of what the stability check accepts, and of what it lets through, at a level.
 
 It is calibrated on half of the inputs (at most 1,000, chosen by a hash of their ids) and measured on the others.
 Source: paper, section 3 and its table of coverage and violation.

@@ -14,7 +14,7 @@ class Quantizer:
         title: as a paper calls it.
         make: "module:function" that makes the method of a scheme: a `LayerQuantizer`; loaded when it is needed.
         calibrated: whether it needs the inputs of each layer.
-        options: settings of a scheme that it takes itself, such as "guided".
+        options: settings of a scheme that it takes itself, such as "grid".
         packages: what does it, the preferred one first; none for what is built in.
         tried: whether `repair` tries it unasked.
         place: in lists, ascending.

@@ -3,10 +3,5 @@
 from quantdrift.quantizers import Quantizer
 
 QUANTIZER = Quantizer(
-    title="AdaRound",
-    make="quantdrift.engine.quantizers.adaround:from_scheme",
-    calibrated=True,
-    options=("guided",),
-    tried=False,
-    place=50,
+    title="AdaRound", make="quantdrift.engine.quantizers.adaround:from_scheme", calibrated=True, tried=False, place=50
 )

@@ -42,7 +42,7 @@ _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
-    """What commands read of a part of run.json: a name holds the same kind of value in whatever part it stands.
+    """Fields that commands read of a part of run.json: a name holds the same kind of value wherever it stands.
 
     Null stands for what is not known, and more may stand there.
     """
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """What the run comes to: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
+        """The verdict on the run: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
         tell"), `sentence`, and what to do `next`.
         """
         return verdict(self.record)
@@ -287,7 +287,7 @@ def check_place(path: Path) -> None:
 
 
 def _others(path: Path) -> list[str]:
-    """What is not of a run, at a place for one."""
+    """List what does not belong to a run, at a place for one."""
     try:
         entries = sorted(entry.name for entry in path.iterdir())
     except FileNotFoundError:

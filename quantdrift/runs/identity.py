@@ -1,4 +1,4 @@
-"""Which pair was measured, on which data and how: what may be compared, and what a file is for."""
+"""The identity of a measurement, its pair, data and settings: what may be compared, and what a file is for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_DATA = ("subset", "revision", "n_fewshot")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who was measured, on what, how; None for what is not known.
+    """The pair that was measured, the data and the settings; None for what is not known.
 
     Attributes:
         spec: the pair, `MODEL@SCHEME` or `A vs B`, in its canonical form where it has one.
@@ -70,7 +70,7 @@ class Identity:
         candidate_fingerprint: str | None = None,
         input_ids: Iterable[object] | None = None,
     ) -> Identity:
-        """What is known of a run."""
+        """Read the identity of a run from its record, or from what else is known of it."""
         record = on if isinstance(on, Mapping) else {"data": {"name": on}, "spec": spec}
         named, recorded = _canonical(spec), _canonical(_text(record, "spec"))
         if named not in {None, recorded}:
@@ -113,16 +113,16 @@ class Identity:
         return cls(**fields, settings=settings)
 
     def to_json(self) -> dict[str, str | None]:
-        """What a file says of where its threshold comes from, as a JSON object."""
+        """Give the JSON object by which a file tells where its threshold comes from."""
         return {name: getattr(self, name, None) or _text(self.settings, name) for name in _STORED}
 
     def brief(self) -> Identity:
-        """What a file of a threshold holds of it, and so what reads back."""
+        """Keep what a file of a threshold holds, and so what reads back."""
         return self.from_json(self.to_json())
 
     @property
     def reading(self) -> str | None:
-        """What the scores are: "logits", "linear probe", "self-retrieval", "retrieval"."""
+        """The kind of scores: "logits", "linear probe", "self-retrieval", "retrieval"."""
         return _text(self.settings, "reading") or (None if self.similarity is None else "retrieval")
 
     @property
@@ -153,7 +153,7 @@ class Identity:
     def differences(
         self, other: Identity, facts: Collection[str] = COMPARED, *, sides: tuple[str, str] = ("in A", "in B")
     ) -> list[str]:
-        """What differs, a line each: the fact, and its value on either side.
+        """List what differs, a line each: the fact, and its value on either side.
 
         Digests and scores count where both are known; data without a digest is known by its name.
         """
@@ -203,7 +203,7 @@ class Identity:
 
     @property
     def scores(self) -> str:
-        """What the scores are, in words."""
+        """The kind of scores and their similarity, in words."""
         by = "" if self.similarity is None else f" by {self.similarity}"
         return f"{self.reading or 'an unknown reading'}{by}"
 

@@ -1,4 +1,4 @@
-"""What a run comes to, in words: its verdict, its findings, and the lines that say what was measured."""
+"""A run in words: its verdict, its findings, and the lines that say what was measured."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def headlines(record: Record) -> dict[str, Estimate]:
 
 
 def weights_line(record: Record) -> str:
-    """How many bits a weight takes."""
+    """Tell how many bits a weight takes."""
     if "bits_per_weight" not in record:  # of another program's outputs
         return ""
     bits = record["bits_per_weight"]
@@ -74,7 +74,7 @@ def _dtypes(record: Record) -> str:
 
 
 def data_line(record: Record) -> str:
-    """How much data there was, and how it was read."""
+    """Tell how much data there was, and how it was read."""
 
     data = record["data"]
     if shortlist := data.get("shortlist"):
@@ -147,7 +147,7 @@ def _calibration(calibration: Record, made: Record, called: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a run comes to: in a word or two, in a sentence, and what to do about it."""
+    """The result of a run: in a word or two, in a sentence, and what to do about it."""
 
     word: str
     sentence: str
@@ -165,7 +165,7 @@ _OF_WORD: Mapping[str, tuple[Tone, str]] = {
 
 
 def verdict(record: Record) -> Verdict:
-    """What quantization did, by the rule of `standing` and the intervals of the run."""
+    """Judge what quantization did, by the rule of `standing` and the intervals of the run."""
     from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
 
     estimates = estimates_of(record)
@@ -242,7 +242,7 @@ def findings(record: Record) -> Iterator[str]:
 
 
 def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
-    """How far the flips rest on exact ties, and on differences that noise makes too; nothing where none do."""
+    """Tell how far the flips rest on exact ties, and on differences that noise makes too; nothing where none do."""
     least, expected, most = (
         metrics.get(name, {}).get("value") for name in ("flip_least", "flip_expected", "flip_most")
     )

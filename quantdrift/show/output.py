@@ -1,4 +1,4 @@
-"""What a command found, and the one way to print it: as tables and sentences, as JSON or as Markdown."""
+"""The output of a command, and the one way to print it: as tables and sentences, as JSON or as Markdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLES = {
     **dict.fromkeys(("fail", "error", "worse"), "red"),
     **dict.fromkeys(("incomparable", "underpowered"), "yellow"),
 }
-"""Of verdicts, which stand in a table's last column."""
+"""Styles of verdicts, which stand in a table's last column."""
 _FIRST = 24
 """Columns that the words of a table need beside its numbers."""
 

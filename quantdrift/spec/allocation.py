@@ -51,7 +51,7 @@ class AllocatedLayer(BaseModel):
 
     @property
     def n_weights(self) -> int:
-        """How many weights it has."""
+        """The number of its weights."""
         return self.shape[0] * self.shape[1]
 
 

@@ -57,7 +57,6 @@ PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "query": ("+", "query", bool),
     "criterion": ("+", "|".join(CRITERIA), str),
     **{key: ("+", f"{key}=({option.pattern})", lambda word: word.partition("=")[2]) for key, option in OPTIONS.items()},
-    "guided": ("+", "guided(=gap)?", lambda word: "gap"),
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 
@@ -90,7 +89,7 @@ def error_at(text: str, start: int, end: int, problem: str, expected: str, *, me
 
 
 def _stripped(text: str) -> tuple[int, int]:
-    """Where the text begins and ends without the whitespace around it."""
+    """Find where the text begins and ends without the whitespace around it."""
     end = len(text.rstrip())
     return min(len(text) - len(text.lstrip()), end), end
 
@@ -104,7 +103,7 @@ def _check_model(text: str, start: int, end: int, what: str, like: str) -> None:
 
 
 def _split(text: str, start: int, end: int) -> int:
-    """Where the "@" of a spec is; the model before it is checked."""
+    """Find the "@" of a spec; the model before it is checked."""
     at = text.rfind("@", start, end)
     if is_endpoint(text[start:end]):
         name = text[start : end if at < 0 else at]
@@ -183,7 +182,7 @@ def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> N
 
 
 def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
-    """What the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
+    """Read what the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
     for what, (lead, pattern, value_of) in PARTS.items():
         if lead == sign and re.fullmatch(pattern, word):
             return what, value_of(word)
@@ -200,7 +199,7 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
+    """The way a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
 
     Every scheme that exists is valid: `parse_scheme(str(scheme)) == scheme`.
 
@@ -266,7 +265,7 @@ class Scheme:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """What changes answers, in the order of a deployment.
+        """The stages that change answers, in the order of a deployment.
 
         >>> parse_scheme("W4A8+index=HNSW32").stages
         ('weights', 'activations', 'index')
@@ -307,7 +306,7 @@ class Scheme:
 
     @property
     def granularity(self) -> str:
-        """Which weights share a scale, as the string spells it: `channel`, or `g` and a size."""
+        """The weights that share a scale, as the string spells them: `channel`, or `g` and a size."""
         return "channel" if self.group_size is None else f"g{self.group_size}"
 
     @property

@@ -94,12 +94,12 @@ class Stage:
         return any(key in self.options for key, _ in scheme.options) if self.present is None else self.present(scheme)
 
     def make(self, *arguments: Any) -> Any:
-        """What does it, for one candidate."""
+        """Make the object that does the stage's work for one candidate."""
         return imported(self.work)(*arguments)
 
 
 def _taken(stages: Mapping[str, Stage], stage: Stage) -> str | None:
-    taken = {"calib", "head", "seed", "guided", "query", *(key for other in stages.values() for key in other.options)}
+    taken = {"calib", "head", "seed", "query", *(key for other in stages.values() for key in other.options)}
     return next((f"there is an option +{key}= already" for key in stage.options if key in taken), None)
 
 

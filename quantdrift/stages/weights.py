@@ -37,7 +37,6 @@ STAGE = Stage(
             "codes)",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
-        "guided": Option(pattern="gap", values="gap"),
     },
     formats=("safetensors", "onnx"),
 )

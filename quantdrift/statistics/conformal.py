@@ -1,4 +1,4 @@
-"""How sure a model looks, from its own scores, and the least of it that can be trusted.
+"""Confidence of a model, from its own scores, and the least of it that can be trusted.
 
 A confidence is larger where a model is surer, so one rule ("trust what is at least this sure") serves the stability
 check and routing. None of it needs torch.
@@ -74,7 +74,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
-    """How sure these scores look; larger is surer.
+    """Confidence of scores; larger is surer.
 
     gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is minus the predictive
     entropy.
@@ -90,7 +90,7 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
 
 
 def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> Floats:
-    """How sure the candidate looked on every input of a run; NaN where there is only one item."""
+    """Confidence of the candidate on every input of a run; NaN where there is only one item."""
     if name == "gap":
         return perturbation.candidate_gap(evidence)
     _check_name(name)
@@ -161,7 +161,7 @@ def _check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observed:
-    """What calibration inputs show.
+    """Confidence, flips and nonconformity of calibration inputs.
 
     Attributes:
         confidence: float64 [n_inputs], what a server will see, larger is surer; NaN where there is only one item,
@@ -179,7 +179,7 @@ class Observed:
 
     @property
     def defined(self) -> NDArray[np.bool_]:
-        """Which inputs take part, bool [n_inputs]."""
+        """The inputs that take part, bool [n_inputs]."""
         return ~np.isnan(self.confidence)
 
     def part(self, rows: NDArray[Any]) -> Observed:
@@ -196,7 +196,7 @@ def bounds_gap(statistic: Statistic) -> bool:
 
 
 def confidence_name(statistic: Statistic) -> ConfidenceName:
-    """Which confidence a check by this statistic looks at when it serves."""
+    """Name the confidence that a check by this statistic looks at when it serves."""
     if statistic not in STATISTICS:
         raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"(expected {', '.join(STATISTICS)})")
     return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
@@ -255,7 +255,7 @@ def conformal_rank(n: int, alpha: float) -> int:
 
 
 def least_inputs(alpha: float) -> int:
-    """How many calibration inputs a level takes before anything is accepted: ceil(1 / alpha) - 1.
+    """Number of calibration inputs that a level takes before anything is accepted: ceil(1 / alpha) - 1.
 
     >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)]
     [9, 19, 99]
@@ -329,7 +329,7 @@ def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArr
 
 
 def accepted_where(statistic: Statistic, threshold: float) -> str:
-    """What a threshold accepts, as people read it: "gap at least 0.5"."""
+    """Tell what a threshold accepts: "gap at least 0.5"."""
     return in_words(confidence_name(statistic), "at least" if bounds_gap(statistic) else "above", threshold)
 
 

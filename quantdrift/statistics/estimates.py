@@ -317,7 +317,7 @@ def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> fl
 
 
 def worst_added(alpha: float) -> int:
-    """How many values as bad as can be `mean_below` adds at a level: ceil(-ln(alpha) / 2).
+    """Number of values as bad as can be that `mean_below` adds at a level: ceil(-ln(alpha) / 2).
 
     >>> [worst_added(alpha) for alpha in (0.2, 0.05, 0.05 / 8, 0.001)]
     [1, 2, 3, 4]

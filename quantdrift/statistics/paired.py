@@ -87,7 +87,7 @@ def tango_interval(only_second: int, only_first: int, n: int, *, confidence: flo
 
 
 def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
-    """Where the statistic falls to -z."""
+    """Find where the statistic falls to -z."""
     if only_second == n:
         return 1.0
     # these two have no variance at the estimate, where the search would begin; they have formulas
@@ -134,7 +134,7 @@ def difference_tails(a: Values, b: Values, *, seed: int) -> tuple[float, float]:
 
 
 def sign_change_tails(step: NDArray[np.float64], *, seed: int) -> tuple[float, float]:
-    """How likely a sum as small as the one observed is, and one as large.
+    """Chances of a sum as small as the one observed, and of one as large.
 
     c / 2^n, if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999), if c of those drawn have.
     """

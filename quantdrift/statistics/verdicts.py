@@ -1,4 +1,4 @@
-"""What is compared, what comes out, and which verdict that is."""
+"""Verdicts on two systems: worse, no worse by a margin, how many inputs that takes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ Standing = Literal["safe to deploy", "changed, no harm shown", "harm shown", "to
 def standing(
     flip: Estimate, *, noise: Estimate | None = None, change: Estimate | None = None, margin: float = MARGIN
 ) -> Standing:
-    """What a candidate comes to, by the 95 % intervals of its run: the one rule behind every verdict of a candidate.
+    """Judge a candidate by the 95 % intervals of its run: the one rule behind every verdict of a candidate.
 
     - harm shown: quality fell (the interval of its change lies below 0), by the margin or more, as far as is known;
     - safe to deploy: at most `margin` of the answers change beyond those that noise changes, and quality did not fall
@@ -192,7 +192,7 @@ class PairedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    """What there is to say on one metric of two systems; B is compared with A.
+    """The comparison by one metric of two systems; B is compared with A.
 
     Attributes:
         metric: its string.
@@ -350,7 +350,7 @@ approximation decides then (`bounded_mean.FEW`)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How much two systems differ from input to input.
+    """Spread of the differences of two systems from input to input.
 
     Attributes:
         share: of the inputs that differ; of a rate, the discordance rate.

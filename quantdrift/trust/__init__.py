@@ -1,1 +1,1 @@
-"""Which quantized answers can be trusted, and what to do with the others: check and routing."""
+"""Trust in quantized answers, and what to do with the others: check and routing."""

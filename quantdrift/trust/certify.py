@@ -1,4 +1,4 @@
-"""How a stability check would do: calibrated on one part of the inputs, tried on the rest.
+"""A trial of the stability check: calibrated on one part of the inputs, tried on the rest.
 
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What one statistic gives at one level.
+    """The result of one statistic at one level.
 
     Attributes:
         statistic: what was calibrated.
@@ -91,7 +91,7 @@ class Certified:
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
-    """How many of n inputs come first in each split, and the inputs in their order."""
+    """Give how many of n inputs come first in each split, and the inputs in their order."""
     if n_splits < 1 or not 0 < share < 1:
         raise QuantDriftError(
             f"expected at least one split, and a share above 0 and below 1 to set a threshold on; got {n_splits} and "
@@ -141,21 +141,22 @@ def certify(
 
 
 def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int) -> Certificate:
-    """Of threshold, coverage and joint violation of every split, [n_splits, 3]."""
+    """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
     few, some = nothing_accepted(n_calibration, alpha), coverage > 0
     return Certificate(
         statistic=statistic,
         alpha=alpha,
-        coverage=_share(coverage, few),
-        joint_violation=_share(joint, few),
-        violation=_share(joint[some] / coverage[some], few or (None if some.any() else "no split accepts any input")),
+        coverage=share_of(coverage, few),
+        joint_violation=share_of(joint, few),
+        violation=share_of(joint[some] / coverage[some], few or (None if some.any() else "no split accepts any input")),
         threshold=float(np.median(thresholds)),
     )
 
 
-def _share(values: NDArray[np.float64], reason: str | None) -> Share:
+def share_of(values: NDArray[np.float64], reason: str | None, *, mean: float | None = None) -> Share:
+    """Give the mean of values of splits, or another one, and their spread; undefined for a reason."""
     if reason is not None:
         return Share(value=None, reason=reason)
     sd = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Share(value=float(values.mean()), sd=sd, n=len(values))
+    return Share(value=float(values.mean()) if mean is None else mean, sd=sd, n=len(values))

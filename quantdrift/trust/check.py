@@ -71,7 +71,7 @@ class Resemblance:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Give a JSON object."""
         return {"p_value": self.p_value, "n": self.n, "alike": self.alike, "sentence": self.sentence}
 
 
@@ -229,19 +229,19 @@ class StabilityCheck(Threshold):
 
     @property
     def score(self) -> ConfidenceName:
-        """Which confidence it looks at when it serves."""
+        """The confidence that it looks at when it serves."""
         return confidence_name(self.statistic)
 
     @property
     def rule(self) -> str:
-        """What is accepted, in words."""
+        """The rule of acceptance, in words."""
         if math.isinf(self.threshold):
             few = nothing_accepted(self.n_calibration, self.alpha)
             return few or "no calibration input changed its top-1, so that everything is accepted"
         return accepted_where(self.statistic, self.threshold)
 
     def accepts(self, scores: ArrayLike) -> NDArray[np.bool_]:
-        """Which answers can be trusted as the reference's, from the candidate's own scores.
+        """Tell which answers can be trusted as the reference's, from the candidate's own scores.
 
         Args:
             scores: float [n_inputs, n_items], of the candidate, in the dtype calibrated with. Of msp and entropy, the
@@ -256,11 +256,11 @@ class StabilityCheck(Threshold):
         return self.accepts_confidence(self.confidence(scores))
 
     def accepts_confidence(self, values: ArrayLike) -> NDArray[np.bool_]:
-        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs]."""
+        """Accept as `accepts` does, by confidences (the candidate gap, msp, or minus entropy), float [n_inputs]."""
         return accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
 
     def confidence(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """What this check looks at: the candidate gap, or another confidence; float64 [n_inputs].
+        """Confidence that this check looks at: the candidate gap, or another confidence; float64 [n_inputs].
 
         Raises:
             ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of items than those
@@ -293,7 +293,7 @@ class StabilityCheck(Threshold):
         return self.resembles_confidence(self.confidence(scores))
 
     def resembles_confidence(self, values: ArrayLike, *, warn: bool = True) -> Resemblance:
-        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs], all finite."""
+        """Test as `resembles` does, by confidences (the gap, msp, or minus entropy), float [n_inputs], all finite."""
         from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
 
         served = np.asarray(values, dtype=np.float64)

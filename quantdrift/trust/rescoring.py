@@ -1,4 +1,4 @@
-"""Which top-1 changes full precision gives back, in classification by its answer and in a search by rescoring.
+"""The top-1 changes that full precision gives back, in classification by its answer and in a search by rescoring.
 
 A search is not made again: the candidate's first k items are put in the order of the reference, so that an answer
 comes back only if the reference's first item is among them.

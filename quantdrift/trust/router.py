@@ -45,11 +45,11 @@ class GapRouter(Threshold):
 
     @property
     def rule(self) -> str:
-        """What is routed, in words."""
+        """The rule of routing, in words."""
         return in_words(self.score, "below", self.threshold)
 
     def routes(self, scores: Any) -> NDArray[np.bool_]:
-        """Which inputs of a batch go to full precision.
+        """Tell which inputs of a batch go to full precision.
 
         Args:
             scores: [n, n_items] array or tensor, the candidate's scores of all items (for the gap, at least of its

@@ -16,7 +16,7 @@ from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
-from quantdrift.trust.certify import Share, random_splits
+from quantdrift.trust.certify import Share, random_splits, share_of
 from quantdrift.trust.router import percentile_threshold
 
 Floats = NDArray[np.float64]
@@ -129,5 +129,4 @@ def _ratio(parts: Floats, reason: str | None) -> Share:
     if reason is not None:
         return Share(value=None, reason=reason)
     ratio = float(gains.sum() / headrooms.sum())
-    apart = (gains - ratio * headrooms) / headrooms.mean()
-    return Share(value=ratio, sd=float(apart.std(ddof=1)) if len(apart) > 1 else None, n=len(gains))
+    return share_of((gains - ratio * headrooms) / headrooms.mean(), None, mean=ratio)

@@ -125,8 +125,8 @@ class Agreement:
         criterion: the criterion that chose the widths.
         model: the model that the layers belong to.
         size: calibration queries of one draw.
-        against: calibration queries of the other draw: as many, with another seed; or the most that the study has, with
-            the same seed.
+        against: calibration queries of the other draw: as many, with another seed; or the most that there are, with the
+            same seed.
         share: the part of the layers that have one width, mean over pairs of draws.
         n_pairs: the number of pairs of draws that are not the same queries.
     """
@@ -166,8 +166,8 @@ class Capture:
     Attributes:
         grid: the criteria, widths and quantizers of the study.
         metrics: the metrics that were read.
-        points: the points at which criteria can be compared, with the number of the run of both uniform widths and of
-            each criterion.
+        points: the points at which criteria can be compared, with the number of the run of each uniform width and each
+            criterion.
         missing: allocations that are left out, as they or their uniform widths are not done.
         corpora: the values at held-out queries, by name of the data.
     """

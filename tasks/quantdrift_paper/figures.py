@@ -23,7 +23,7 @@ from quantdrift_paper.law import LawPoint, on_the_axis, study_law
 
 
 def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Mapping[Path, str]) -> Figure:
-    """Draw the change rate against the median separation, a point a run, with threshold and line of all runs."""
+    """Draw the change rate against the median separation of all runs, with the threshold and a line."""
     study = study_law(points)
     usable = on_the_axis(points)
     values: list[dict[str, Any]] = [

@@ -18,7 +18,23 @@ from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 
 
-class PythonDocsRetrieval(AbsTaskRetrieval):
+class _Generated:
+    """A task whose data are generated where they are asked for."""
+
+    data_loaded: bool
+    metadata: TaskMetadata
+
+    def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
+        """Generate the data; does nothing if they are there already."""
+        if self.data_loaded:
+            return
+        with (timer or TimingStack())("Data loading", log_message=f"Generating {self.metadata.name}..."):
+            self.dataset = self.generated()  # type: ignore[attr-defined]  # of the task
+            self.dataset_transform(num_proc=num_proc)  # type: ignore[attr-defined]  # likewise
+        self.data_loaded = True
+
+
+class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
     """Find the rest of a docstring from its first paragraph, in Python's standard library.
 
     The data come from the running Python, so nothing is downloaded. The dataset's revision names that Python: mteb
@@ -56,24 +72,19 @@ class PythonDocsRetrieval(AbsTaskRetrieval):
         },
     )
 
-    def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
-        """Generate the data; does nothing if they are there already."""
-        if self.data_loaded:
-            return
-        with (timer or TimingStack())("Data loading", log_message=f"Generating {self.metadata.name}..."):
-            data = python_docs.load()
-            part: Any = {
-                "corpus": _as_dataset(data.document_ids, data.documents),
-                "queries": _as_dataset(data.query_ids, data.queries),
-                "relevant_docs": {q: dict(grades) for q, grades in data.qrels.items()},
-                "top_ranked": None,
-            }
-            self.dataset = {"default": {data.split: part}}
-            self.dataset_transform(num_proc=num_proc)
-        self.data_loaded = True
+    def generated(self) -> Any:
+        """Make the data."""
+        data = python_docs.load()
+        part: Any = {
+            "corpus": _as_dataset(data.document_ids, data.documents),
+            "queries": _as_dataset(data.query_ids, data.queries),
+            "relevant_docs": {q: dict(grades) for q, grades in data.qrels.items()},
+            "top_ranked": None,
+        }
+        return {"default": {data.split: part}}
 
 
-class PythonDocsModules(AbsTaskClassification):
+class PythonDocsModules(_Generated, AbsTaskClassification):
     """Tell which package of Python's standard library a docstring is from; the data come from the running Python."""
 
     metadata = TaskMetadata(
@@ -94,22 +105,17 @@ class PythonDocsModules(AbsTaskClassification):
     )
     n_experiments = 10
 
-    def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
-        """Generate the data; does nothing if they are there already."""
-        if self.data_loaded:
-            return
-        with (timer or TimingStack())("Data loading", log_message=f"Generating {self.metadata.name}..."):
-            data = python_docs.load_modules()
-            parts = {"train": data.train, "test": data.test}
-            self.dataset = DatasetDict(
-                {
-                    name: Dataset.from_dict({"text": list(part.inputs), "label": list(part.labels or ())})
-                    for name, part in parts.items()
-                    if part is not None
-                }
-            )
-            self.dataset_transform(num_proc=num_proc)
-        self.data_loaded = True
+    def generated(self) -> Any:
+        """Make the data."""
+        data = python_docs.load_modules()
+        parts = {"train": data.train, "test": data.test}
+        return DatasetDict(
+            {
+                name: Dataset.from_dict({"text": list(part.inputs), "label": list(part.labels or ())})
+                for name, part in parts.items()
+                if part is not None
+            }
+        )
 
 
 # --- the paper's image tasks that mteb does not have ----------------------------------------------

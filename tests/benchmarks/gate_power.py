@@ -90,8 +90,8 @@ def _rows(case: Case, places: Sequence[Path], sizes: Sequence[int], samples: int
 
 def _verdict(rules: Sequence[Rule], before: Snapshot, now: Snapshot) -> str:
     matched = Matched(now=now, before=before, differs=(), notes=(), n_answers_changed=0)
-    found = decide([judge_change(rule, matched, None, alpha=ALPHA) for rule in rules], alpha=ALPHA)
-    return verdict_of([judged.outcome for judged in found])
+    judgements = decide([judge_change(rule, matched, None, alpha=ALPHA) for rule in rules], alpha=ALPHA)
+    return verdict_of([judged.outcome for judged in judgements])
 
 
 def _drawn(
@@ -102,12 +102,14 @@ def _drawn(
     return (_chosen(before, now, rows, swapped), _chosen(now, before, rows, swapped))
 
 
-def _chosen(one: Snapshot, other: Snapshot, rows: NDArray[np.int64], swapped: NDArray[np.bool_]) -> Snapshot:
+def _chosen(snapshot: Snapshot, other: Snapshot, rows: NDArray[np.int64], swapped: NDArray[np.bool_]) -> Snapshot:
     return Snapshot(
-        identity=one.identity,
+        identity=snapshot.identity,
         input_ids=tuple(str(place) for place in range(len(rows))),
         answers=("-",) * len(rows),
-        values={name: np.where(swapped, other.values[name][rows], one.values[name][rows]) for name in one.values},
+        values={
+            name: np.where(swapped, other.values[name][rows], snapshot.values[name][rows]) for name in snapshot.values
+        },
     )
 
 

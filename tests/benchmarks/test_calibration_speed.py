@@ -17,7 +17,7 @@ N_DOCUMENTS = 512
 
 
 @pytest.mark.parametrize("scheme", ["W4-g128-gptq", "W4-g128-gptq_ao"])
-def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibrated_pass_against_its_forward_passes(scheme: str) -> None:
     opened = open_pair(parse(f"minilm@{scheme}"), searched(load_task("PythonDocsRetrieval")))
     pair, documents = opened.quantized, opened.search.sides[-1]
     sample = draw_sample(pair.encoder, [documents], pair.scheme, batch_size=32)
@@ -32,7 +32,6 @@ def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytes
         pair.prepare(sample, root=None, progress=Silent())
 
     ratios = in_turn(calibrate, forward, rounds=3)
-    with capsys.disabled():
-        shape = f"{N_DOCUMENTS} docstrings, 37 layers, {torch.get_num_threads()} threads"
-        report(f"{scheme}: whole pass / its forward passes", ratios, shape)
+    shape = f"{N_DOCUMENTS} docstrings, 37 layers, {torch.get_num_threads()} threads"
+    report(f"{scheme}: whole pass / its forward passes", ratios, shape)
     assert all(layer["n_tokens"] for layer in pair.describe()["layers"])

@@ -73,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def test_a_finished_run(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run(runs: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = runs
     baseline = tmp_path / "drift-baseline.json"
 
@@ -92,5 +92,4 @@ def test_a_finished_run(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.
     gate(b)
     seconds = time.perf_counter() - start
     ratios = in_turn(lambda: gate(b), other, ROUNDS)
-    with capsys.disabled():
-        report("gating a finished run", ratios, f"{N:,} x {K} ranks; ours took {seconds:.2f} s")
+    report("gating a finished run", ratios, f"{N:,} x {K} ranks; ours took {seconds:.2f} s")

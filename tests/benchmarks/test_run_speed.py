@@ -51,7 +51,7 @@ def bare(model: object, dataset: RetrievalDataset) -> None:
         model.encode(list(texts), batch_size=32, show_progress_bar=False)  # type: ignore[attr-defined]
 
 
-def test_a_run_and_the_next_scheme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_the_next_scheme(tmp_path: Path) -> None:
     dataset, loaded = read_beir_folder(corpus(tmp_path / "docs", 1000, 150)), load_model("minilm", None)
     numbers = count()
 
@@ -71,13 +71,12 @@ def test_a_run_and_the_next_scheme(tmp_path: Path, capsys: pytest.CaptureFixture
         between, second, after = one_pass(), used(lambda cache=cache: ours("W3", cache)), one_pass()
         cold.append(first / (before + between))
         following.append(2 * second / (between + after))
-    with capsys.disabled():
-        shape = f"1,000 documents, 150 queries, {torch.get_num_threads()} threads, CPU time"
-        report("a run, nothing cached / two bare passes", cold, shape)
-        report("the next scheme, reference cached / one bare pass", following, shape)
+    shape = f"1,000 documents, 150 queries, {torch.get_num_threads()} threads, CPU time"
+    report("a run, nothing cached / two bare passes", cold, shape)
+    report("the next scheme, reference cached / one bare pass", following, shape)
 
 
-def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_with_its_start(tmp_path: Path) -> None:
     data = corpus(tmp_path / "docs", 600, 100)
     script, place = tmp_path / "bare.py", resolve("minilm").location
     script.write_text(
@@ -91,5 +90,4 @@ def test_a_command_with_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[
     ratios = [
         of_children(*command, "--out", str(tmp_path / f"run{number}")) / of_children(str(script)) for number in range(2)
     ]
-    with capsys.disabled():
-        report("quantdrift run / a script that encodes twice, CPU time", ratios, "600 documents, 100 queries")
+    report("quantdrift run / a script that encodes twice, CPU time", ratios, "600 documents, 100 queries")

@@ -62,9 +62,6 @@ def test_two_workers_against_one(tmp_path: Path, engine: str) -> None:
         pytest.importorskip("ray")
     save_backbone(tmp_path / "tiny")
     data = made(tmp_path / "data", n := max(SIZES))
-    one, two = (
-        ran(tmp_path, data, "--engine", engine, "--workers", str(workers), "--shard", "2000")[0] for workers in (1, 2)
-    )
-    print(
-        f"\n{engine}, two workers against one: {one / two:.2f} times as fast ({one:.0f} and {two:.0f} s, {n:,} texts)"
-    )
+    common = ("--engine", engine, "--shard", "2000", "--workers")
+    alone, both = (ran(tmp_path, data, *common, str(workers))[0] for workers in (1, 2))
+    print(f"\n{engine}, two workers against one: {alone / both:.2f} times as fast ({n:,} texts, {both:.0f} s)")

@@ -27,6 +27,7 @@ from quantdrift.spec.grammar import parse
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
+from support.beir_folder import write_beir_folder
 
 SCHEMES = [f"W{bits}-{how}" for how in ("rtn", "hqq", "gptq") for bits in (8, 6, 4, 3)]
 N_DOCUMENTS, N_QUERIES = 150, 75
@@ -37,29 +38,24 @@ def corpus(folder: Path, n_documents: int = N_DOCUMENTS, n_queries: int = N_QUER
     data = searched(load_task("PythonDocsRetrieval"))
     documents = dict(zip(data.document_ids[:n_documents], data.documents[:n_documents], strict=True))
     queries = dict(zip(data.query_ids[:n_queries], data.queries[:n_queries], strict=True))
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", documents), ("queries", queries)):
-        lines = [json.dumps({"_id": each, "text": text}) for each, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    labels = [f"{name}\t{next(iter(documents))}\t1" for name in queries]  # inputs without labels are left out
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n")
-    return folder
+    # inputs without labels are left out
+    return write_beir_folder(folder, queries, documents, {name: [next(iter(documents))] for name in queries})
 
 
 def study(place: Path, data: Path, schemes: Sequence[str]) -> Callable[[], None]:
     """The whole of `quantdrift study run`, from the file to the run folders."""
     file = place / "study.yaml"
-    told = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200}}
-    file.write_text(json.dumps(told))
+    plan = {"models": ["minilm"], "schemes": [*schemes], "data": [str(data)], "settings": {"k": 200}}
+    file.write_text(json.dumps(plan))
 
     def run() -> None:
-        cells, found = cells_of(read_study(file)), Data()
-        folder = plan_into(place / "study", cells, [fingerprint_of(cell, found) for cell in cells])
+        cells, sources = cells_of(read_study(file)), Data()
+        folder = plan_into(place / "study", cells, [fingerprint_of(cell, sources) for cell in cells])
         failures: list[object] = []
         run_cells(
             folder.cells,
             folder,
-            found,
+            sources,
             store=EmbeddingStore(place / "cache"),
             progress=Silent(),
             announce=lambda cell: None,
@@ -85,10 +81,10 @@ def bare(data: Path, schemes: Sequence[str]) -> None:
             pair.prepare(sample, root=None, progress=Silent())
         with pair.candidate():
             both = [encode(list(texts)) for texts in (dataset.queries, dataset.documents)]
-        assert [len(each) for each in both] == [N_QUERIES, N_DOCUMENTS]
+        assert [len(vectors) for vectors in both] == [N_QUERIES, N_DOCUMENTS]
 
 
-def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_against_its_bare_passes(tmp_path: Path) -> None:
     data = corpus(tmp_path / "docs")
     bare_first = (time.perf_counter(), time.process_time())
     bare(data, SCHEMES)
@@ -99,10 +95,7 @@ def test_a_study_against_its_bare_passes(tmp_path: Path, capsys: pytest.CaptureF
     run()
     again = time.process_time() - end[1]
     wall, used = ((end[i] - middle[i]) / (middle[i] - bare_first[i]) for i in (0, 1))
-    with capsys.disabled():
-        shape = (
-            f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
-        )
-        report("study / bare passes and what they need, wall clock", [wall], shape)
-        report("study / bare passes and what they need, CPU time", [used], shape)
-        report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)
+    shape = f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
+    report("study / bare passes and what they need, wall clock", [wall], shape)
+    report("study / bare passes and what they need, CPU time", [used], shape)
+    report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)

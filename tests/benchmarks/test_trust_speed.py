@@ -20,11 +20,6 @@ from quantdrift.spec.grammar import parse
 BATCH, N_CLASSES, ROUNDS = 32, 77, 15
 
 
-@pytest.fixture(params=["gap", "msp", "entropy"])
-def router(request: pytest.FixtureRequest) -> GapRouter:
-    return GapRouter(threshold=-0.5 if request.param == "entropy" else 0.5, score=request.param)
-
-
 def check_for(n_classes: int) -> StabilityCheck:
     rng = np.random.default_rng(0)
     reference = rng.normal(size=(500, n_classes)).astype(np.float32)
@@ -32,7 +27,9 @@ def check_for(n_classes: int) -> StabilityCheck:
     return StabilityCheck.calibrate((reference, reference + noise), alpha=0.1)
 
 
-def test_beside_a_batch_of_texts(router: GapRouter, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("score", ["gap", "msp", "entropy"])
+def test_beside_a_batch_of_texts(score: str) -> None:
+    router = GapRouter(threshold=-0.5 if score == "entropy" else 0.5, score=score)
     opened = open_pair(parse("minilm@W4-rtn"), searched(load_task("PythonDocsRetrieval")))
     rng = np.random.default_rng(0)
     rows = np.arange(BATCH, dtype=np.int64)
@@ -46,20 +43,15 @@ def test_beside_a_batch_of_texts(router: GapRouter, capsys: pytest.CaptureFixtur
         )
         check = check_for(N_CLASSES)
 
-        def score() -> np.ndarray:
+        def scored() -> np.ndarray:
             return probe.logits(encoder.encode(texts, "query", BATCH))
 
-        logits = score()
+        logits = scored()
 
         def judge() -> None:
             check.accepts(logits)
             router.routes(logits)
 
-        ratios = in_turn(judge, score, rounds=ROUNDS)
-    with capsys.disabled():
-        report(
-            f"check and {router.score} router / scoring",
-            ratios,
-            f"MiniLM, {BATCH} first paragraphs, {N_CLASSES} classes",
-        )
+        ratios = in_turn(judge, scored, rounds=ROUNDS)
+    report(f"check and {score} router / scoring", ratios, f"MiniLM, {BATCH} first paragraphs, {N_CLASSES} classes")
     assert len(check.accepts(logits)) == BATCH

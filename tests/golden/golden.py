@@ -52,21 +52,21 @@ def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
     """
     inputs.write_all(folder)
     os.environ.update(QUANTDRIFT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1", COLUMNS="160", NO_COLOR="1")
-    found = {}
+    outcomes = {}
     with contextlib.chdir(folder):
         for name, line in COMMANDS.items():
             if not only or name in only:
-                found[name] = _command(line)
-                print(f"{name}: exit {found[name]['exit']}", file=sys.stderr)
+                outcomes[name] = _command(line)
+                print(f"{name}: exit {outcomes[name]['exit']}", file=sys.stderr)
         for place in EVIDENCE:
             for run in sorted(Path(place).rglob("evidence.parquet")):
                 name = f"evidence {run.parent}"
-                found[name.replace(str(folder), "")] = _evidence(run)
+                outcomes[name.replace(str(folder), "")] = _evidence(run)
         for name, evaluate in HARNESSES.items():
             if not only or name in only:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    found[name] = _plain(evaluate(), folder)
-    return found
+                    outcomes[name] = _plain(evaluate(), folder)
+    return outcomes
 
 
 def _command(line: str) -> dict[str, Any]:
@@ -144,26 +144,26 @@ def _short(value: Any) -> Any:
 
 
 def differences(
-    expected: Any, found: Any, place: str = "", *, rough: tuple[float, float] | None = None
+    expected: Any, actual: Any, place: str = "", *, rough: tuple[float, float] | None = None
 ) -> Iterator[str]:
     """Where two values differ by more than noise; roughly, by more than that and without intervals and counts."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in expected.keys() | found.keys():
-            if key not in expected or key not in found:
-                yield f"{place}/{key}: only {'found' if key in found else 'expected'}"
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in expected.keys() | actual.keys():
+            if key not in expected or key not in actual:
+                yield f"{place}/{key}: only {'found' if key in actual else 'expected'}"
             elif not (rough and key in {"low", "high", "n", "sentence"}):
-                yield from differences(expected[key], found[key], f"{place}/{key}", rough=rough)
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(one, other, f"{place}[{number}]", rough=rough)
-    elif isinstance(expected, float) or isinstance(found, float):
-        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found))
+                yield from differences(expected[key], actual[key], f"{place}/{key}", rough=rough)
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for number, (first, second) in enumerate(zip(expected, actual, strict=True)):
+            yield from differences(first, second, f"{place}[{number}]", rough=rough)
+    elif isinstance(expected, float) or isinstance(actual, float):
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, actual))
         relative, absolute = rough or (RELATIVE, ABSOLUTE)
-        close = numbers and math.isclose(expected, found, rel_tol=relative, abs_tol=absolute)
-        if not (close or (numbers and math.isnan(expected) and math.isnan(found))):
-            yield f"{place}: expected {expected!r}, found {found!r}"
-    elif expected != found:
-        yield f"{place}: expected {str(expected)[:200]!r}, found {str(found)[:200]!r}"
+        close = numbers and math.isclose(expected, actual, rel_tol=relative, abs_tol=absolute)
+        if not (close or (numbers and math.isnan(expected) and math.isnan(actual))):
+            yield f"{place}: expected {expected!r}, found {actual!r}"
+    elif expected != actual:
+        yield f"{place}: expected {str(expected)[:200]!r}, found {str(actual)[:200]!r}"
 
 
 def file_of(name: str) -> Path:
@@ -182,10 +182,10 @@ def main(arguments: Sequence[str]) -> int:
     write = "--write" in arguments
     names = [name for name in arguments if not name.startswith("--")]
     with tempfile.TemporaryDirectory() as folder:
-        found = run_all(Path(folder), names)
+        outcomes = run_all(Path(folder), names)
     if write:
         EXPECTED.mkdir(exist_ok=True)
-        for name, value in found.items():
+        for name, value in outcomes.items():
             if file_of(name).is_file() and not _told(name, value):
                 continue
             text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
             file_of(name).write_text(text + "\n", encoding="utf-8")
         return 0
     bad = 0
-    for name, value in found.items():
+    for name, value in outcomes.items():
         for line in _told(name, value)[:12]:
             bad += 1
             print(f"{name}: {line}")

@@ -18,7 +18,6 @@ def mteb_scores() -> Any:
         metadata = TaskMetadata(
             name="GoldenRetrieval",
             description="guides by their question",
-            reference=None,
             dataset={"path": "golden/none", "revision": "1"},
             type="Retrieval",
             category="t2t",
@@ -26,14 +25,6 @@ def mteb_scores() -> Any:
             eval_splits=["test"],
             eval_langs=["eng-Latn"],
             main_score="ndcg_at_10",
-            date=None,
-            domains=None,
-            task_subtypes=None,
-            license=None,
-            annotations_creators=None,
-            dialect=None,
-            sample_creation=None,
-            bibtex_citation=None,
         )
 
         def load_data(self, **_: Any) -> None:
@@ -81,7 +72,7 @@ def lm_eval_results() -> Any:
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 -- likewise
 
     manager = TaskManager(include_path=str(Path("tasks").absolute()), include_defaults=False)
-    found = simple_evaluate(
+    results = simple_evaluate(
         "quantdrift",
         model_args="pretrained=lm,scheme=W3-rtn",
         tasks=["golden_questions"],
@@ -90,8 +81,8 @@ def lm_eval_results() -> Any:
         device="cpu",
         batch_size=4,
     )
-    assert found is not None
-    return json.loads(json.dumps(found["results"], default=str))
+    assert results is not None
+    return json.loads(json.dumps(results["results"], default=str))
 
 
 HARNESSES = {"mteb": mteb_scores, "beir": beir_results, "lm-eval": lm_eval_results}

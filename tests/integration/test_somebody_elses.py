@@ -65,8 +65,8 @@ def test_a_quantizer(site: Path, place: Path, tmp_path: Path) -> None:
     assert "trunc" in quantdrift(site, "doctor", cwd=tmp_path)
     assert "toy 1.0" in quantdrift(site, "list", "quantizers", cwd=tmp_path)
     assert "did you mean toy?" in quantdrift(site, "run", f"{model}@W3-toi", *data, cwd=tmp_path, code=2)
-    told = quantdrift(site, "run", f"{model}@W3-toy+guided", *data, cwd=tmp_path, code=2)
-    assert "guided" in told
+    told = quantdrift(site, "run", f"{model}@W3-toy+grid=paper", *data, cwd=tmp_path, code=2)
+    assert "grid" in told
     words = ("repair", f"{model}@W3", *data, "--quantizers", "toy,rtn", "--json", "--quiet")
     repaired = json.loads(quantdrift(site, *words, cwd=tmp_path))
     assert any("toy" in json.dumps(one) for one in repaired["tried"])

@@ -26,11 +26,11 @@ def outcomes(python: str, tests: list[str], cwd: Path) -> dict[str, str]:
         ended = subprocess.run(command, cwd=cwd, check=False, capture_output=True, text=True)
         if not report.exists():
             sys.exit(f"pytest wrote no report:\n{ended.stderr or ended.stdout}")
-        found = {}
+        kinds_of = {}
         for case in ET.parse(report).getroot().iter("testcase"):
             kinds = [child.tag for child in case if child.tag in {"failure", "error", "skipped"}]
-            found[f"{case.get('classname')}::{case.get('name')}"] = (kinds or ["passed"])[0]
-        return found
+            kinds_of[f"{case.get('classname')}::{case.get('name')}"] = (kinds or ["passed"])[0]
+        return kinds_of
 
 
 def has_quantdrift(python: str) -> bool:
@@ -51,8 +51,8 @@ def main() -> int:
     tests = [str(Path(test).absolute()) for test in given.tests]
     cwd = Path(tests[0]).parent
     stock, ours = (outcomes(python, tests, cwd) for python in (given.without, given.having))
-    for name, found in (("without quantdrift", stock), ("with quantdrift", ours)):
-        print(f"{name}: {dict(sorted(Counter(found.values()).items()))}")
+    for name, results in (("without quantdrift", stock), ("with quantdrift", ours)):
+        print(f"{name}: {dict(sorted(Counter(results.values()).items()))}")
     different = sorted(n for n in stock.keys() | ours.keys() if stock.get(n) != ours.get(n))
     for name in different:
         print(f"{name}: {stock.get(name)} without, {ours.get(name)} with")

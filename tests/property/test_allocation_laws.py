@@ -45,12 +45,12 @@ def least_loss(problem: Problem) -> Fraction:
     members = [np.flatnonzero(units == unit) for unit in np.unique(units)]
     within = Fraction(str(budget)) * int(n_weights.sum())
     sums = [[sum(Fraction(losses[layer, level]) for layer in unit) for level in range(len(widths))] for unit in members]
-    found = []
+    losses_within = []
     for levels in itertools.product(range(len(widths)), repeat=len(members)):
         bits = sum(int(n_weights[unit].sum()) * widths[level] for unit, level in zip(members, levels, strict=True))
         if bits <= within:
-            found.append(sum(s[level] for s, level in zip(sums, levels, strict=True)))
-    return Fraction(min(found))
+            losses_within.append(sum(s[level] for s, level in zip(sums, levels, strict=True)))
+    return Fraction(min(losses_within))
 
 
 # one layer that can lose ten million times what decides between the others

@@ -36,8 +36,8 @@ Use = Callable[[Path], Any]
 
 
 def embeddings(root: Path) -> bytes:
-    found = EmbeddingStore(root).get(KEY, order=ORDER, encode=lambda rows: WANTED[rows], chunk=CHUNK)
-    return found.tobytes()
+    vectors = EmbeddingStore(root).get(KEY, order=ORDER, encode=lambda rows: WANTED[rows], chunk=CHUNK)
+    return vectors.tobytes()
 
 
 def embeddings_cut_short(root: Path) -> None:
@@ -57,21 +57,21 @@ def sensitivities(root: Path) -> bytes:
 
 def layers(root: Path) -> str:
     store = LayerStore(root, KEY)
-    found = store.read(1).get(0)
-    if found is None:
+    layer = store.read(1).get(0)
+    if layer is None:
         weight = torch.arange(8, dtype=torch.float32).reshape(2, 4)
         quantized = quantize_rtn(weight, bits=4, group_size=2)
-        found = LayerCandidate(name="one", n_tokens=7, absmax=float("inf"), quantized=quantized)
-        store.write(0, found)
-    assert found.quantized is not None
-    facts = (found.name, found.n_tokens, found.absmax, found.quantized.bits)
-    return str((*facts, found.quantized.codes, found.quantized.scale))
+        layer = LayerCandidate(name="one", n_tokens=7, absmax=float("inf"), quantized=quantized)
+        store.write(0, layer)
+    assert layer.quantized is not None
+    facts = (layer.name, layer.n_tokens, layer.absmax, layer.quantized.bits)
+    return str((*facts, layer.quantized.codes, layer.quantized.scale))
 
 
 def probe(root: Path) -> str:
     rows = np.random.default_rng(2).normal(size=(6, 2)).astype(np.float32)
-    found, accuracy = fitted_probe(rows, ["yes", "no", "ähm"] * 2, key=KEY, root=root)
-    return f"{found.digest} {found.converged} {accuracy}"
+    fitted, accuracy = fitted_probe(rows, ["yes", "no", "ähm"] * 2, key=KEY, root=root)
+    return f"{fitted.digest} {fitted.converged} {accuracy}"
 
 
 def server(root: Path) -> str:
@@ -92,17 +92,17 @@ KINDS: list[tuple[Use, Use, str]] = [
 
 
 def used(make: Use, use: Use, pattern: str, damage: Callable[[bytes], bytes]) -> tuple[Any, str]:
-    """What is got after a file was damaged, and what is said."""
+    """Return what is read after a file was damaged, and what is said."""
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
         (file,) = Path(folder).rglob(pattern)
         file.write_bytes(damage(file.read_bytes()))
         with redirect_stderr(io.StringIO()) as said:
-            found = use(Path(folder))
+            result = use(Path(folder))
         with redirect_stderr(io.StringIO()) as later:
-            assert use(Path(folder)) == found
+            assert use(Path(folder)) == result
         assert later.getvalue() == ""  # it was made again, and is whole
-        return found, said.getvalue()
+        return result, said.getvalue()
 
 
 def flip(content: bytes, at: int, bit: int) -> bytes:
@@ -122,8 +122,8 @@ def test_a_flipped_bit_changes_nothing_and_is_said(make: Use, use: Use, pattern:
 
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = use(Path(folder))
-    found, said = used(make, use, pattern, damage)
-    assert found == undisturbed
+    result, said = used(make, use, pattern, damage)
+    assert result == undisturbed
     assert said.startswith("quantdrift: ")
     assert said.count("\n") == 1
 

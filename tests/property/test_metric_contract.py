@@ -1,7 +1,6 @@
 """What every metric must satisfy, in a table: a family that is not listed fails.
 
-The table says how a metric answers to a change that should not matter. Where it says that the
-change does matter, an example must show it, so that the table cannot be too lax either.
+The table says how a metric answers to a change that should not matter.
 """
 
 import math
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
-from quantdrift.statistics.conformal import calibrates
 from support.metric_samples import names
 from support.small_evidence import evidence_of
 
@@ -57,21 +55,6 @@ def cases(draw: st.DrawFn, *, ties: bool = True) -> Case:
         for row in range(n_inputs)
     }
     return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rng.random(n_inputs) < 0.3)
-
-
-def example(n_inputs: int = 240) -> Case:
-    rng = np.random.default_rng(5)
-    reference = np.array([rng.permutation(12) for _ in range(n_inputs)], dtype=float) * 4
-    rows = np.arange(n_inputs)
-    reference += 15 * (reference == 44) * (rows[:, None] % 2)  # half of them are safe
-    spread = rows[:, None] % 9 + 1
-    candidate = reference + rng.integers(-1, 2, reference.shape) * spread
-    # one that does not calibrate flips by a lead that no calibration input could expect
-    odd = int(np.flatnonzero(~calibrates(np.array([f"q{row}" for row in rows], dtype=object)))[0])
-    reference[odd] = np.arange(12) * 4 - 60
-    candidate[odd] = reference[odd] + 32 * (np.arange(12) == 10)
-    qrels = {f"q{row}": {f"d{item}": 1 for item in rng.integers(0, 12, 3)} for row in rows}
-    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rows % 9 == 0)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -168,17 +151,6 @@ def test_every_family_has_a_contract() -> None:
     assert set(CONTRACTS) == set(FAMILIES)
 
 
-EXAMPLE = example()
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=str)
-def test_the_example_gives_every_metric_a_value(metric: Metric) -> None:
-    """Otherwise the examples below would show nothing."""
-    estimate = metric(EXAMPLE.evidence())
-    assert estimate.value is not None
-    assert math.isfinite(estimate.value)
-
-
 EACH = [metric for metric in METRICS if metric.arm != "relative"]
 """Those that have a value for every input; a relative change is one of means."""
 
@@ -213,26 +185,13 @@ def test_a_common_shift_of_all_candidate_scores(case: Case, shift: int) -> None:
         assert the_same(metric, plain, shifted) or not contract(metric).shift, metric
 
 
-def mapped(case: Case) -> Evidence:
-    """Either arm's scores through a map of its own, strictly increasing and exact."""
-    return case.evidence(reference=np.exp2(case.reference / 4), candidate=case.candidate**3)
-
-
 @given(cases())
 def test_a_monotone_map_of_either_arm(case: Case) -> None:
-    plain, other = case.evidence(), mapped(case)
+    """Either arm's scores through a map of its own, strictly increasing and exact."""
+    plain = case.evidence()
+    other = case.evidence(reference=np.exp2(case.reference / 4), candidate=case.candidate**3)
     for metric in EACH:
         assert the_same(metric, plain, other) or not contract(metric).monotone, metric
-
-
-@pytest.mark.parametrize("metric", EACH, ids=str)
-def test_what_the_table_leaves_open_does_change(metric: Metric) -> None:
-    plain = EXAMPLE.evidence()
-    if not contract(metric).shift:
-        shifted = EXAMPLE.evidence(candidate=EXAMPLE.candidate + 31)
-        assert not the_same(metric, plain, shifted)
-    if not contract(metric).monotone:
-        assert not the_same(metric, plain, mapped(EXAMPLE))
 
 
 @given(cases(), st.integers(-6, 6), st.sampled_from([1, 3, 5]), st.integers(-20, 20))

@@ -1,7 +1,7 @@
 """Laws of the metrics: what the theory says of them, and how they hang together."""
 
 from fractions import Fraction
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 
 import numpy as np
 from hypothesis import given
@@ -79,21 +79,6 @@ def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
     judged = np.array([bool(case[1][f"q{row}"]) for row in range(evidence.n_inputs)])
     wanted = np.where(perturbation.flips(evidence) & judged, 1.0, np.nan)
     np.testing.assert_array_equal(outcomes.sum(axis=0), wanted)
-
-
-@given(labelled(), st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 1, 2]), unique=True, max_size=4))
-def test_slices_that_touch_share_the_inputs_out(case: tuple[Pair, Qrels], inner: list[float]) -> None:
-    evidence = evidence_of(*case)
-    edges = [-1.0, *sorted(inner), np.inf]
-    for metric in ("flip@1", "harm", "gap"):
-        whole = values(metric, evidence)
-        whole[np.isnan(values("separation", evidence))] = np.nan
-        parts = [
-            values(f"{metric}:separation={low:g}..{'' if np.isinf(high) else f'{high:g}'}", evidence)
-            for low, high in pairwise(edges)
-        ]
-        assert ((~np.isnan(parts)).sum(axis=0) == ~np.isnan(whole)).all()
-        np.testing.assert_array_equal(np.nansum(parts, axis=0), np.nan_to_num(whole))
 
 
 # --- ties ----------------------------------------------------------------------------------------

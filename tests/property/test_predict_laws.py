@@ -33,10 +33,10 @@ def widths_of(seed: int) -> list[int]:
 
 @given(seed=SEEDS, factor=st.floats(1.0, 30.0))
 def test_larger_shifts_of_the_same_signs_flip_no_fewer(seed: int, factor: float) -> None:
-    one, more, widths = world(seed), world(seed, scale=factor), widths_of(seed)
-    before = flipped(one.gaps, one.shifts(widths))
+    gaps, more, widths = world(seed), world(seed, scale=factor), widths_of(seed)
+    before = flipped(gaps.gaps, gaps.shifts(widths))
     assert (flipped(more.gaps, more.shifts(widths)) >= before).all()
-    chances = [flip_chances(w.gaps, w.of_layers(widths)) for w in (one, more)]
+    chances = [flip_chances(w.gaps, w.of_layers(widths)) for w in (gaps, more)]
     assert (chances[1] >= chances[0]).all()  # the same draws
 
 
@@ -46,9 +46,9 @@ def test_scipy_integrates_to_the_same_chance(seed: int) -> None:
     rng = np.random.default_rng(seed)
     gaps, parts = rng.exponential(size=(200, 2)), rng.standard_normal((200, 2, 5)) / 2
     exact = [1 - _none_crosses(gap, part) for gap, part in zip(gaps, parts, strict=True)]
-    found = flip_chances(gaps, parts)
-    assert np.abs(found - exact).max() < 2 * TOLERANCE
-    assert found.mean() == pytest.approx(np.mean(exact), abs=0.01)
+    chances = flip_chances(gaps, parts)
+    assert np.abs(chances - exact).max() < 2 * TOLERANCE
+    assert chances.mean() == pytest.approx(np.mean(exact), abs=0.01)
 
 
 @settings(max_examples=8, deadline=None)

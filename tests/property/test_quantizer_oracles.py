@@ -79,8 +79,8 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) 
     losses, scalings = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
     best = scalings[int(np.argmin(losses))]
     assert quantized.input_scaling is not None
-    found = as_float64(quantized.input_scaling)
-    np.testing.assert_allclose(found / found[0], best / best[0], rtol=1e-5)
+    scaling = as_float64(quantized.input_scaling)
+    np.testing.assert_allclose(scaling / scaling[0], best / best[0], rtol=1e-5)
     wanted = paper.awq(exact, best, bits, group_size, ties=as_float64(quantized.codes))
     assert difference(quantized, wanted, weight, moments) <= SAME_OUTPUT
     assert losses.min() < 0.9 * losses[0]  # the first is plain rounding

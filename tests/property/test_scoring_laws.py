@@ -65,7 +65,7 @@ class Case:
 
     def dense(self) -> tuple[Floats, Floats]:
         """Both score matrices; NaN where an item does not count."""
-        found = []
+        matrices = []
         for queries, documents in zip(self.queries, self.documents, strict=True):
             q, d = queries.astype(np.float64), documents.astype(np.float64)
             if self.similarity is Similarity.EUCLIDEAN:
@@ -79,8 +79,8 @@ class Case:
             if self.excluded is not None:
                 rows = np.flatnonzero(self.excluded >= 0)
                 scores[rows, self.excluded[rows]] = np.nan
-            found.append(scores)
-        return found[0], found[1]
+            matrices.append(scores)
+        return matrices[0], matrices[1]
 
 
 @contextmanager
@@ -127,9 +127,9 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def expected(reference: Floats, candidate: Floats, k: int) -> dict[str, NDArray[Any]]:
-    """What a state must hold, from whole score matrices with NaN for items that do not count."""
+    """Return what a state must hold, from whole score matrices with NaN for items that do not count."""
     delta = candidate - reference
-    found: dict[str, NDArray[Any]] = {"n_items": (~np.isnan(delta)).sum(axis=1)}
+    wanted: dict[str, NDArray[Any]] = {"n_items": (~np.isnan(delta)).sum(axis=1)}
     for arm, scores in (("reference", reference), ("candidate", candidate)):
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]  # NaN comes last
         tops = [np.take_along_axis(x, order, 1) for x in (reference, candidate)]
@@ -137,19 +137,19 @@ def expected(reference: Floats, candidate: Floats, k: int) -> dict[str, NDArray[
         positions, tops_padded = np.full(shape, -1), np.full((2, *shape), np.nan, np.float32)
         positions[:, : order.shape[1]] = np.where(np.isnan(tops[0]), -1, order)
         tops_padded[:, :, : order.shape[1]] = tops
-        found |= {arm: positions, f"{arm}_r": tops_padded[0], f"{arm}_c": tops_padded[1]}
-    found["delta_min"] = np.where(np.isnan(delta), np.inf, delta).min(axis=1)
-    found["delta_max"] = np.where(np.isnan(delta), -np.inf, delta).max(axis=1)
-    return found
+        wanted |= {arm: positions, f"{arm}_r": tops_padded[0], f"{arm}_c": tops_padded[1]}
+    wanted["delta_min"] = np.where(np.isnan(delta), np.inf, delta).min(axis=1)
+    wanted["delta_max"] = np.where(np.isnan(delta), -np.inf, delta).max(axis=1)
+    return wanted
 
 
 def content(state: ScoreState) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    arrays_of_state: dict[str, NDArray[Any]] = {}
     for arm, top in (("reference", state.reference_top()), ("candidate", state.candidate_top())):
-        found |= dict(zip((arm, f"{arm}_r", f"{arm}_c"), top, strict=True))
+        arrays_of_state |= dict(zip((arm, f"{arm}_r", f"{arm}_c"), top, strict=True))
     for name in ("n_items", "delta_min", "delta_max"):
-        found[name] = getattr(state, name).numpy()
-    return found
+        arrays_of_state[name] = getattr(state, name).numpy()
+    return arrays_of_state
 
 
 def assert_same(left: dict[str, NDArray[Any]], right: dict[str, NDArray[Any]]) -> None:
@@ -192,7 +192,7 @@ def test_one_pass_keeps_of_any_scores_what_torch_keeps(data: st.DataObject, n: i
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "_ROWS", 1)
         patch.setattr(torch, "get_num_threads", lambda: 2)
-        blocks = [Block(n, k, torch.device("cpu"), bars, each) for each in (None, pool)]
+        blocks = [Block(n, k, torch.device("cpu"), bars, threads) for threads in (None, pool)]
         at = 0
         for width in data.draw(st.lists(st.sampled_from([1, 63, 64, 65, 128, 500]), min_size=1, max_size=6)):
             tile = rng.normal(size=(2, n, width)).astype(np.float32).round(data.draw(st.sampled_from([0, 7])))
@@ -204,11 +204,11 @@ def test_one_pass_keeps_of_any_scores_what_torch_keeps(data: st.DataObject, n: i
                 block.add(*scores, torch.empty(n, width), at, skip)
             at += width
     (plain, finished) = (block.finish() for block in blocks)
-    known = (torch.isfinite(plain.delta_min) & torch.isfinite(plain.delta_max)).numpy()  # others are refused
+    comparable = (torch.isfinite(plain.delta_min) & torch.isfinite(plain.delta_max)).numpy()  # others are refused
     if bars is not None:  # where a bar was too high, these are scored again without
-        known &= (plain.reference_top()[1][:, -1] > bars[0].numpy()) & (plain.candidate_top()[2][:, -1] > 0)
+        comparable &= (plain.reference_top()[1][:, -1] > bars[0].numpy()) & (plain.candidate_top()[2][:, -1] > 0)
     for name, values in content(plain).items():
-        same = slice(None) if name in ("n_items", "delta_min", "delta_max") else known
+        same = slice(None) if name in ("n_items", "delta_min", "delta_max") else comparable
         assert values[same].tobytes() == content(finished)[name][same].tobytes(), name
 
 

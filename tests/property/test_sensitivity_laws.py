@@ -90,14 +90,14 @@ def test_contributions_are_the_shifts_and_those_of_several_layers_add_up(seed: i
         widths=widths,
         group_size=4,
     )
-    found, problem = contributions(setting), setting.gaps
+    shifts, problem = contributions(setting), setting.gaps
     before = problem.gaps(problem.outputs())
     for layers in [list(chosen) for n in (1, 2, 3) for chosen in combinations(range(3), n)]:
         for column, bits in enumerate(widths):
             with rounded([setting.layers[number] for number in layers], [bits] * len(layers), 4):
                 moved = problem.gaps(problem.outputs()) - before
-            np.testing.assert_allclose(moved, found[:, :, layers, column].sum(axis=-1), atol=2e-4)
-    squares = (found**2).mean(axis=(0, 1))
+            np.testing.assert_allclose(moved, shifts[:, :, layers, column].sum(axis=-1), atol=2e-4)
+    squares = (shifts**2).mean(axis=(0, 1))
     np.testing.assert_allclose(
         losses_of("gap", setting)[:, 0], squares[:, 0] - squares.min(axis=1), rtol=1e-9, atol=1e-15
     )

@@ -72,16 +72,6 @@ def test_the_file_gives_back_the_same_check(
     json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
 
 
-@given(pairs(), LEVELS, NAMES, st.integers(0, 2**32))
-def test_the_order_of_calibration_inputs_does_not_matter(
-    pair: tuple[Any, Any], alpha: float, name: Statistic, seed: int
-) -> None:
-    order = np.random.default_rng(seed).permutation(len(pair[0]))
-    moved = (pair[0][order], pair[1][order])
-    plain = StabilityCheck.calibrate(pair, alpha=alpha, statistic=name)
-    assert StabilityCheck.calibrate(moved, alpha=alpha, statistic=name) == plain
-
-
 @given(pairs(), st.integers(0, 2**32), st.sampled_from([0.2, 0.5, 0.9]), st.sampled_from([0.1, 0.5]), NAMES)
 def test_splits_are_what_plain_loops_give(pair: Any, seed: int, share: float, alpha: float, name: Statistic) -> None:
     if len(pair[0]) == 1:

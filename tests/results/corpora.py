@@ -10,6 +10,7 @@ CUTS = {"cranfield": (300, 200), "scifact": (150, 200), "flickr8k_captions": (50
 
 
 def rows(path: Path) -> list[dict[str, str]]:
+    """Read the objects of a JSONL file."""
     return [json.loads(line) for line in path.open(encoding="utf-8")]
 
 
@@ -31,5 +32,6 @@ def cut(source: Path, target: Path, n_documents: int, n_queries: int) -> None:
     print(f"{target.name}: {len(documents)} documents, {len(asked)} queries, {len(labels)} labels")
 
 
-for name, (n_documents, n_queries) in CUTS.items():
-    cut(Path(sys.argv[1]) / name, Path(sys.argv[2]) / name, n_documents, n_queries)
+if __name__ == "__main__":
+    for name, (n_documents, n_queries) in CUTS.items():
+        cut(Path(sys.argv[1]) / name, Path(sys.argv[2]) / name, n_documents, n_queries)

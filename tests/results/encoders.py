@@ -3,16 +3,19 @@
 They are subjects of docs/measured/results.md, and no good retrievers: they have other shapes than MiniLM.
 """
 
-import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from corpora import rows
 from sentence_transformers import SentenceTransformer, models
 from tokenizers import BertWordPieceTokenizer
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from quantdrift_paper.training import descend
 
 SHAPES = {
     "wide": {"hidden_size": 256, "num_hidden_layers": 2, "intermediate_size": 1024, "pooling": "mean"},
@@ -21,11 +24,6 @@ SHAPES = {
 STEPS, BATCH, RATE, TEMPERATURE = 300, 24, 1e-3, 0.05
 TRAINED, LENGTH = 32, 128
 """Tokens of a text in training, and in use."""
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """The objects of a JSONL file."""
-    return [json.loads(line) for line in path.open(encoding="utf-8")]
 
 
 def pairs_of(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
@@ -71,32 +69,30 @@ def blank(folder: Path, vocabulary: BertWordPieceTokenizer, pooling: str, **shap
 
 
 def train(model: SentenceTransformer, pairs: list[tuple[str, str]], name: str) -> None:
-    """By contrast within the batch, in both directions."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.1)
-    order: list[int] = []
-    for step in range(1, STEPS + 1):
-        if len(order) < BATCH:
-            order = random.sample(range(len(pairs)), len(pairs))
-        batch, order = [pairs[number] for number in order[:BATCH]], order[BATCH:]
+    """Train by contrast within the batch, in both directions."""
+
+    def batches() -> Iterator[list[tuple[str, str]]]:
+        order: list[int] = []
+        for _ in range(STEPS):
+            if len(order) < BATCH:
+                order = random.sample(range(len(pairs)), len(pairs))
+            yield [pairs[number] for number in order[:BATCH]]
+            order = order[BATCH:]
+
+    def loss_of(batch: list[tuple[str, str]]) -> torch.Tensor:
         left, right = (model(model.tokenize([pair[side] for pair in batch]))["sentence_embedding"] for side in (0, 1))
-        alike, own = left @ right.T / TEMPERATURE, torch.arange(BATCH)
-        loss = (cross_entropy(alike, own) + cross_entropy(alike.T, own)) / 2
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 50 == 0:
-            print(f"{name}: step {step} of {STEPS}, loss {loss.item():.3f}", flush=True)
+        alike, diagonal = left @ right.T / TEMPERATURE, torch.arange(BATCH)
+        return (cross_entropy(alike, diagonal) + cross_entropy(alike.T, diagonal)) / 2
+
+    descend(model, batches(), loss_of, steps=STEPS, rate=RATE, decay=0.01, clip=1.0, what=name)
 
 
 def main(source: Path, target: Path) -> None:
     """Train both and save them."""
     random.seed(0)
-    found = [pairs_of(folder) for folder in sorted(source.iterdir()) if (folder / "corpus.jsonl").exists()]
-    texts = [text for some, _ in found for text in some]
-    pairs = [pair for _, some in found for pair in some]
+    corpora = [pairs_of(folder) for folder in sorted(source.iterdir()) if (folder / "corpus.jsonl").exists()]
+    texts = [text for some, _ in corpora for text in some]
+    pairs = [pair for _, some in corpora for pair in some]
     vocabulary = BertWordPieceTokenizer(lowercase=True)
     vocabulary.train_from_iterator(texts, vocab_size=8000, min_frequency=2)
     for name, shape in SHAPES.items():

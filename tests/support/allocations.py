@@ -44,7 +44,7 @@ def allocation(
 
 
 def _shape(name: str) -> tuple[int, int]:
-    known = {**BERT, **LLAMA}
+    shapes = {**BERT, **LLAMA}
     # the longest, since attention.output.dense ends as output.dense does
-    ends = sorted((end for end in known if name.endswith(f".{end}")), key=len)
-    return known[ends[-1]] if ends else (64, 64)
+    ends = sorted((end for end in shapes if name.endswith(f".{end}")), key=len)
+    return shapes[ends[-1]] if ends else (64, 64)

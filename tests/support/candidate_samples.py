@@ -3,10 +3,10 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -110,31 +110,16 @@ def quantized(model: Any, scheme: str) -> Iterator[Any]:
         yield model
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
-    """A method whose codes a function makes."""
-
-    bits: int
-    group_size: int | None
-    make: Any
-
-    needs_moments = has_zero_points = False
-
-    def quantize(self, weight: Tensor, moments: object) -> QuantizedWeight:
-        made: QuantizedWeight = self.make(weight, bits=self.bits, group_size=self.group_size)
-        return made
-
-    def describe(self) -> dict[str, str]:
-        return {}
-
-
 def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> QuantizedPair:
     """A pair of a model, the tiny one if not given; its codes by `quantize_rtn` or `rich`."""
     source = ModelSource(name="tiny", canonical="tiny", kind="local", location="tiny")
     encoder = SentenceEncoder(model=model or tiny(), source=source, similarity="cosine")
     pair = QuantizedPair(encoder.modules, scheme, encoder=encoder)
     bits = int(pair.scheme.weight_bits)
-    pair._methods[bits] = Made(bits=bits, group_size=pair.scheme.group_size, make=make)
+    quantize = partial(make, bits=bits, group_size=pair.scheme.group_size)
+    pair._methods[bits] = SimpleNamespace(  # type: ignore[assignment]  # as a method
+        needs_moments=False, has_zero_points=False, quantize=lambda weight, _: quantize(weight), describe=dict
+    )
     return pair
 
 

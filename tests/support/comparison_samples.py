@@ -29,7 +29,7 @@ RECORD: dict[str, Any] = {
 
 
 def scores() -> NDArray[np.float64]:
-    """Of a reference: every input ranks the items in an order of its own."""
+    """Scores of a reference: every input ranks the items in an order of its own."""
     return np.random.default_rng(0).permuted(np.tile(np.linspace(0, 1, ITEMS), (N, 1)), axis=1)
 
 

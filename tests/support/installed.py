@@ -19,7 +19,7 @@ def install(site: Path, name: str, source: str, points: Mapping[str, Mapping[str
 
 
 def quantdrift(site: Path, *words: object, cwd: Path, code: int = 0) -> str:
-    """What a `quantdrift` says that finds what is installed there: standard output, or error where it ends in one."""
+    """Return what a `quantdrift` says that finds what is installed there: its output, or the error that it ends in."""
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "quantdrift", *map(str, words)],

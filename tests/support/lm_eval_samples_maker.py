@@ -72,9 +72,9 @@ def write_tasks(folder: Path, model: str, n: int = N) -> Path:
         [{"one": text(k, 3), "two": text(k + 500, 3), "end": text(k + 900, 2), "g": k % 2} for k in range(n)],
     )
     prompts = [f"{text(k, 3)}=" for k in range(n)]
-    own = own_answers(model, prompts, n_tokens=5)
-    half = [answer if k % 2 else answer[::-1] for k, answer in enumerate(own)]
-    last = [{"t": prompt, "w": a[0] if k % 2 else "x"} for k, (prompt, a) in enumerate(zip(prompts, own, strict=True))]
+    said = own_answers(model, prompts, n_tokens=5)
+    half = [answer if k % 2 else answer[::-1] for k, answer in enumerate(said)]
+    last = [{"t": prompt, "w": a[0] if k % 2 else "x"} for k, (prompt, a) in enumerate(zip(prompts, said, strict=True))]
     _write(folder / "last_word.jsonl", last)
     _write(folder / "texts.jsonl", [{"t": text(k, 6)} for k in range(n)])
     sums = [{"t": prompt, "a": a} for prompt, a in zip(prompts, half, strict=True)]

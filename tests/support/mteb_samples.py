@@ -146,29 +146,31 @@ def retrieval_task(
     return made_task(AbsTaskRetrieval, load, kind=kind, name=name, main_score="ndcg_at_10", splits=splits, **options)
 
 
-def _pairs(number: int) -> dict[str, list[str]]:
-    ones = [text(seed) for seed in range(number)]
-    others = [" ".join([*one.split()[: n % 9], text(n + 500, 4)]) for n, one in enumerate(ones)]
-    return {"sentence1": ones, "sentence2": others}
+def pairs(number: int) -> dict[str, list[str]]:
+    """Sentences, and others that share up to eight words with them."""
+    firsts = [text(seed) for seed in range(number)]
+    others = [" ".join([*first.split()[: n % 8], text(n + 500, 9 - n % 8)]) for n, first in enumerate(firsts)]
+    return {"sentence1": firsts, "sentence2": others}
 
 
-def _labelled(number: int, seed: int) -> dict[str, list[Any]]:
-    labels = [row % 3 for row in range(number)]
-    texts = [f"{text(7 + label, 4)} {text(seed + row, 5)}" for row, label in enumerate(labels)]
+def labelled(number: int, seed: int, n_classes: int = 3) -> dict[str, list[Any]]:
+    """Texts that share some words with the others of their class."""
+    labels = [row % n_classes for row in range(number)]
+    texts = [f"{text(7 + label, 3)} {text(seed + row, 6)}" for row, label in enumerate(labels)]
     return {"text": texts, "label": labels}
 
 
 MOCKS = {**vars(mock_tasks), **vars(clustering)}
-SENTENCES = _labelled(60, 300)
+SENTENCES = labelled(60, 300)
 MULTILABEL = {
     split: {**content, "label": [[label, 3] for label in content["label"]]}
-    for split, content in (("train", _labelled(45, 100)), ("test", _labelled(30, 200)))
+    for split, content in (("train", labelled(45, 100)), ("test", labelled(30, 200)))
 }
 OTHERS: dict[str, dict[str, dict[str, list[Any]]]] = {
-    "MockSTSTask": {"test": {**_pairs(30), "score": [n % 9 for n in range(30)]}},
-    "MockPairClassificationTask": {"test": {**_pairs(30), "labels": [n % 2 for n in range(30)]}},
-    "MockBitextMiningTask": {"test": _pairs(30)},
-    "MockClassificationTask": {"train": _labelled(45, 100), "test": _labelled(30, 200)},
+    "MockSTSTask": {"test": {**pairs(30), "score": [n % 9 for n in range(30)]}},
+    "MockPairClassificationTask": {"test": {**pairs(30), "labels": [n % 2 for n in range(30)]}},
+    "MockBitextMiningTask": {"test": pairs(30)},
+    "MockClassificationTask": {"train": labelled(45, 100), "test": labelled(30, 200)},
     "MockMultilabelClassification": MULTILABEL,
     "MockClusteringTask": {"test": {"sentences": [SENTENCES["text"]], "labels": [SENTENCES["label"]]}},
 }

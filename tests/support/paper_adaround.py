@@ -52,7 +52,7 @@ def rectified(v: Tensor, fraction: Tensor) -> Tensor:
 
 
 def objective(v: Tensor, fraction: Tensor, scale: Tensor, second: Tensor, beta: float | None) -> Tensor:
-    """What is minimized, of every output channel; without the regularizer if beta is None."""
+    """The objective that is minimized, of every output channel; without the regularizer if beta is None."""
     up = rectified(v, fraction)
     error = (up - fraction) * scale
     whole_step = torch.where(fraction == 0, 0.0, scale)

@@ -120,9 +120,9 @@ def loss(weight: Matrix, rounded: Matrix, second: Matrix) -> float:
     return float(((error @ second) * error).sum())
 
 
-def output_difference(one: Matrix, other: Matrix, weight: Matrix, second: Matrix) -> float:
+def output_difference(left: Matrix, right: Matrix, weight: Matrix, second: Matrix) -> float:
     """Distance between the outputs of two quantized layers, relative to the layer's output."""
-    return float(np.sqrt(loss(one, other, second) / loss(weight, np.zeros_like(weight), second)))
+    return float(np.sqrt(loss(left, right, second) / loss(weight, np.zeros_like(weight), second)))
 
 
 def outlying_inputs(seed: int, n_tokens: int, in_features: int) -> Matrix:
@@ -132,5 +132,5 @@ def outlying_inputs(seed: int, n_tokens: int, in_features: int) -> Matrix:
     mixed = hidden @ rng.standard_normal((in_features // 4, in_features)) / np.sqrt(in_features / 4)
     size = np.exp(rng.standard_normal(in_features) / 2)
     size[rng.choice(in_features, 3, replace=False)] *= 8
-    own = rng.standard_normal((n_tokens, in_features))
-    return (mixed + own / 2 + rng.standard_normal(in_features) / 4) * size
+    noise = rng.standard_normal((n_tokens, in_features))
+    return (mixed + noise / 2 + rng.standard_normal(in_features) / 4) * size

@@ -1,4 +1,4 @@
-"""Where the project lies, and the shared data beside it, which may be absent."""
+"""Folders of the project, and of the shared data beside it, which may be absent."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Small suites that use the plugin, and what they are run with."""
+"""The data of small suites that use the plugin."""
 
-import json
-from importlib.metadata import entry_points
 from pathlib import Path
+
+from support.beir_folder import write_beir_folder
 
 DOCUMENTS = {
     "milk-1": "The cow is milked twice a day.",
@@ -26,19 +26,6 @@ QUERIES = {
 }
 
 
-def _registered() -> bool:
-    return any(entry.value == "quantdrift_pytest.plugin" for entry in entry_points(group="pytest11"))
-
-
-PLUGIN = () if _registered() else ("-p", "quantdrift_pytest.plugin")
-"""For an installation that was made before the plugin was."""
-
-
 def write_corpus(folder: Path) -> None:
     """Eight documents and a query to each, in BEIR layout."""
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    rows = [f"{key}\t{key}\t1\n" for key in QUERIES]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    write_beir_folder(folder, QUERIES, DOCUMENTS, {name: [name] for name in QUERIES})

@@ -11,7 +11,7 @@ from torch import Tensor
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ, is_installed
-from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from support import paper_quantizers as paper
 
 LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
@@ -54,23 +54,16 @@ def moments_by_hand(second: Tensor, mean_abs: Tensor | None = None, n_tokens: in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
+class Watching(RoundToNearest):
     """Round to nearest that keeps the moments it is given."""
 
-    bits: int
-    group_size: int | None
-    seen: list[Moments] = field(default_factory=list)
+    seen: list[Moments | None] = field(default_factory=list)
 
     needs_moments = True
-    has_zero_points = False
 
-    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
-        assert moments is not None
+    def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         self.seen.append(moments)
         return quantize_rtn(weight, bits=self.bits, group_size=self.group_size)
-
-    def describe(self) -> dict[str, str]:
-        return {}
 
 
 def weights(seed: int, out_features: int, in_features: int) -> Tensor:
@@ -86,14 +79,14 @@ def layer_of(in_features: int) -> tuple[Tensor, paper.Matrix, Moments]:
 
 
 def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments) -> float:
-    found, second = rounded(quantized), as_float64(x.second)
-    return paper.output_difference(found, wanted, as_float64(weight), second)
+    low, second = rounded(quantized), as_float64(x.second)
+    return paper.output_difference(low, wanted, as_float64(weight), second)
 
 
 def gptq_reference(
     method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
 ) -> tuple[paper.Matrix, int]:
-    """What the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
+    """Return the weights that the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
     return paper.gptq(
         as_float64(weight),
         as_float64(moments.second),

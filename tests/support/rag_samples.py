@@ -37,8 +37,8 @@ def write_search(path: Path, data: Path, scores: Sequence[Sequence[float]], *, k
         item_ids=list(dataset.document_ids),
         qrels=changes.pop("qrels", dataset.qrels),
     )
-    about = {"name": "data", "fingerprint": dataset.fingerprint, "path": str(data), "split": "test"}
-    record = {"spec": f"minilm@{path.name}", "model": {"name": "minilm"}, "data": about | changes}
+    entry = {"name": "data", "fingerprint": dataset.fingerprint, "path": str(data), "split": "test"}
+    record = {"spec": f"minilm@{path.name}", "model": {"name": "minilm"}, "data": entry | changes}
     return write_run(path, evidence=evidence, record=record).path
 
 

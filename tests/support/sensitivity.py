@@ -35,7 +35,7 @@ def setting_of(
     group_size: int | None = None,
     **options: Any,
 ) -> Setting:
-    """What a model's layers are measured on: one gap a row, where nothing else is said.
+    """Make the setting that a model's layers are measured in: one gap a row, where nothing else is said.
 
     `inputs` are one a row, or a function that encodes `n` rows; `after` is what the harness computes after the model.
     `rows` [n_inputs, n_contenders, n_roles], `valid` and `gap` as in `GapProblem`; `options` are fields of `Setting`.

@@ -1,18 +1,15 @@
 """A tiny model, data for it, and command lines as a user types them."""
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from quantdrift.cli import main
-from quantdrift_paper.__main__ import main as paper
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS, save_backbone
-from support.command_line import OF_PAPER
+from support.command_line import cli
 
 N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
@@ -22,15 +19,19 @@ def text(seed: int, n: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
+def _write(folder: Path, start: int) -> tuple[list[str], list[str]]:
+    queries = [text(start + number, 5) for number in range(N_QUERIES)]
+    documents = [text(start + 1000 + number, 9) for number in range(N_DOCS)]
+    write_beir_folder(folder, numbered("q", queries), numbered("c", documents))
+    return queries, documents
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, a folder in BEIR layout and the same texts as plain files."""
     root = tmp_path_factory.mktemp("tiny")
     save_backbone(root / "tiny")
-    queries = [text(number, 5) for number in range(N_QUERIES)]
-    documents = [text(1000 + number, 9) for number in range(N_DOCS)]
-    write_beir_folder(root / "data", numbered("q", queries), numbered("c", documents))
-    for name, texts in (("queries", queries), ("corpus", documents)):
+    for name, texts in zip(("queries", "corpus"), _write(root / "data", 0), strict=True):
         (root / f"{name}.txt").write_text("\n".join(texts))
     return root
 
@@ -39,9 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def corpora(place: Path) -> None:
     """Where it is imported: two more folders in BEIR layout, a and b."""
     for name, start in (("a", 2000), ("b", 5000)):
-        queries = [text(start + number, 5) for number in range(N_QUERIES)]
-        documents = [text(start + 1000 + number, 9) for number in range(N_DOCS)]
-        write_beir_folder(place / name, numbered("q", queries), numbered("c", documents))
+        _write(place / name, start)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +53,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def quantdrift(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def quantdrift(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command line in a folder of its own; what it prints comes back.
 
     TINY stands for the model and ROOT for the folder of the data.
@@ -64,13 +63,9 @@ def quantdrift(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setenv("COLUMNS", "160")
 
     def run(*args: str, code: int = 0, quiet: bool = True) -> str:
-        given = [a.replace("TINY", str(place / "tiny")).replace("ROOT", str(place)) for a in args]
-        argv = ["quantdrift", *given, *(["--quiet"] if quiet else [])]
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as ended:
-            (paper if args[0] in OF_PAPER else main)()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out if code == 0 else shown.err
+        words = [word.replace("TINY", str(place / "tiny")).replace("ROOT", str(place)) for word in args]
+        ended, out, err = cli(*words, *(["--quiet"] if quiet else []))
+        assert ended == code, err
+        return out if code == 0 else err
 
     return run

@@ -28,13 +28,13 @@ class Rower:
     """An encoder of rows: items are their numbers, and a function of role, rows and batch size encodes them."""
 
     run: Callable[[str, Rows, int], Vectors]
-    known: Mapping[str, Any] | None = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = field(default_factory=dict)
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         return self.run(role, np.array(list(items), dtype=np.int64), batch_size)
 
     def key(self, role: str) -> Mapping[str, Any] | None:
-        return self.known
+        return self.settings
 
 
 def rows_of(role: str, n: int, *, prefix: str | None = None, digest: Any = None, lengths: Any = None) -> Inputs:
@@ -80,11 +80,11 @@ class World:
         return [measure(self.pair, reading, **kept) for reading in readings]
 
     def encoded(self, arm: str, role: str) -> int:
-        """How many inputs went through, those included that are tried out."""
+        """The number of inputs that went through, those included that are tried out."""
         return sum(len(rows) for a, r, rows, _ in self.calls if (a, r) == (arm, role))
 
     def arms(self, role: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What either arm makes of a role's texts, computed the plain way; the scheme is of 2 bits."""
+        """Encode a role's texts by either arm, computed the plain way; the scheme is of 2 bits."""
         low = quantize_rtn(self.full, bits=2, group_size=128).dequantize(torch.float32)
         texts = self.texts[role].double()
         return (texts @ self.full.double().T).numpy(), (texts @ low.double().T).numpy()

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from quantdrift import ask as asking
-from quantdrift.ask import LIBRARIES, Ask, ensure, finished, libraries, stamp_of
+from quantdrift.ask import LIBRARIES, Ask, libraries, stamp_of
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.runs.folder import Run, write_run
 from quantdrift.spec.grammar import parse_pair
-from support.small_evidence import FOUR
 
 
 @pytest.fixture(autouse=True)
@@ -111,26 +109,3 @@ def test_what_can_change_unseen_is_not_certain(model: Path) -> None:
     assert not replace(ask(f"{model}@W4-rtn"), models=[None]).certain  # who looked at the content saw none
     with pytest.raises(QuantDriftError):
         ask("./no-such-folder@W4-rtn").fingerprint  # noqa: B018 -- it is read
-
-
-def test_a_run_is_measured_once_and_anew_where_it_is_another_or_damaged(model: Path, tmp_path: Path) -> None:
-    asked, place, measured = ask(f"{model}@W4-rtn"), tmp_path / "run", []
-
-    def measure(fingerprint: str) -> Run:
-        measured.append(fingerprint)
-        record = {"spec": "s", "model": {}, "data": {"name": "docs"}, "settings": {}, "cell": fingerprint}
-        return write_run(place, evidence=FOUR, record=record)
-
-    said: list[int] = []
-    for _ in range(3):
-        ensure(asked, place, measure, say=lambda: said.append(1))
-    assert (len(measured), len(said)) == (1, 2)
-    assert finished(place, asked.fingerprint)[0] == "done"
-    other = replace(asked, part=["pilot"])
-    assert finished(place, other.fingerprint)[0] == "outdated"
-    ensure(other, place, measure)
-    assert len(measured) == 2
-    (place / "evidence.parquet").write_bytes(b"")
-    assert finished(place, other.fingerprint)[0] == "damaged"
-    ensure(other, place, measure)
-    assert len(measured) == 3

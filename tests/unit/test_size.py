@@ -42,11 +42,8 @@ def test_lines_are_of_four_kinds(size: ModuleType) -> None:
 
 
 def test_a_feature_is_a_package_of_its_own(size: ModuleType, tmp_path: Path) -> None:
-    for name, lines in (
-        ("quantdrift/features/toy/command.py", 3),
-        ("quantdrift/cli/run.py", 2),
-        ("tests/unit/x.py", 7),
-    ):
+    files = {"quantdrift/features/toy/command.py": 3, "quantdrift/cli/run.py": 2, "tests/unit/x.py": 7}
+    for name, lines in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * lines)
     sums = size.sums(size.measured(tmp_path))

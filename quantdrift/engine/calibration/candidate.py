@@ -38,7 +38,7 @@ _VERSION = 3
 
 
 class LayerStore:
-    """Where the layers of one candidate are kept.
+    """A store of the layers of one candidate.
 
     Args:
         root: cache folder; None keeps nothing.
@@ -112,7 +112,7 @@ class MadeLayers:
         return {made.name: made.absmax for made in self.layers if made.called and made.n_tokens}
 
     def describe(self) -> dict[str, Any]:
-        """What a run records, as JSON values."""
+        """Describe the layers, as JSON values for the record of a run."""
         return {
             "calibration": dict(self.sample.record),
             "seconds": round(self.seconds, 3),
@@ -173,14 +173,14 @@ def make_layers(
         runtime=dict(runtime),
     )
     store = LayerStore(None if sample.key is None else root, key)
-    known = store.read(len(layers))
-    made, held = dict(known), -1
-    if len(known) < len(layers):
+    read = store.read(len(layers))
+    made, held = dict(read), -1
+    if len(read) < len(layers):
 
         def done(number: int, layer: LayerCandidate) -> None:
             nonlocal held
             made[number] = layer
-            if number in known:
+            if number in read:
                 return
             if len(made) < len(layers):
                 store.write(number, layer)
@@ -189,19 +189,11 @@ def make_layers(
             tell(1)
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
-        guide = None if sample.guide is None else sample.guide()
         name = f"calibrating {scheme.quantizer}, layer by layer"
         with progress.stage(name, len(layers)) as tell, saved_weights(layers):
-            tell(len(known))
+            tell(len(read))
             later = quantize_in_order(
-                pair.modules,
-                layers,
-                sample.batches,
-                quantizers=methods,
-                fallbacks=fallbacks,
-                known=known,
-                done=done,
-                guide=guide,
+                pair.modules, layers, sample.batches, quantizers=methods, fallbacks=fallbacks, kept=read, done=done
             )
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}
@@ -210,7 +202,7 @@ def make_layers(
     finished = [made[number] for number in range(len(layers))]
     _refuse_unusable(scheme, finished)
     seconds = time.perf_counter() - start
-    return MadeLayers(layers=finished, sample=sample, of=of, seconds=seconds, kept=len(known))
+    return MadeLayers(layers=finished, sample=sample, of=of, seconds=seconds, kept=len(read))
 
 
 # --- widths of an allocation for the layers of a model, and what a run says of it -----------------
@@ -231,7 +223,7 @@ def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Sc
 
 
 def summary(allocation: Allocation) -> dict[str, Any]:
-    """What a run records of an allocation, as JSON values."""
+    """Describe an allocation, as JSON values for the record of a run."""
     return {
         "criterion": allocation.criterion,
         "widths_offered": list(allocation.widths),

@@ -145,9 +145,8 @@ def quantize_in_order(
     *,
     quantizers: Sequence[LayerQuantizer | None],
     fallbacks: Sequence[LayerQuantizer],
-    known: Mapping[int, LayerCandidate],
+    kept: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
-    guide: Sequence[Tensor | None] | None = None,
 ) -> dict[int, float]:
     """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
 
@@ -170,14 +169,14 @@ def quantize_in_order(
 
     def make(number: int, here: Sequence[ForwardPass]) -> None:
         nonlocal shared
-        layer, candidate = layers[number], known.get(number)
+        layer, candidate = layers[number], kept.get(number)
         if candidate is None:
             inputs = [forward.value for forward in here if forward.value is not None]
             which = [_identity(*layer_input) for layer_input in inputs]
             # the inputs stay alive in the passes until these go on, so an address is not used again
             if not which or shared is None or shared[0] != which:
                 shared = which, moments_of(inputs, layer.weight.shape[1], second=second)
-            moments = shared[1] if guide is None else replace(shared[1], guide=guide[number])
+            moments = shared[1]
             candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)
         elif candidate.quantized is not None:
             put_in_place(layer, candidate.quantized)

@@ -18,7 +18,7 @@ from quantdrift.engine.store import key_of
 from quantdrift.spec.grammar import Scheme
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
@@ -35,14 +35,12 @@ class Sample:
         key: JSON values that decide what the model sees; None if they cannot be told.
         record: what a run says of it.
         rows: positions of the inputs, of a single kind.
-        guide: makes the moments of `Moments.guide` for every layer, where the scheme asks for them.
     """
 
     batches: list[Callable[[], object]]
     key: Mapping[str, Any] | None
     record: Mapping[str, Any]
     rows: NDArray[np.int64] | None = None
-    guide: Callable[[], Sequence[Tensor | None]] | None = None
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
@@ -74,14 +72,14 @@ def draw_sample(
     if len(samples) == 1:
         return samples[0]
     keys = [sample.key for sample in samples]
-    known = bool(keys) and None not in keys
+    keyed = bool(keys) and None not in keys
     return Sample(
         batches=[batch for sample in samples for batch in sample.batches],
-        key={"kinds": keys} if known else None,
+        key={"kinds": keys} if keyed else None,
         record={
             **samples[0].record,
             "n_queries": sum(sample.record["n_inputs"] for sample in samples[1:]),
-            "digest": key_of(kinds=keys) if known else None,
+            "digest": key_of(kinds=keys) if keyed else None,
         },
     )
 

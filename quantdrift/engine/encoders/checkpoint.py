@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
@@ -50,7 +51,7 @@ _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 
 
 class ForeignModule(nn.Module):
-    """What stands where a transformers model would, and is computed by another library than torch.
+    """A stand-in for a transformers model, computed by another library than torch.
 
     Attributes:
         config: of the model that it was made of.
@@ -65,6 +66,10 @@ class ForeignModule(nn.Module):
     libraries: Mapping[str, str]
     provider: str
     facts: Mapping[str, Any]
+
+    def computed(self) -> dict[str, Any]:
+        """Return what a run records of it, as JSON values."""
+        return {**self.facts, "kernels": dict(self.kernels), "libraries": dict(self.libraries)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,29 +88,35 @@ class Loaded:
 
 
 class _Stored(LoadedModel):
-    """What somebody else made, as one side of a comparison."""
+    """A checkpoint that is loaded, as one side of a comparison.
+
+    Attributes:
+        checkpoint: where it came from.
+        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
+    """
 
     __slots__ = ()
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
+
+    @property
+    def foreign(self) -> ForeignModule | None:
+        """The module that another library computes; None if torch computes all."""
+        modules = (module for root in self.modules for module in root.modules())
+        return next((module for module in modules if isinstance(module, ForeignModule)), None)
 
     def bits(self) -> BitsReport | None:
         """Bits per weight, counted from what is stored."""
         return self.stored_bits
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
+        """Return what a run records of where it came from, as JSON values."""
         return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredCandidate(_Stored, SentenceEncoder):
-    """A checkpoint that is loaded, as one side of a comparison; its `layers` are those that are packed.
-
-    Attributes:
-        checkpoint: where it came from.
-        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
-    """
+    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
 
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
@@ -115,16 +126,17 @@ class StoredCandidate(_Stored, SentenceEncoder):
         """Digest of all that decides its embeddings: weights as loaded, settings of the transformer, tokenizer,
         prompts, pooling, format, kernels and libraries.
         """
-        if self.checkpoint.method == "quantdrift" and self._foreign is None:
+        if self.checkpoint.method == "quantdrift" and self.foreign is None:
             # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
             return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
+        computed = self._computed()
         parts = {
             **encoder_parts(self),
             "format": self.checkpoint.method,
             "quantization": self.checkpoint.quantization,
-            **self._libraries(),
-            "kernels": self._kernels(),
+            **computed["libraries"],
+            "kernels": computed["kernels"],
             "settings": reading_digest([], self.modules),
         }
         digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
@@ -133,40 +145,27 @@ class StoredCandidate(_Stored, SentenceEncoder):
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values."""
+        """Return what a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
             "dtype": str(floating_dtype(self)),
-            **({} if self._foreign is None else self._foreign.facts),
-            "kernels": self._kernels(),
-            "libraries": self._libraries(),
+            **self._computed(),
             "notes": list(self.notes),
         }
 
-    @property
-    def _foreign(self) -> ForeignModule | None:
-        """What another library computes for the candidate; None if torch does."""
-        body = self.model[0].auto_model
-        return body if isinstance(body, ForeignModule) else None
-
-    def _kernels(self) -> dict[str, int]:
-        """The classes that stand for the packed layers, and how often."""
-        if self._foreign is not None:
-            return dict(self._foreign.kernels)
-        counts: dict[str, int] = {}
+    def _computed(self) -> dict[str, Any]:
+        """The classes that stand for the packed layers, and how often; and the libraries that compute it."""
+        if (foreign := self.foreign) is not None:
+            return foreign.computed()
+        kernels: Counter[str] = Counter()
         modules = {_in_body(name): module for name, module in self.module.named_modules()}
         for module in (modules[name] for name in self.layers or () if name in modules):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
-            kind = type(module).__name__ + (f" of {type(weight).__name__}" if special else "")
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
-
-    def _libraries(self) -> dict[str, str]:
-        if self._foreign is not None:
-            return dict(self._foreign.libraries)
+            kernels[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
         packages, _ = packages_for(self.checkpoint.method)
-        return {package: version_of(package) or "not installed" for package in packages}
+        libraries = {package: version_of(package) or "not installed" for package in packages}
+        return {"kernels": dict(kernels), "libraries": libraries}
 
 
 def _in_body(name: str) -> str:
@@ -197,7 +196,7 @@ def load_checkpoint(
         if checkpoint.file is not None:
             loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
-            loaded = _own(checkpoint, source, device)
+            loaded = _from_candidate(checkpoint, source, device)
         else:
             loaded = _from_folder(checkpoint, reference, device)
     encoder = encoder_of(loaded.model.eval(), source)
@@ -220,7 +219,7 @@ def load_checkpoint(
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:
-    """Where it lies, as loaders take it: what was on a hub is here now."""
+    """Return its place as loaders take it: what was on a hub is here now."""
     return ModelSource(
         name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
@@ -243,8 +242,8 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
 
 
-def _own(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
-    """What `quantdrift quantize` wrote, in any of its formats."""
+def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
+    """Load what `quantdrift quantize` wrote, in any of its formats."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
@@ -325,7 +324,7 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
-    """A classifier that somebody else made, as one side of a comparison."""
+    """A classifier that is loaded from a checkpoint."""
 
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
@@ -334,20 +333,14 @@ class StoredClassifier(_Stored, Classifier):
     def fingerprint(self) -> str:
         """Digest of all that decides its logits: weights, settings, tokenizer, and what computes a graph."""
         parts = [weights_fingerprint(self.modules), self.description, *self.classes]
-        if isinstance(self.module, ForeignModule):
-            parts += [*self.module.libraries.values(), self.module.provider]
+        if (foreign := self.foreign) is not None:
+            parts += [*foreign.libraries.values(), foreign.provider]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values."""
+        """Return what a run records of how it is quantized, as JSON values."""
         described = {**self.checkpoint.describe(), "notes": list(self.notes)}
-        if isinstance(self.module, ForeignModule):
-            described |= {
-                **self.module.facts,
-                "kernels": dict(self.module.kernels),
-                "libraries": dict(self.module.libraries),
-            }
-        return described
+        return described if self.foreign is None else {**described, **self.foreign.computed()}
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
@@ -396,7 +389,7 @@ def dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any
 
 
 def _tokenizer_folder(checkpoint: Checkpoint) -> Path | None:
-    """Where a checkpoint's own tokenizer lies; None if it has none."""
+    """Return the folder of a checkpoint's own tokenizer; None if it has none."""
     alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
     return checkpoint.folder if has_one and not alone else None
@@ -413,7 +406,7 @@ def _body_of(model: Any) -> nn.Module:
 
 
 def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
-    """What a run says of a candidate that differs from its reference in more than its weights."""
+    """Say in what a candidate differs from its reference beside its weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
         yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
@@ -72,7 +72,7 @@ class Classifier(LoadedModel):
     def _of_batch(self, batch: list[Any], width: int) -> NDArray[np.float32]:
         like = next(chain(self.module.parameters(), self.module.buffers()))  # a graph has buffers alone
         given = {
-            name: value.to(device=like.device, dtype=like.dtype if _both_float(value, like) else value.dtype)
+            name: value.to(like) if value.is_floating_point() and like.is_floating_point() else value.to(like.device)
             for name, value in self.prepare(batch).items()
         }
         seen: list[Tensor] = []
@@ -92,13 +92,9 @@ class Classifier(LoadedModel):
         return np.asarray(seen[0].float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides logits beside weights, inputs and libraries."""
+        """Return what decides logits beside weights, inputs and libraries."""
         del role
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
-
-
-def _both_float(value: Tensor, other: Tensor) -> bool:
-    return value.is_floating_point() and other.is_floating_point()
 
 
 def load_classifier(
@@ -119,7 +115,6 @@ def load_classifier(
                 f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; "
                 "expected ...ForSequenceClassification, ...ForImageClassification, or a timm model"
             )
-        quiet_loading()
         kind = "SequenceClassification"
         reader_of: Any = transformers.AutoTokenizer
         if takes == "image":
@@ -178,8 +173,8 @@ def _length_limit(module: Any, tokenizer: Any) -> int | None:
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             # RoBERTa counts positions from behind the padding's
             positions = part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
-    known = [positions] if isinstance(positions, int) and positions > 0 else []
-    limit = min(int(tokenizer.model_max_length), _NO_LIMIT, *known)
+    limits = [positions] if isinstance(positions, int) and positions > 0 else []
+    limit = min(int(tokenizer.model_max_length), _NO_LIMIT, *limits)
     return limit if limit < _NO_LIMIT else None
 
 
@@ -189,8 +184,8 @@ def _agree_on_padding(module: Any, tokenizer: Any) -> bool:
         # a decoder finds a text's last token by the config's; another there would be read as text
         module.config.pad_token_id = tokenizer.pad_token_id
         return True
-    known = getattr(module.config, "pad_token_id", None)
-    if known is None or known < 0:
+    token = getattr(module.config, "pad_token_id", None)
+    if token is None or token < 0:
         return False
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(known)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(token)
     return True

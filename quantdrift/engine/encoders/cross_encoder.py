@@ -18,7 +18,7 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.heads import find_head, head_modules
 
@@ -78,7 +78,7 @@ class CrossEncoderModel:
         return scores[:, None]
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides a score beside weights, texts and libraries; the activation is left out."""
+        """Return what decides a score beside weights, texts and libraries; the activation is left out."""
         del role
         model = self.model
         parts = [
@@ -103,7 +103,6 @@ def load_cross_encoder(
     with loading(source, "cross-encoder", reads="head", revision=revision) as remarks:
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
-        quiet_loading()
         model = CrossEncoder(source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype})
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))

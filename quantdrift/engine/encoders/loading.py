@@ -21,6 +21,7 @@ from torch import nn
 from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.text import some
 from quantdrift.checkpoints.named import ModelSource, first_line
 from quantdrift.engine.encoders.vetting import vet
 
@@ -51,7 +52,7 @@ Reads = Literal["states", "head"]
 
 @dataclass(slots=True, kw_only=True)
 class LoadLog:
-    """What libraries told of a model while it was loaded: one sentence each, as a run's notes."""
+    """Warnings of libraries while a model was loaded: one sentence each, as a run's notes."""
 
     notes: list[str] = field(default_factory=list)
     report: str = ""
@@ -83,6 +84,7 @@ def loading(
     try:
         with extras_named(needed_for=f"the {what} {source.name!r}"):
             vet(source, revision, trusted=trusted, kind=kind)
+            quiet_loading()
             with ExitStack() as stack:
                 stack.enter_context(_warnings_noted(log))
                 stack.enter_context(_read_as_decided(source, log, reads, trusted=trusted))
@@ -99,7 +101,7 @@ def loading(
 
 
 def one_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow the first."""
+    """Return the first line of what a library said."""
     if isinstance(error, pickle.UnpicklingError):
         return (
             "its weights are pickled Python, which could run anything; expected safetensors, as "
@@ -137,7 +139,7 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if _REPORT in text:
-            self.log.report = clean(text)
+            self.log.report = text
             return
         library = record.name.partition(".")[0].replace("_", "-")
         note = f"{library} warns: {shorten(clean(' '.join(text.split())), _MESSAGE).rstrip('.')}"
@@ -180,9 +182,10 @@ def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted
         try:
             model, info = original.__func__(cls, *args, **{**kwargs, **decided, "output_loading_info": True})
         except RuntimeError as error:
-            if shapes := [line.split()[0] for line in log.report.splitlines() if "MISMATCH" in line]:
+            rows = [row.partition("|") for row in log.report.splitlines()]
+            if names := [clean(name) for name, _, status in rows if "MISMATCH" in status]:
                 raise UnsupportedError(
-                    f"{source.name} stores weights of another shape than its config.json says: {_listed(shapes)}; "
+                    f"{source.name} stores weights of another shape than its config.json says: {some(names, _NAMED)}; "
                     "expected the config.json that they were saved with"
                 ) from error
             raise
@@ -215,10 +218,10 @@ def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Rea
         with torch.no_grad():
             there[key].zero_()
     if unused:
-        log.notes.append(f"{name} has no weights for {_listed(unused)}, which no embedding is made of")
+        log.notes.append(f"{name} has no weights for {some(unused, _NAMED)}, which no embedding is made of")
     left = sorted(key for key in info["unexpected_keys"] if not key.endswith(_COMPUTED))
     if left:
-        log.notes.append(f"{name} stores {_listed(left)}, which {kind} has no use for: left out")
+        log.notes.append(f"{name} stores {some(left, _NAMED)}, which {kind} has no use for: left out")
 
 
 def _read(model: Any, name: str) -> bool:
@@ -226,9 +229,3 @@ def _read(model: Any, name: str) -> bool:
     prefix = str(getattr(model, "base_model_prefix", ""))
     with_head = bool(prefix) and hasattr(model, prefix)
     return not ("pooler" in name.split(".") or (with_head and not name.startswith(f"{prefix}.")))
-
-
-def _listed(names: list[str]) -> str:
-    """Some names, and how many more."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What a run asks of a model that is in memory, whatever kind it is of."""
+"""The interface of a model that is in memory, whatever kind it is of."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LoadedModel:
-    """What a run asks of a model of torch that is in memory: `module`, its `source` and `notes` are the model's own."""
+    """A model of torch that is in memory; a subclass has `module`, its `source` and `notes`."""
 
     __slots__ = ()
     module: Any
@@ -40,7 +40,7 @@ class LoadedModel:
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
+        """Libraries, device and dtype, which decide embeddings beside weights and inputs."""
         linears = find_linears(self.modules)
         # a graph that onnxruntime computes has buffers alone
         first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
@@ -51,16 +51,16 @@ class LoadedModel:
         return None
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where it came from, as JSON values."""
+        """Return what a run records of where it came from, as JSON values."""
         return {"name": self.source.name, "canonical": self.source.canonical, "kind": self.source.kind}
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized, as JSON values: nothing is known."""
+        """Return what a run records of how it is quantized, as JSON values: nothing is known."""
         return {"notes": list(self.notes)}
 
 
 class EmbeddingModel(LoadedModel, Encoder):
-    """One that embeds queries and documents.
+    """A model that embeds queries and documents.
 
     Attributes:
         similarity: how its embeddings are compared.
@@ -78,10 +78,10 @@ class EmbeddingModel(LoadedModel, Encoder):
         return frozenset({"text"})
 
     def prompt(self, role: str) -> str:
-        """What it puts before every text of a role."""
+        """Return what it puts before every text of a role."""
         del role
         return ""
 
     def reading(self, search: Search) -> Reading:
-        """What its outputs are read as, where that is another search than by one vector each."""
+        """Return how its outputs are read, where that is another search than by one vector each."""
         return search

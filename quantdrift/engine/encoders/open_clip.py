@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,11 +36,18 @@ class OpenClip(InputModule):
     def __init__(self, clip: Any, prepare: Any, tokenize: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped there
         self.clip, self._prepare, self._tokenize = clip, prepare, tokenize
-        self.processor = _Said(clip, tokenize)
+        vocabulary = getattr(tokenize, "encoder", None) or repr(tokenize)
+        digest = hashlib.blake2b(json.dumps(vocabulary, sort_keys=True).encode(), digest_size=16).hexdigest()
+        settings = {
+            "images": getattr(clip.visual, "preprocess_cfg", None),
+            "tokenizer": [type(tokenize).__name__, getattr(tokenize, "context_length", None), digest],
+            "modules": sorted({type(module).__name__ for module in clip.modules()}),  # QuickGELU has no weights
+        }
+        self.processor = SimpleNamespace(to_dict=lambda: settings)
 
     @property
     def modalities(self) -> Any:
-        """What it takes."""
+        """The kinds of inputs that it takes."""
         return ["text", "image"]
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
@@ -66,23 +74,6 @@ class OpenClip(InputModule):
         raise UnsupportedError("a model of open_clip cannot be saved as a model of sentence-transformers")
 
 
-class _Said:
-    """What decides how inputs are prepared, as `to_dict` of a processor says it."""
-
-    def __init__(self, clip: Any, tokenize: Any) -> None:
-        vocabulary = getattr(tokenize, "encoder", None) or repr(tokenize)
-        digest = hashlib.blake2b(json.dumps(vocabulary, sort_keys=True).encode(), digest_size=16).hexdigest()
-        self._said = {
-            "images": getattr(clip.visual, "preprocess_cfg", None),
-            "tokenizer": [type(tokenize).__name__, getattr(tokenize, "context_length", None), digest],
-            "modules": sorted({type(module).__name__ for module in clip.modules()}),  # QuickGELU has no weights
-        }
-
-    def to_dict(self) -> Mapping[str, Any]:
-        """JSON values."""
-        return self._said
-
-
 _PRECISION = {"float32": "fp32", "bfloat16": "pure_bf16", "float16": "pure_fp16"}
 """open_clip's words."""
 
@@ -97,27 +88,24 @@ def load_open_clip(
         UnsupportedError: a revision is asked for, which open_clip does not take.
     """
     with loading(source, revision=revision) as remarks:
-        model = _loaded(source, device, revision, dtype)
+        import open_clip  # noqa: PLC0415 -- an extra
+
+        if revision is not None:
+            raise UnsupportedError(f"open_clip takes no revision; leave --revision out for {source.name}")
+        architecture, _, tag = source.location.partition("/")
+        listed = source.kind == "hub" and architecture in open_clip.list_models()
+        if not listed:
+            settings = model_json(replace(source, canonical=source.location), _CONFIG)
+            vet_settings(settings, f"{_CONFIG} of {source.name}")
+        schema = "local-dir" if source.kind == "local" else "hf-hub"
+        name = architecture if listed else f"{schema}:{source.location}"
+        clip, _, prepare = open_clip.create_model_and_transforms(
+            name,
+            pretrained=tag if listed else None,
+            device=device,
+            require_pretrained=True,
+            precision=_PRECISION[dtype],
+        )
+        modules: list[Any] = [OpenClip(clip, prepare, open_clip.get_tokenizer(name))]
+        model: Any = SentenceTransformer(modules=modules, device=str(device), similarity_fn_name="cosine")
     return encoder_of(model.eval(), source, notes=remarks.notes)
-
-
-def _loaded(source: ModelSource, device: torch.device, revision: str | None, dtype: str) -> Any:
-    import open_clip  # noqa: PLC0415 -- an extra
-
-    if revision is not None:
-        raise UnsupportedError(f"open_clip takes no revision; leave --revision out for {source.name}")
-    architecture, _, tag = source.location.partition("/")
-    listed = source.kind == "hub" and architecture in open_clip.list_models()
-    if not listed:
-        vet_settings(model_json(replace(source, canonical=source.location), _CONFIG), f"{_CONFIG} of {source.name}")
-    schema = "local-dir" if source.kind == "local" else "hf-hub"
-    name = architecture if listed else f"{schema}:{source.location}"
-    clip, _, prepare = open_clip.create_model_and_transforms(
-        name, pretrained=tag if listed else None, device=device, require_pretrained=True, precision=_PRECISION[dtype]
-    )
-    model: Any = SentenceTransformer(
-        modules=[OpenClip(clip, prepare, open_clip.get_tokenizer(name))],
-        device=str(device),
-        similarity_fn_name="cosine",
-    )
-    return model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,103 +22,15 @@ from quantdrift.base.registry import imported
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
-from quantdrift.engine.encoders.loading import Reads, loading, quiet_loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Reads, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.store import digest_of
 
 _STATE = ("truncation", "padding")
 """Parts of a tokenizer's JSON that the last call left behind."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Settings of a model that say where it came from, not what it does."""
-_TOKENS = 64 << 20
-"""Bytes of tokens that are remembered of a model: about 30,000 passages of 180 tokens."""
-
-
-class Tokens:
-    """What batches of texts became, so that the second arm and the next scheme need not tokenise them again.
-
-    A batch is remembered as sentence-transformers made it, and given again for the same texts, prompt, task and
-    tokenizer settings. The oldest are forgotten first.
-
-    Args:
-        room: bytes that are remembered at most.
-    """
-
-    def __init__(self, room: int = _TOKENS) -> None:
-        self.room, self.taken = room, 0
-        self.batches: dict[str, dict[str, Any]] = {}
-
-    @contextmanager
-    def remembered(self, model: Any) -> Iterator[None]:
-        """Inside, the model takes tokens from here; a model that does not start with a transformer is left alone."""
-        if not _only_tokenises(model):
-            yield
-            return
-        make, rules = model.preprocess, _rules(model.tokenizer)
-
-        def preprocess(inputs: Any, prompt: str | None = None, **options: Any) -> dict[str, Any]:
-            if not all(isinstance(text, str) for text in inputs):
-                made: dict[str, Any] = make(inputs, prompt=prompt, **options)
-                return made
-            settings = (
-                prompt,
-                sorted(options.items()),
-                model.max_seq_length,
-                id(model.tokenizer),
-                *_sides(model.tokenizer),
-                *rules,
-            )
-            key = digest_of([repr(settings), *inputs])
-            if key in self.batches:
-                return {
-                    name: part.long() if torch.is_tensor(part) else part for name, part in self.batches[key].items()
-                }
-            made = make(inputs, prompt=prompt, **options)
-            self._keep(key, made)
-            return made
-
-        model.preprocess = preprocess
-        try:
-            yield
-        finally:
-            del model.preprocess
-
-    def _keep(self, key: str, made: dict[str, Any]) -> None:
-        tensors = [part for part in made.values() if torch.is_tensor(part)]
-        if any(tensor.dtype != torch.int64 or tensor.device.type != "cpu" for tensor in tensors):
-            return
-        # numbers of tokens fit in half the bytes; what a model does to its own copy does not come back
-        self.batches[key] = {name: part.int() if torch.is_tensor(part) else part for name, part in made.items()}
-        self.taken += _bytes(self.batches[key])
-        while self.taken > self.room:
-            self.taken -= _bytes(self.batches.pop(next(iter(self.batches))))
-
-
-def _bytes(batch: dict[str, Any]) -> int:
-    return sum(part.nbytes for part in batch.values() if torch.is_tensor(part))
-
-
-def _only_tokenises(model: Any) -> bool:
-    """Whether what comes before a model's weights is sentence-transformers' own, and depends on the texts alone."""
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
-    from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- likewise
-
-    return (
-        type(model) is SentenceTransformer
-        and "preprocess" not in vars(model)
-        and type(model[0]) is Transformer
-        and "preprocess" not in vars(model[0])
-        and hasattr(model.tokenizer, "backend_tokenizer")
-    )
-
-
-def _rules(tokenizer: Any) -> tuple[Any, ...]:
-    """What somebody may have changed in a tokenizer that is in memory, and what can be told of it in no time."""
-    backend = tokenizer.backend_tokenizer
-    parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor)
-    return len(tokenizer), *(part and part.__getstate__() for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,7 +43,6 @@ class SentenceEncoder(EmbeddingModel):
         similarity: how its embeddings are compared.
         notes: what was told of it when it was loaded, and in what it differs from a reference, one sentence each.
         layers: None, as which of its layers are quantized is not known.
-        tokens: of the batches that it has read.
     """
 
     model: Any
@@ -139,7 +50,6 @@ class SentenceEncoder(EmbeddingModel):
     similarity: Similarity
     notes: tuple[str, ...] = ()
     layers: Sequence[str] | None = None
-    tokens: Tokens = field(default_factory=Tokens)
 
     @property
     def module(self) -> nn.Module:
@@ -163,12 +73,11 @@ class SentenceEncoder(EmbeddingModel):
 
     def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         encode = self.model.encode_query if role == "query" else self.model.encode_document
-        with self.tokens.remembered(self.model):
-            embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
+        embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
         return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides an embedding beside weights, inputs and libraries."""
+        """Return what decides an embedding beside weights, inputs and libraries."""
         key = {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
         return {**key, "images": image_settings(self.model)} if "image" in self.takes else key
 
@@ -178,7 +87,7 @@ class SentenceEncoder(EmbeddingModel):
         return "\n".join([self.prompt(role), str(self.model.max_seq_length), *modules])
 
     def prompt(self, role: str) -> str:
-        """What the model puts before every text of a role."""
+        """Return what the model puts before every text of a role."""
         name = role if role in self.model.prompts else self.model.default_prompt_name
         return str(self.model.prompts.get(name, ""))
 
@@ -219,7 +128,6 @@ def load_sentence_transformer(
     with loading(source, revision=revision, kind=kind, reads=reads) as remarks:
         import sentence_transformers  # noqa: PLC0415 -- takes seconds to import
 
-        quiet_loading()
         written = model_format(Path(source.location)) if source.kind == "local" else ""
         if written in MODEL_FILES:
             model = imported(MODEL_FILES[written].load)(source.location, device)
@@ -239,14 +147,14 @@ def load_sentence_transformer(
 
 
 def _pooling(model: Any) -> str:
-    """How tokens become an embedding, in words."""
+    """Say in words how tokens become an embedding."""
     modes = [getattr(module, "pooling_mode", None) for module in model]
     said = next((mode for mode in modes if mode), "what the transformer gives")
     return {"mean": "their mean", "lasttoken": "that of the last token"}.get(str(said), str(said))
 
 
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
-    """A SentenceTransformer that is loaded, and what was told of it."""
+    """Make an encoder of a SentenceTransformer that is loaded."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
@@ -268,7 +176,7 @@ def as_pictures(images: Sequence[Any]) -> list[Any]:
 
 
 def image_settings(model: Any) -> str:
-    """How a model prepares images, as text: the processor's settings."""
+    """Return how a model prepares images, the processor's settings, as text."""
     processor: Any = getattr(model[0], "processor", None)
     prepares = getattr(processor, "image_processor", processor)
     said = prepares.to_dict() if hasattr(prepares, "to_dict") else str(prepares)
@@ -308,7 +216,7 @@ def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
 
 
 def _sides(tokenizer: Any) -> tuple[Any, ...]:
-    """Where a tokenizer pads and cuts."""
+    """Return the sides on which a tokenizer pads and cuts."""
     return tuple(getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side"))
 
 

@@ -103,17 +103,17 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
     noise = _distance(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
     folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
-    known = [] if folder is None else _known(folder)
-    distances = [_distance(model.vectors, now) for model in known]
+    models = [] if folder is None else _kept_models(folder)
+    distances = [_distance(model.vectors, now) for model in models]
     distance = min(distances, default=inf)
-    seen = known[distances.index(distance)] if known else None
+    seen = models[distances.index(distance)] if models else None
     if seen is None or distance > tolerance:
-        taken = {model.fingerprint for model in known}
+        taken = {model.fingerprint for model in models}
         seen = _Seen(fingerprint=_fingerprint(now, taken), when=_iso(time.time()), vectors=now)
     if folder is not None:
         with keeping(folder):
             file = folder / f"{seen.fingerprint}.npz"
-            if seen in known:
+            if seen in models:
                 os.utime(file)  # it answered last
             else:
                 with cache_file(file) as unfinished, unfinished.open("wb") as stream:
@@ -125,11 +125,11 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
         tolerance=tolerance,
         distance=distance if np.isfinite(distance) else None,
         first_seen=seen.when,
-        changed_since=_iso(known[0].last) if known and seen is not known[0] else None,
+        changed_since=_iso(models[0].last) if models and seen is not models[0] else None,
     )
 
 
-def _known(folder: Path) -> list[_Seen]:
+def _kept_models(folder: Path) -> list[_Seen]:
     """The models that are kept, the one that answered last first; what is damaged is removed."""
 
     def read(file: Path, content: memoryview) -> _Seen:
@@ -176,7 +176,7 @@ def _iso(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """How servers are asked.
+    """Settings of requests to servers.
 
     Attributes:
         concurrency: requests under way at a time, to each.
@@ -241,7 +241,7 @@ class EndpointEncoder:
         """Unknown for a model on a server: returns None."""
 
     def identify(self) -> dict[str, Any]:
-        """What a run records of where it is, as JSON values."""
+        """Return what a run records of where it is, as JSON values."""
         return {
             "name": str(self.endpoint),
             "canonical": self.endpoint.model,
@@ -258,7 +258,7 @@ class EndpointEncoder:
         }
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how it is quantized: it is not known."""
+        """Return what a run records of how it is quantized: it is not known."""
         return {"quantizer": None, "nominal_bits": None}
 
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
@@ -269,7 +269,7 @@ class EndpointEncoder:
         return np.concatenate(side_by_side(calls, self.concurrency))
 
     def key(self, role: str) -> dict[str, Any]:
-        """What decides embeddings beside the texts and the model, as JSON values."""
+        """Return what decides embeddings beside the texts and the model, as JSON values."""
         return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
 
 

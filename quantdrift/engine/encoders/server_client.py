@@ -64,7 +64,7 @@ class TooMuchError(ServerError):
 
 
 class _TransientError(ServerError):
-    """The same request may succeed later, after the seconds in `asked` if the server names any."""
+    """An error after which the same request may succeed, after the seconds in `asked` if the server names any."""
 
     def __init__(self, reason: str, *, asked: float | None = None, unreached: bool = False) -> None:
         self.asked, self.unreached = asked, unreached
@@ -73,7 +73,7 @@ class _TransientError(ServerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long is waited, for what, and who is told.
+    """Rules of waiting and of sending again.
 
     Attributes:
         requests_per_minute: that may start at most; None for no limit.
@@ -143,7 +143,7 @@ _SHORTEST, _COMMON = 4, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What is sent as a bearer token, and the variable of the environment where it was found."""
+    """A key that is sent as a bearer token, and the variable of the environment where it was found."""
 
     value: str = field(repr=False)
     variable: str
@@ -157,10 +157,10 @@ def variables(host: str, hosts: Collection[str]) -> list[str]:
 
 def find_key(host: str, hosts: Collection[str]) -> Key | None:
     """The key of a server, of all `hosts` that a run asks; None where there is none, as one's own servers need none."""
-    found = [(name, value) for name in variables(host, hosts) if (value := os.environ.get(name, "").strip())]
-    if not found:
+    values = ((name, os.environ.get(name, "").strip()) for name in variables(host, hosts))
+    variable, value = next(((name, value) for name, value in values if value), ("", ""))
+    if not variable:
         return None
-    variable, value = found[0]
     if not (value.isascii() and value.isprintable() and " " not in value):
         raise UnsupportedError(
             f"the environment variable {variable} holds no key: expected letters, digits and signs on one line, "
@@ -170,7 +170,7 @@ def find_key(host: str, hosts: Collection[str]) -> Key | None:
 
 
 def without_key(text: str, key: Key | None, limit: int = 200) -> str:
-    """What a server said, fit to be shown or stored: on one line, of a length, without the key.
+    """Return what a server said, fit to be shown or stored: on one line, of a length, without the key.
 
     Pieces of the key are hidden, also in capitals, spaced out or in base64. The text is given in full: a few letters
     of a key are not recognized at an end that was cut off.
@@ -335,7 +335,7 @@ class EndpointClient:
         return bytes(content)
 
     def _refusal(self, response: httpx.Response, content: str) -> ServerError:
-        """What an answer that is no success means: try again, ask for less, or tell the user what to do."""
+        """Return the error of an answer that is no success: try again, ask for less, or say what to do."""
         url, status = self.endpoint.embeddings, response.status_code
         if status in {401, 403}:  # what it says of a key is not passed on
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"

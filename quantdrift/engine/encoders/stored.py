@@ -1,4 +1,4 @@
-"""What a checkpoint stores for a model: which linear layers are packed, and in how many bits.
+"""The contents of a checkpoint: which linear layers are packed, and in how many bits.
 
 Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them below the layer's
 name. So counting bits needs to know no format.
@@ -29,11 +29,16 @@ _MAX_HEAD = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor in a file: its type, e.g. F16 or I32, its shape, and the bytes that it takes."""
+    """A tensor in a file: its type, e.g. F16 or I32, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
-    n_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes that it takes."""
+        width = re.search(r"\d+", self.dtype)  # as in I32 and F8_E4M3
+        return -(-prod(self.shape) * (8 if width is None else int(width[0])) // 8)  # BOOL has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +94,14 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
     try:
         with open_file(file), safe_open(file, framework="pt") as opened:  # neither a pipe nor a device is opened
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
-            return {name: _tensor(str(part.get_dtype()), tuple(part.get_shape())) for name, part in slices.items()}
+            return {
+                name: StoredTensor(dtype=str(part.get_dtype()), shape=tuple(part.get_shape()))
+                for name, part in slices.items()
+            }
     except (OSError, ValueError, SafetensorError) as error:
         raise UnsupportedError(
             f"{file} is damaged or cut short, expected a safetensors file: {error}. Copy it here again"
         ) from error
-
-
-def _tensor(dtype: str, shape: tuple[int, ...]) -> StoredTensor:
-    width = re.search(r"\d+", dtype)  # as in I32 and F8_E4M3
-    n_bits = prod(shape) * (8 if width is None else int(width[0]))  # BOOL
-    return StoredTensor(dtype=dtype, shape=shape, n_bytes=-(-n_bits // 8))
 
 
 # --- bits per weight ------------------------------------------------------------------------------
@@ -127,30 +129,32 @@ def stored_layers(
     layers = {name: part for name, part in modules.items() if isinstance(part, nn.Linear)}
     parts = {name: {part: t for part, t in below[name].items() if part != "bias"} for name in layers}
     missing = tuple(name for name in layers if not parts[name])
-    plain = tuple(name for name, layer in layers.items() if _is_plain(parts[name], layer))
+    whole = {name: {("weight", tuple(layer.weight.shape))} for name, layer in layers.items()}
+    floats = {name: {(part, t.shape) for part, t in parts[name].items() if t.dtype in _FLOATS} for name in layers}
+    plain = tuple(name for name in layers if floats[name] == whole[name] and len(parts[name]) == 1)
     packed = tuple(name for name in layers if name not in (*missing, *plain))
     sizes = {name: [t.n_bytes for t in parts[name].values()] for name in packed or plain}
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
     bits = stored_bits(
-        list(sizes.values()),
+        codes=sum(map(max, sizes.values())),
+        with_scales=sum(map(sum, sizes.values())),
+        everything=sum(tensors[name].n_bytes for name in holders[prefix]) + sum(p.nbytes for p in rest),
         n_weights=sum(layers[name].weight.numel() for name in sizes),
         n_parameters=sum(held.values()) + sum(p.numel() for p in rest),
-        everything=sum(tensors[name].n_bytes for name in holders[prefix])
-        + sum(p.numel() * p.element_size() for p in rest),
         is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=missing, bits=bits)
 
 
 def stored_bits(
-    sizes: Sequence[Sequence[int]], *, n_weights: int, n_parameters: int, everything: int, is_packed: bool
+    *, codes: int, with_scales: int, everything: int, n_weights: int, n_parameters: int, is_packed: bool
 ) -> BitsReport:
-    """The report of bytes: of the tensors of each layer, the largest of which holds the codes, and of all there are."""
+    """Make a report of bytes: those of the layers' codes, with their scales, and of all that is stored."""
     of_all = 8 * everything / max(n_parameters, 1)
     return BitsReport(
-        linear=8 * sum(map(max, sizes)) / n_weights if n_weights else of_all,
-        linear_with_scales=8 * sum(map(sum, sizes)) / n_weights if n_weights else of_all,
+        linear=8 * codes / n_weights if n_weights else of_all,
+        linear_with_scales=8 * with_scales / n_weights if n_weights else of_all,
         all_parameters=of_all,
         n_quantized=n_weights if is_packed else 0,
         n_parameters=n_parameters,
@@ -158,7 +162,7 @@ def stored_bits(
 
 
 def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> dict[str, str]:
-    """Of the names that begin with a prefix, the innermost of the modules that each lies in."""
+    """Map names that begin with a prefix to the innermost module that they lie in."""
     holders = {}
     for name in names:
         place = name.removeprefix(prefix) if name.startswith(prefix) else ""
@@ -168,10 +172,3 @@ def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> d
                 holders[name] = place
                 break
     return holders
-
-
-def _is_plain(parts: Mapping[str, StoredTensor], layer: nn.Linear) -> bool:
-    weight = parts.get("weight")
-    if weight is None or len(parts) > 1:
-        return False
-    return weight.shape == tuple(layer.weight.shape) and weight.dtype in _FLOATS

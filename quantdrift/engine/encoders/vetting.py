@@ -1,4 +1,4 @@
-"""What the files of a model may say, looked at before a library reads them.
+"""Checks of what the files of a model say, before a library reads them.
 
 A checkpoint may come from anybody. The libraries that read one do what its files say: they run code that these name,
 open other files, and make a model as large as config.json asks for. So every key that reaches a loader stands on a
@@ -8,7 +8,7 @@ list here; what is on none is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -226,7 +226,7 @@ def _check_part(
             inner = settings.get("sentence_transformers")
             _check_activation(inner.get("activation_fn") if isinstance(inner, Mapping) else None, where)
             _check_activation(settings.get("sbert_ce_default_activation_function"), where)
-            _refuse(CONFIG_ACTS & settings.keys(), where)
+            _only(CONFIG_ACTS & settings.keys(), (), where)
 
 
 def _check_arguments(settings: Mapping[str, Any], where: str) -> None:
@@ -240,17 +240,13 @@ def _check_arguments(settings: Mapping[str, Any], where: str) -> None:
             _only(given, allowed, f"{argument} in {where}")
 
 
-def _only(settings: Mapping[str, Any], allowed: frozenset[str] | set[str], where: str) -> None:
+def _only(keys: Iterable[str], allowed: Iterable[str], where: str) -> None:
     """Refuse keys that are on no list."""
-    _refuse(settings.keys() - allowed - {""}, where, allowed)
-
-
-def _refuse(keys: Sequence[str] | frozenset[str] | set[str], where: str, allowed: object = ()) -> None:
-    if keys:
-        known = f" (known are {', '.join(sorted(allowed))})" if isinstance(allowed, frozenset | set) and allowed else ""
+    if others := sorted({*keys} - {*allowed, ""}):
+        hint = f" (known are {', '.join(sorted(allowed))})" if allowed else ""
         raise UnsupportedError(
-            f"{where} sets {', '.join(shown(key) for key in sorted(keys)[:4])}, which no file of a model decides "
-            f"here: it may change how weights are read, or what is computed{known}. Take it out"
+            f"{where} sets {', '.join(shown(key) for key in others[:4])}, which no file of a model decides "
+            f"here: it may change how weights are read, or what is computed{hint}. Take it out"
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight, spread
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, spread
 from quantdrift.engine.quantizers.libraries import calibrated
 from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.spec.grammar import Scheme
@@ -28,7 +28,7 @@ _UP = 3  # where h is in the state
 
 
 def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int) -> Tensor:
-    """How far up every weight ends, h, from where it is between two points of the grid.
+    """Learn how far up every weight ends, h, from where it is between two points of the grid.
 
     Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads that share an
     operation wait for each other, here 20 times a step, and on a busy machine that takes longer than the work. Blocks
@@ -62,7 +62,7 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Weights:
-    """What is learned about all weights, or about some columns of each of some rows.
+    """The state of learning of all weights, or of some columns of each of some rows.
 
     Attributes:
         state: float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.
@@ -196,7 +196,6 @@ class AdaRound:
     bits: int
     group_size: int | None
     steps: int = 400
-    guided: bool = False
 
     needs_moments = True
     has_zero_points = False
@@ -207,7 +206,7 @@ class AdaRound:
         The note `soft` is the share of weights that end with 0 < h < 1. A weight on the grid stays; one whose input
         is always 0 goes to the nearest point.
         """
-        seconds = calibrated(moments, method="adaround").of_blocks()
+        second = calibrated(moments, method="adaround").second
         exact = weight.detach().to(torch.float32)
         levels = 2 ** (self.bits - 1) - 1
         scale = absmax_scale(exact, bits=self.bits, group_size=self.group_size)
@@ -217,16 +216,12 @@ class AdaRound:
         # a point of the grid, divided by its scale, can come out a few last digits off
         on_grid = (position - nearest).abs() <= levels * 2.0**-20
         floor = torch.where(on_grid, nearest, torch.floor(position))
-        learned = []
-        blocks = (torch.tensor_split(matrix, len(seconds)) for matrix in (on_grid, nearest, position, floor, step))
-        for second, is_on, near, at, low, size in zip(seconds, *blocks, strict=True):
-            power = second.diagonal()
-            # without any input there is no error to learn from, and a half would stay a half
-            settled = is_on | (power == 0)
-            fraction = torch.where(settled, near, at) - low
-            unit = _unit(torch.where(settled, 0, size), power)
-            learned.append(decide(fraction, settled, unit, second.float(), steps=self.steps))
-        up = torch.cat(learned)
+        power = second.diagonal()
+        # without any input there is no error to learn from, and a half would stay a half
+        settled = on_grid | (power == 0)
+        fraction = torch.where(settled, nearest, position) - floor
+        unit = _unit(torch.where(settled, 0, step), power)
+        up = decide(fraction, settled, unit, second.float(), steps=self.steps)
         return QuantizedWeight(
             codes=(floor + (2 * up >= 1)).to(torch.int8),
             scale=scale,
@@ -237,13 +232,12 @@ class AdaRound:
 
     def describe(self) -> dict[str, str]:
         """It is built in."""
-        return {"backend": "quantdrift", "grid": "symmetric absmax"} | ({"guided": GUIDED} if self.guided else {})
+        return {"backend": "quantdrift", "grid": "symmetric absmax"}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    guided = scheme.option("guided") is not None
-    return AdaRound(bits=int(scheme.weight_bits), group_size=scheme.group_size, guided=guided)
+    return AdaRound(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 
 def _unit(step: Tensor, power: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
 
 
 def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) -> Tensor:
-    """What the library's search finds, with a factor of the second moment in place of the inputs.
+    """Return the scaling that the library's search finds, with a factor of the second moment in place of the inputs.
 
     ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead
     of one for every calibration token.

@@ -9,11 +9,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-MIX = 0.6
-"""Share of the guide in a guided moment, where the mean diagonals of both are 1."""
-GUIDED = f"by the gap, {MIX:g}"
-"""What a run records of guided rounding."""
-
 
 def n_groups(in_features: int, group_size: int | None) -> int:
     """Number of groups in a row; the last may be shorter.
@@ -40,29 +35,19 @@ def spread(per_group: Tensor, in_features: int, group_size: int | None) -> Tenso
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """What the input of a layer looked like over the calibration tokens.
+    """Moments of a layer's input over the calibration tokens.
 
     Attributes:
         second: float32 [in_features, in_features], mean over tokens of x x^T.
         mean_abs: float32 [in_features], mean over tokens of |x|.
         absmax: largest |x| of any feature of any token.
         n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
-        guide: float32 [n_blocks, in_features, in_features], of every block of output rows the moment in which tokens
-            weigh as much as they move the gap, with a mean diagonal of 1; None without `+guided`.
     """
 
     second: Tensor
     mean_abs: Tensor
     absmax: float
     n_tokens: int
-    guide: Tensor | None = None
-
-    def of_blocks(self) -> list[Tensor]:
-        """Second moments for the output rows, split into as many blocks: the guide, mixed with that of all tokens."""
-        if self.guide is None:
-            return [self.second]
-        plain = self.second / self.second.diagonal().mean().clamp_min(1e-30)
-        return [torch.lerp(plain, block, MIX) for block in self.guide.to(plain)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,7 +80,7 @@ class QuantizedWeight:
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """What the codes stand for: [out_features, in_features] in `dtype`."""
+        """Return the weights that the codes stand for: [out_features, in_features] in `dtype`."""
         codes = self.codes.to(torch.float32)
         if self.zero_point is not None:
             codes = codes - self.of_column(self.zero_point)
@@ -135,5 +120,5 @@ class LayerQuantizer(Protocol):
         ...
 
     def describe(self) -> dict[str, str]:
-        """What a run records of the method: backend, library version, grid; and keys a cache."""
+        """Describe the method for the record of a run: backend, library version, grid; and keys a cache."""
         ...

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.engine.quantizers.base import GUIDED, LayerQuantizer, Moments, QuantizedWeight
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import GPTQMODEL, calibrated, described, import_gptqmodel, require, silenced
 from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.spec.grammar import Scheme
@@ -108,14 +108,12 @@ class Gptq:
             order.
         grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both signs alike;
             "library" for gptqmodel's own 2 max|w| / (2^bits - 1), which has one more code below zero.
-        guided: whether moments come with a guide.
     """
 
     bits: int
     group_size: int | None
     act_order: bool = False
     grid: str = "paper"
-    guided: bool = False
 
     needs_moments = True
     has_zero_points = False
@@ -129,30 +127,10 @@ class Gptq:
         """
         moments = calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
-        if moments.guide is None:
-            return self._rounded(exact, moments.second, moments.n_tokens)
-        # every block of rows has a moment of its own, and one order of columns is for all
-        second, blocks = moments.second, moments.of_blocks()
-        order = torch.argsort(second.diagonal(), descending=True) if self.act_order else torch.arange(len(second))
-        plain, in_order = replace(self, act_order=False), order.to(second.device)
-        parts = []
-        for rows, moment in zip(torch.tensor_split(exact, len(blocks)), blocks, strict=True):
-            ordered = moment[in_order][:, in_order]
-            parts.append(plain._rounded(rows[:, in_order], ordered, moments.n_tokens))
-        return replace(
-            parts[0],
-            codes=torch.cat([part.codes for part in parts])[:, torch.argsort(in_order)],
-            scale=torch.cat([part.scale for part in parts]),
-            permutation=in_order if self.act_order else None,
-            notes={name: value for part in parts for name, value in part.notes.items()},
-        )
-
-    def _rounded(self, exact: Tensor, second: Tensor, n_tokens: int) -> QuantizedWeight:
-        """Solved with as little damping as the moment takes."""
-        for damping in _DAMPING_STEPS:
-            hessian = _damped(second, damping)
+        for damping in _DAMPING_STEPS:  # as little as the moment takes
+            hessian = _damped(moments.second, damping)
             if int(torch.linalg.cholesky_ex(hessian).info) == 0:
-                solved = self._solve(exact, hessian, n_tokens)
+                solved = self._solve(exact, hessian, moments.n_tokens)
                 return solved if damping == DAMPING else replace(solved, notes={"damping": damping})
         raise DataError(
             "gptq needs the second moment of the layer's input, a positive semidefinite matrix; this one has no "
@@ -162,8 +140,7 @@ class Gptq:
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
-        guided = {"guided": GUIDED} if self.guided else {}
-        return described(GPTQMODEL, grid=grid) | guided
+        return described(GPTQMODEL, grid=grid)
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
         # As the library does it, from the same values: it does not give the order away.
@@ -196,7 +173,6 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         group_size=scheme.group_size,
         act_order=scheme.quantizer == "gptq_ao",
         grid=scheme.option("grid") or "paper",
-        guided=scheme.option("guided") is not None,
     )
 
 

@@ -32,7 +32,7 @@ def require(package: Package, *, needed_for: object) -> None:
 
 
 def described(package: Package, *, grid: str) -> dict[str, str]:
-    """What a record says of a package that quantizes: name, version ("unknown" without metadata) and grid."""
+    """Describe a package that quantizes, for a record: name, version ("unknown" without metadata) and grid."""
     return {"backend": package.name, "version": version_of(package.name) or "unknown", "grid": grid}
 
 

@@ -19,7 +19,7 @@ def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
 
 
 def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
-    """What quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
+    """Return the method that quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
     if bits == FULL_BITS:
         return None
     method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(scheme.at(bits))

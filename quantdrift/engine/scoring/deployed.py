@@ -56,9 +56,9 @@ def score_deployed(
     """
     cpu = torch.device("cpu")
     queries, documents = (prepare(part, similarity, cpu) for part in reference)
-    kept, known = (_cut(stages, both, similarity) for both in (candidate, reference))
+    kept, plain = (_cut(stages, both, similarity) for both in (candidate, reference))
     for stage in stages:
-        kept = stage.stored(kept, known.documents.numpy())
+        kept = stage.stored(kept, plain.documents.numpy())
     indexes = [made for stage in stages if (made := stage.index(kept, similarity)) is not None]
     if len(indexes) > 1:
         raise UnsupportedError(
@@ -97,7 +97,7 @@ def score_deployed(
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
-    """What an arm's embeddings are before they are coded."""
+    """Return an arm's embeddings before they are coded."""
     queries, documents = (np.asarray(side) for side in arm)
     for stage in stages:
         queries, documents = stage.vectors(queries), stage.vectors(documents)

@@ -44,7 +44,7 @@ class Index:
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """Describe the index for run.json."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class Faiss(Index):
         return -distance.sqrt() if self._similarity is Similarity.EUCLIDEAN else -distance / 2
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
+        """Describe the index for run.json."""
         size = None
         if self.n_docs * self._dim <= _LARGE:
             size = len(self._faiss.serialize_index(self._index))
@@ -136,7 +136,7 @@ def _inside(faiss: Any, index: Any) -> Iterator[Any]:
 
 
 def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
-    """What transforms a query, and the index behind it whose exhaustive search is exact over the codes."""
+    """Return the transforms of a query, and the index behind them whose exhaustive search is exact over the codes."""
     chain: list[Any] = []
     index = faiss.downcast_index(index)
     while True:
@@ -211,8 +211,8 @@ class Usearch(Index):
 
     def __init__(self, name: str, stored: Stored, similarity: Similarity, settings: str | None) -> None:
         match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", name, re.IGNORECASE)
-        known = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
-        if match is None or not all(known):
+        parsed = [_SETTING.fullmatch(setting) for setting in settings.split(",")] if settings else []
+        if match is None or not all(parsed):
             raise UnsupportedError(
                 "usearch is written +index=usearch, or with its connectivity, +index=usearch32, and set by "
                 f"+search=expansion=64 or expansion_add=128; got +index={name}"
@@ -223,7 +223,7 @@ class Usearch(Index):
         with extras_named(needed_for=f"+index={name}"):
             from usearch.index import Index as Graph  # noqa: PLC0415 -- an optional extra
         self._told = {"name": name, "search": settings}
-        given = {match_[1]: int(match_[2]) for match_ in known if match_}
+        given = {match_[1]: int(match_[2]) for match_ in parsed if match_}
         self._bits = stored.precision in BITS
         self._bytes = stored.precision == "int8"
         similar = "l2sq" if similarity is Similarity.EUCLIDEAN else "ip"
@@ -251,7 +251,7 @@ class Usearch(Index):
         return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
+        """Describe the index for run.json."""
         return {
             **self._told,
             "library": f"usearch {version_of('usearch')}",

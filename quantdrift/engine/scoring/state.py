@@ -20,7 +20,7 @@ from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreState:
-    """What one pass keeps of the scores of `n_queries` queries against the items seen so far.
+    """The state that one pass keeps of the scores of `n_queries` queries against the items seen so far.
 
     Attributes:
         reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed (score, position);
@@ -105,7 +105,7 @@ def joined(states: Sequence[ScoreState]) -> ScoreState:
 
 
 def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
-    """The same state with its items numbered by `positions` [n_items], increasing, so that ties keep their order."""
+    """Number the items of a state by `positions` [n_items], increasing, so that ties keep their order."""
     index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
     if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
         raise ScoreError("positions must be one increasing integer per item, from 0 up, so that ties keep order")
@@ -119,7 +119,7 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
 
 
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
-    """The same state with the rows of the queries in `mask` from another state, which holds these queries alone."""
+    """Replace the rows of the queries in `mask` by those of another state, which holds these queries alone."""
     places = mask.nonzero()[:, 0]
     return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
 

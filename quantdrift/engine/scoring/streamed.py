@@ -27,7 +27,7 @@ _LEAST_NORM = 1e-18
 
 
 class Similarity(StrEnum):
-    """How two embeddings become a score; larger is nearer."""
+    """A way to make a score of two embeddings; larger is nearer."""
 
     COSINE = "cosine"
     DOT = "dot"
@@ -200,7 +200,7 @@ class _Pass:
     fused: bool
 
     def rows(self, mask: Tensor) -> _Pass:
-        """The same pass for some of the queries."""
+        """Return a pass like this for some of the queries."""
         queries = (self.queries[0][mask], self.queries[1][mask])
         return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])
 

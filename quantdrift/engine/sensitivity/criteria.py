@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def losses_of(name: str, setting: Setting) -> Array:
-    """What is lost where a layer gets a width, by one of `quantdrift.spec.grammar.CRITERIA`.
+    """The loss of each layer at each width, by one of `quantdrift.spec.grammar.CRITERIA`.
 
     float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the widest. Losses of layers add up;
     their unit is the criterion's own. Between two widths the paper's rule ranks layers by the first column over the
@@ -112,7 +112,7 @@ def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
 
 
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:
-    """How far each layer is from the middle of its stack of blocks.
+    """The distance of each layer from the middle of its stack of blocks.
 
     A stack is the outermost list of numbered modules on a layer's path that repeats itself: most of its layers have
     another's name in another block. Two towers are two stacks. d is the number of the block, and the middle lies

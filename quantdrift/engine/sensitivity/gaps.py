@@ -61,7 +61,7 @@ def gap_losses(setting: Setting) -> NDArray[np.float64]:
 
 
 def contributions(setting: Setting) -> NDArray[np.float64]:
-    """How far each gap moves when one layer is rounded to nearest, to first order, with its sign.
+    """The shift of each gap when one layer is rounded to nearest, to first order, with its sign.
 
     c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a weight is of one
     row alone, whatever the model does between the rows of a batch. Contributions of layers add up, as far as the
@@ -127,7 +127,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
 
     def changes(number: int) -> Tensor:
-        """What is added to a layer's weight, float32 [n_widths, out_features * in_features]."""
+        """Return what rounding adds to a layer's weight, float32 [n_widths, out_features * in_features]."""
         if number in kept:
             return kept[number]
         errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
@@ -170,7 +170,7 @@ def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -
 
 
 def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
-    """What the model puts out for a row as its harness returns it, [1, dim], with the graph behind it."""
+    """Encode a row as the model's harness returns it, [1, dim], with the graph behind it."""
     calls: list[list[Tensor]] = []
     with ExitStack() as stack:
         for module in modules:
@@ -251,7 +251,7 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
 
 
 def exact_shifts(setting: Setting) -> NDArray[np.float64]:
-    """How each gap moves when one layer is rounded to nearest.
+    """The shift of each gap when one layer is rounded to nearest.
 
     float64 [n_layers, n_widths - 1, n_inputs, n_contenders], gap with the layer rounded - gap of the reference, between
     the same two items.

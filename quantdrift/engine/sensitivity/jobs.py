@@ -180,7 +180,7 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What rounding is predicted to change.
+    """A prediction of what rounding changes.
 
     Attributes:
         points: the curve.

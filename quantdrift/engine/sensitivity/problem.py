@@ -59,11 +59,11 @@ class GapProblem:
 
     @property
     def n_rows(self) -> int:
-        """How many rows the model sees."""
+        """The number of rows that the model sees."""
         return sum(map(len, self.batches))
 
     def outputs(self, tell: Callable[[int], None] = lambda _: None) -> Vectors:
-        """What the model puts out for every row as it is now, float32 [n_rows, dim]; `tell` gets the rows done."""
+        """Encode every row by the model as it is now, float32 [n_rows, dim]; `tell` gets the rows done."""
         outputs = []
         for batch in self.batches:
             outputs.append(self.encode(batch))
@@ -77,8 +77,8 @@ class GapProblem:
     @property
     def digest(self) -> str:
         """A digest of the reference's outputs, of the gaps between them and of the batches, 40 hex digits."""
-        known = self.reference_outputs()
-        parts = (known, self.rows, self.gaps(known), *self.batches)
+        outputs = self.reference_outputs()
+        parts = (outputs, self.rows, self.gaps(outputs), *self.batches)
         return bytes_digest(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def gaps(self, outputs: Vectors) -> NDArray[np.float64]:
@@ -88,7 +88,7 @@ class GapProblem:
 
 
 class CachedArrays:
-    """What was measured of one model on one set of calibration inputs, by name.
+    """Arrays that were measured of one model on one set of calibration inputs, by name.
 
     Args:
         root: cache folder; None holds arrays in memory alone.
@@ -119,7 +119,7 @@ class CachedArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """What layers are scored on.
+    """The setting in which layers are scored.
 
     Attributes:
         modules: the model's outermost modules, in the reference arm.
@@ -179,7 +179,7 @@ def hold_out(queries: Sequence[str], *, share: float, seed: int) -> NDArray[np.i
 
 
 def contenders_for(n_queries: int) -> int:
-    """How many documents behind the first each calibration query is measured against."""
+    """The number of documents behind the first that each calibration query is measured against."""
     return min(CONTENDERS, -(-GAPS // n_queries))
 
 
@@ -220,8 +220,8 @@ def retrieval_problem(
     def gap(outputs: Tensor) -> Tensor:
         if fixed is None:
             return _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
-        known = fixed.to(outputs)
-        return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
+        ranked = fixed.to(outputs)
+        return _gap(outputs[:, :, 0], ranked[:, :1], ranked[:, 1:], similarity)
 
     return _problem(encoder, sides, roles, gap, batch_size=batch_size, valid=valid, reference=asked)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ModelStage:
-    """What changes a model beside the weights of its linear layers, for one candidate.
+    """A stage that changes a model beside the weights of its linear layers, for one candidate.
 
     Attributes:
         scheme: that has it.
@@ -43,11 +43,11 @@ class ModelStage:
         return nullcontext()
 
     def key(self) -> str | None:
-        """What decides outputs beside the weights that are in place; None where these tell all."""
+        """Return what decides outputs beside the weights that are in place; None where these decide alone."""
         return str(self.scheme)
 
     def record(self) -> Mapping[str, Any]:
-        """What run.json says of it under "quantization"."""
+        """Describe the stage for "quantization" in run.json."""
         raise NotImplementedError
 
     def bits(self) -> Sequence[StoredBits]:
@@ -56,7 +56,7 @@ class ModelStage:
 
 
 class VectorStage:
-    """What lies between embeddings and the documents that a search returns, for one candidate.
+    """A stage between embeddings and the documents that a search returns, for one candidate.
 
     Attributes:
         first: documents whose order is made anew with uncoded queries.
@@ -80,12 +80,12 @@ class VectorStage:
         return stored
 
     def index(self, stored: Stored, similarity: Similarity) -> Index | None:
-        """What is searched in place of all documents."""
+        """Return an index that is searched in place of all documents; None where there is none."""
         del stored, similarity
         return None
 
     def record(self) -> Mapping[str, Any]:
-        """What run.json says of it under "deployment", beside what is known of every deployment."""
+        """Describe the stage for "deployment" in run.json, beside what is known of every deployment."""
         return {}
 
 

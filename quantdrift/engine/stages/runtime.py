@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(ModelStage):
-    """What a scheme says of how the candidate is run; what it does not say is as of the reference."""
+    """The way a candidate is run, as its scheme says; all else is as with the reference."""
 
     def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)

@@ -245,8 +245,8 @@ def _llama_cpp(layers: Layers, group_size: int | None) -> Content:
             continue
         match = _BLOCK.fullmatch(layer.name)
         if match is None or match[2] not in _TENSORS:
-            known = "known are layers named as in BERT, DistilBERT, Llama, Qwen and Gemma"
-            raise _refused([layer], f"its name in a GGUF file is not known; {known}", "use another format")
+            names = "known are layers named as in BERT, DistilBERT, Llama, Qwen and Gemma"
+            raise _refused([layer], f"its name in a GGUF file is not known; {names}", "use another format")
         kind = next((name for name, block in _TYPES[layer.width] if layer.shape[1] % block == 0), None)
         if kind is None:
             why = f"llama.cpp's type of that width has blocks that do not divide the layer's {layer.shape[1]} inputs"

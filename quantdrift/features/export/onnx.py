@@ -50,9 +50,9 @@ def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, pr
     for name, quantized in codes.items():
         put_in_place(linears[name], quantized)
     transformer = _transformer_of(model)
-    known = inspect.signature(transformer.forward).parameters
+    arguments = inspect.signature(transformer.forward).parameters
     given = model.preprocess(list(_TEXTS))
-    inputs = {name: value for name, value in given.items() if isinstance(value, Tensor) and name in known}
+    inputs = {name: value for name, value in given.items() if isinstance(value, Tensor) and name in arguments}
     with torch.no_grad():
         wanted = _encode(model)
         with progress.stage("exporting to ONNX", 1) as tell:
@@ -147,11 +147,11 @@ def save_graph(model: Any, path: Path) -> None:
 
 
 def _stored(layer: LinearLayer, how: str, transformer: nn.Module, graph: Any) -> str:
-    """How the graph has a layer; refuses one that it would have as floats."""
+    """Say how the graph stores a layer; one that it would store as floats is refused."""
     names = {id(part): f"model.{name}" for name, part in transformer.named_modules()}
     inside = [names[id(module)] for module in layer.modules if id(module) in names]
-    parameters = transformer.named_parameters(remove_duplicate=False)
-    floats = [f"model.{name}" for name, one in parameters if one.data_ptr() == layer.parameter.data_ptr()]
+    parameters, place = transformer.named_parameters(remove_duplicate=False), layer.parameter.data_ptr()
+    floats = [f"model.{name}" for name, parameter in parameters if parameter.data_ptr() == place]
     weights = graph.graph.initializers
     if any(name in weights for name in floats):
         raise UnsupportedError(f"{layer.name} would be stored as floats: it is no module that is called; {_INSTEAD}")

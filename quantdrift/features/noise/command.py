@@ -18,7 +18,6 @@ from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
 
 if TYPE_CHECKING:
-    from quantdrift.data.retrieval import RetrievalDataset
     from quantdrift.runs.folder import Run
     from quantdrift.statistics.estimates import Estimate
 
@@ -63,7 +62,7 @@ def command(options: NoiseOptions) -> Output:
     For example: quantdrift noise minilm --data ./cranfield
     """
     dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
-    from quantdrift.features.noise.study import METRICS, of_results, run_on, schemes_of
+    from quantdrift.features.noise.study import METRICS, measured_schemes, of_results, run_on, schemes_of
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json
     from quantdrift.study.results import metrics_of, results_of
@@ -77,11 +76,13 @@ def command(options: NoiseOptions) -> Output:
         ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
         settings = "one request at a time"
     else:
+        from quantdrift.engine.refusals import check_pair
         from quantdrift.study.folder import open_study
 
         schemes = schemes_of(every=options.every)
         path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
-        ended = _measured(schemes, dataset, options, path)
+        check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
+        ended = measured_schemes(options.model, schemes, options, path, kind="noise")
         if options.plan or ended.code:
             return ended
         ways = of_results(results_of(open_study(path), metrics)[0])
@@ -97,23 +98,6 @@ def command(options: NoiseOptions) -> Output:
         lines=_words(ways, against),
         next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"] if path else [],
     )
-
-
-def _measured(schemes: list[str], dataset: RetrievalDataset, options: NoiseOptions, out: Path) -> Output:
-    from quantdrift.cli.studying import measured
-    from quantdrift.engine.refusals import check_pair
-    from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
-
-    check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
-    folder = None if options.data is None else str(options.data.absolute())
-    study = Study(
-        models=[ModelEntry(model=options.model)],
-        schemes=schemes,
-        seeds=[0],
-        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
-        settings=CellSettings(k=options.k, batch_size=options.batch_size),
-    )
-    return measured(study, out, options, plan=options.plan, probe=options.plan, kind="noise")
 
 
 def _grid(ways: Ways) -> Grid:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from quantdrift.base.errors import RunError
+from quantdrift.cli.studying import measured
 from quantdrift.runs.folder import Run, read_run
+from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate
+from quantdrift.study.folder import StudyKind
+from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
 from quantdrift.study.results import Result
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeable")
@@ -24,6 +29,21 @@ def schemes_of(*, every: bool = False) -> list[str]:
         return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _CONFIGURATIONS.items() for value in values]
     options = [["", *(f"+{name}={value}" for value in values)] for name, values in _CONFIGURATIONS.items()]
     return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
+
+
+def measured_schemes(
+    model: str, schemes: Sequence[str], options: Any, out: Path, *, kind: StudyKind, **settings: Any
+) -> Output:
+    """Measure schemes of one model as a study, on the data and as the options of a command say."""
+    folder = None if options.data is None else str(options.data.absolute())
+    study = Study(
+        models=[ModelEntry(model=model)],
+        schemes=list(schemes),
+        seeds=[0],
+        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
+        settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
+    )
+    return measured(study, out, options, plan=options.plan, probe=options.plan, kind=kind)
 
 
 def run_on(path: Path, fingerprint: str) -> Run:

@@ -20,6 +20,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.records import open_file
 from quantdrift.checkpoints.named import first_line
 from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.encoders.stored import stored_bits
 
 _MOST = (1 << 31) - 1
 """Bytes of a graph; protobuf ends there, and what is larger lies in files beside it."""
@@ -82,7 +83,7 @@ class GraphLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxGraph:
-    """What an ONNX file says.
+    """The contents of an ONNX file.
 
     Attributes:
         file: where it lies.
@@ -111,7 +112,7 @@ class OnnxGraph:
         return tuple(layer for layer in self.layers if layer.how)
 
     def describe(self) -> dict[str, Any]:
-        """How it is quantized, as JSON values."""
+        """Return how it is quantized, as JSON values."""
         widths = Counter(layer.width for layer in self.packed)
         by_bits = {"layers_by_bits": {str(width): n for width, n in sorted(widths.items())}} if len(widths) > 1 else {}
         return {
@@ -173,7 +174,7 @@ class _Reader:
         self._made_by = {name: node for node in self._nodes for name in node.output}
 
     def graph(self) -> OnnxGraph:
-        """What was found."""
+        """Return the graph as it was read."""
         graph = self._model.graph
         layers = tuple(self._layers())
         aside = {name for layer in layers for name in layer.beside}
@@ -306,7 +307,7 @@ class _Reader:
         return name, passed
 
     def _how(self, node: Any, *, is_dequantized: bool) -> str:
-        """How a layer is quantized; empty if it is not."""
+        """Say how a layer is quantized; empty if it is not."""
         if node.op_type in _PACKED:
             return "weight-only"
         if not _LAYERS[node.op_type][1]:  # an operator of floats
@@ -330,15 +331,14 @@ class _Reader:
         if strange or not all(scaled):
             return None
         counted = packed or layers
-        n_weights, codes = sum(layer.n_weights for layer in counted), sum(layer.code_bytes for layer in counted)
-        beside = sum(self._bytes(self._tensors[name]) for layer in counted for name in layer.beside)
-        of_all = 8 * sum(map(self._bytes, self._tensors.values())) / max(n_parameters, 1)
-        return BitsReport(
-            linear=8 * codes / n_weights if n_weights else of_all,
-            linear_with_scales=8 * (codes + beside) / n_weights if n_weights else of_all,
-            all_parameters=of_all,
-            n_quantized=n_weights if packed else 0,
+        codes = sum(layer.code_bytes for layer in counted)
+        return stored_bits(
+            codes=codes,
+            with_scales=codes + sum(self._bytes(self._tensors[name]) for layer in counted for name in layer.beside),
+            everything=sum(map(self._bytes, self._tensors.values())),
+            n_weights=sum(layer.n_weights for layer in counted),
             n_parameters=n_parameters,
+            is_packed=bool(packed),
         )
 
 
@@ -352,7 +352,7 @@ def _messages(message: Any) -> Iterator[Any]:
 
 
 def _named_after(name: str) -> set[str]:
-    """What onnxruntime calls scale and zero point of the codes of a name."""
+    """Return the names that onnxruntime gives to scale and zero point of codes."""
     base = name.removesuffix("_quantized")
     return {f"{base}_scale", f"{base}_zero_point"} if base != name else set()
 
@@ -362,7 +362,7 @@ def _attribute(node: Any, name: str) -> int:
 
 
 def _dimensions(value: Any) -> tuple[int | None, ...]:
-    """Of an input or output; None for those that are free."""
+    """Return the sizes of an input or output; None for those that are free."""
     sizes = value.type.tensor_type.shape.dim
     return tuple(int(size.dim_value) if size.HasField("dim_value") and size.dim_value > 0 else None for size in sizes)
 

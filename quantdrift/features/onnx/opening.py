@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.checkpoints.named import first_line
 from quantdrift.engine.encoders import classifier as classifiers
@@ -27,19 +28,21 @@ _NAMES: Mapping[str, Given] = {
     "token_embeddings": "last_hidden_state",
 }
 """Outputs of encoders by name; the first that a graph has is taken."""
+Output = tuple[str, Given]
+"""The name of an output, and what it is."""
 
 
 def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
     """Load the model around a graph that somebody else wrote."""
     graph = read_graph(checkpoint.folder / str(checkpoint.file))
-    read = signature(graph)
-    states = _starter(graph, read, device)
+    output, notes = read_output(graph)
+    states = _starter(graph, output, device)
     if checkpoint.has_modules:
         model: Any = around(states, checkpoint.folder, device)
     else:
         config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
         model = dressed(checkpoint, reference, states(config), device)
-    if read.output[1] == "sentence_embedding":  # nothing comes behind it
+    if output[1] == "sentence_embedding":  # nothing comes behind it
         first = model[0]
         for name in list(model._modules)[1:]:
             del model._modules[name]
@@ -47,16 +50,16 @@ def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, devi
             name: {**how, "method_output_name": "sentence_embedding"} for name, how in first.modality_config.items()
         }
         first.module_output_name = "sentence_embedding"
-    return Loaded(model=model, stored=_stored(graph), notes=read.notes)
+    return Loaded(model=model, stored=_stored(graph), notes=tuple(notes))
 
 
 def load_classifier(checkpoint: Checkpoint, device: torch.device) -> tuple[classifiers.Classifier, StoredLayers]:
     """Load a classifier whose logits a graph computes."""
     graph = read_graph(checkpoint.folder / str(checkpoint.file))
-    read = signature(graph, classifies=True)
-    starter = _starter(graph, read, device)
+    output, notes = read_output(graph, classifies=True)
+    starter = _starter(graph, output, device)
     loaded = classifiers.load_classifier(candidate_source(checkpoint), device=device, graph=starter)
-    return replace(loaded, notes=(*loaded.notes, *read.notes)), _stored(graph)
+    return replace(loaded, notes=(*loaded.notes, *notes)), _stored(graph)
 
 
 def _stored(graph: OnnxGraph) -> StoredLayers:
@@ -67,8 +70,8 @@ def _stored(graph: OnnxGraph) -> StoredLayers:
     )
 
 
-def _starter(graph: OnnxGraph, read: Signature, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
-    """What starts onnxruntime on a graph; what it says of one that it cannot run becomes one line."""
+def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
+    """Return a function that starts onnxruntime on a graph; its errors become one line."""
 
     def states(config: PretrainedConfig) -> OnnxStates:
         described = graph.describe()
@@ -78,7 +81,7 @@ def _starter(graph: OnnxGraph, read: Signature, device: torch.device) -> Callabl
                 graph.digest(),
                 config,
                 device,
-                read.output,
+                output,
                 operators=dict(sorted(described["operators"].items())),
                 facts={"dtype": graph.dtype, "nominal_bits": described.get("bits"), "graph": described},
             )
@@ -92,21 +95,8 @@ def _starter(graph: OnnxGraph, read: Signature, device: torch.device) -> Callabl
 # --- how a graph is fed and read ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """How a graph is fed and read.
-
-    Attributes:
-        output: its name, and what it is.
-        notes: what a run says of it, one sentence each.
-    """
-
-    output: tuple[str, Given]
-    notes: tuple[str, ...] = ()
-
-
-def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
-    """What a graph takes and gives, by names, else by shapes; UnsupportedError if that cannot be told."""
+def read_output(graph: OnnxGraph, *, classifies: bool = False) -> tuple[Output, list[str]]:
+    """Find the output that is read, by names, else by shapes, and what a run says of the graph, one sentence each."""
     _check_inputs(graph)
     notes = []
     if graph.bits is None:
@@ -124,12 +114,12 @@ def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
     if classifies:
         if "logits" not in graph.outputs:
             raise UnsupportedError(f"{graph.file} gives {_listed(graph.outputs)}; expected logits, as classifiers do")
-        return Signature(output=("logits", "logits"), notes=tuple(notes))
+        return ("logits", "logits"), notes
     for name, given in _NAMES.items():
         if name in graph.outputs:
             if given == "sentence_embedding":
                 notes.append(f"{graph.file.name} pools by itself: its sentence_embedding is used as it is")
-            return Signature(output=(name, given), notes=tuple(notes))
+            return (name, given), notes
     if "logits" in graph.outputs:
         raise UnsupportedError(
             f"{graph.file} gives logits, and these data take embeddings; expected last_hidden_state or "
@@ -143,7 +133,7 @@ def signature(graph: OnnxGraph, *, classifies: bool = False) -> Signature:
         candidates = [name for name, sizes in graph.outputs.items() if len(sizes) == rank]
         if len(candidates) == 1:
             notes.append(f"the output {shown(candidates[0])} of {graph.file.name} is read by its shape, {meaning}")
-            return Signature(output=(candidates[0], given), notes=tuple(notes))
+            return (candidates[0], given), notes
         if candidates:
             break
     raise UnsupportedError(
@@ -172,8 +162,8 @@ def _check_inputs(graph: OnnxGraph) -> None:
 
 def _listed(values: Mapping[str, tuple[int | None, ...]]) -> str:
     """Names with their shapes, the first few."""
-    some = [
+    shapes = (
         f"{shown(name)} [{', '.join('?' if size is None else str(size) for size in sizes[:8])}]"
-        for name, sizes in list(values.items())[:4]
-    ]
-    return ", ".join(some) + (f" and {len(values) - len(some)} more" if len(values) > len(some) else "") or "nothing"
+        for name, sizes in values.items()
+    )
+    return some(shapes) or "nothing"

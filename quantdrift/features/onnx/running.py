@@ -47,7 +47,7 @@ DEADLINE = 600.0
 
 @dataclass
 class _Outputs(ModelOutput):
-    """What a graph gives of a batch, float32."""
+    """The outputs of a graph for a batch, float32."""
 
     last_hidden_state: Tensor | None = None
     sentence_embedding: Tensor | None = None
@@ -95,11 +95,11 @@ class OnnxStates(ForeignModule):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs are taken from and results are put."""
+        """The device that inputs are taken from and results are put on."""
         return self.digest.device
 
     def forward(self, **features: Any) -> _Outputs:
-        """What the graph gives of a batch of tokens, float32."""
+        """Return the outputs of the graph for a batch of tokens, float32."""
         feed = {value.name: self._fed(value.name, _TYPES[value.type], features) for value in self._session.get_inputs()}
         try:
             (given,) = self._run(feed)
@@ -149,7 +149,7 @@ class OnnxStates(ForeignModule):
 
 
 def place_of(device: torch.device | str) -> tuple[str, str]:
-    """Where results are put, and what computes them."""
+    """Return where results are put, and what computes them."""
     import onnxruntime  # noqa: PLC0415 -- an optional extra
 
     on_cuda = torch.device(device).type == "cuda" and _CUDA in onnxruntime.get_available_providers()
@@ -167,7 +167,13 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
             "by: quantdrift quantize SPEC -o FOLDER --format onnx"
         )
     record = read_record(folder) if (folder / RECORD).is_file() else None
-    digest = _checked_digest(folder, record)
+    digest = file_digest(folder)
+    if record is not None and digest.hex() != (wanted := record.get("onnx", {}).get("digest")):
+        raise RunError(
+            f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {digest.hex()}, expected "
+            f"{wanted}): it is damaged or was changed. Write it again with: quantdrift quantize SPEC -o FOLDER "
+            "--format onnx"
+        )
     stored = [layer["stored"] for layer in (record or {}).get("layers", ())]
     operators = {"MatMulNBits": sum(how.startswith("MatMulNBits") for how in stored)}
 
@@ -204,15 +210,3 @@ def file_digest(folder: Path) -> bytes:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.digest()
-
-
-def _checked_digest(folder: Path, record: Mapping[str, Any] | None) -> bytes:
-    """The digest; where there is a record, it must be the one that was written down."""
-    digest = file_digest(folder)
-    if record is not None and digest.hex() != (wanted := record.get("onnx", {}).get("digest")):
-        raise RunError(
-            f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {digest.hex()}, expected "
-            f"{wanted}): it is damaged or was changed. Write it again with: quantdrift quantize SPEC -o FOLDER "
-            "--format onnx"
-        )
-    return digest

@@ -136,14 +136,37 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
 
     def measure(fingerprint: str) -> Run:
         check_place(out.absolute())
-        from quantdrift.features.plan.pilot import run_pilot
-
         with options.stoppable("no pilot was written"):
-            run = run_pilot(spec, part, options, fingerprint=fingerprint, out=out)
+            run = _measured(spec, part, options, fingerprint=fingerprint, out=out)
         note(f"the pilot is kept in {out}")
         return run
 
     return ensure(ask, out, measure)
+
+
+def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: str, out: Path) -> Run:
+    """Measure a part of the inputs, against all documents, and write the run, whose record says what one more takes.
+
+    Per input that is a pass by either arm, and with the noise floor a third one and up to 10 documents.
+    """
+    from quantdrift.engine.flow import NOISE_DEPTH, Flow
+    from quantdrift.engine.opening import open_pair
+    from quantdrift.engine.run import measured_run
+
+    means = {name: value for name, value in options.how.items() if name in {"settings", "store", "progress"}}
+    settings = options.settings
+    opened = open_pair(spec, part, device=options.device, revision=options.revision, dtype=settings.dtype)
+    flow = Flow(pair=opened.pair, **means)
+    sides = opened.reading.sides
+    seconds = [flow.pace(side)[0] * float(side.work().mean()) for side in sides]
+    pilot = {
+        "seed": options.seed,
+        "n": len(sides[0].ids),
+        "seconds_per_input": (3 if settings.noise_floor else 2) * seconds[0],
+        "seconds_per_item": seconds[-1] if settings.noise_floor and len(sides) > 1 else 0.0,
+        "items_per_input": NOISE_DEPTH,
+    }
+    return measured_run(opened, out=out, cell=fingerprint, pilot=pilot, **means)
 
 
 # --- what is said ---------------------------------------------------------------------------------

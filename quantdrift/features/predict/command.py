@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from quantdrift.base.text import with_interval
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, records, table
 from quantdrift.spec.grammar import Spec, parse_scheme
 
 if TYPE_CHECKING:
-    from quantdrift.engine.sensitivity.jobs import Predicted
+    from quantdrift.allocation.curve import Point
     from quantdrift.statistics.estimates import Estimate
 
 _FEW = 32
@@ -66,6 +66,7 @@ def command(options: PredictOptions) -> Output:
     spec = f"{options.model}@{replace(scheme, weight_bits=min(on_front, key=lambda bits: abs(bits - 3.5)))}"
     n, by = len(predicted.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
+    columns = _columns(n)
     return Output(
         data={
             "model": options.model,
@@ -74,22 +75,11 @@ def command(options: PredictOptions) -> Output:
             "input_ids": list(predicted.input_ids),
             "contenders": predicted.n_contenders,
             "median_gap": predicted.median_gap,
-            "curve": [
-                {
-                    "budget": point.budget,
-                    "allocated": point.allocated,
-                    "on_front": point.on_front,
-                    "bits_per_weight": point.bits_per_weight,
-                    "flip@1": point.flips.to_json(),
-                    "random_signs": point.chance.to_json(),
-                    "median_shift": point.shift.to_json(),
-                }
-                for point in predicted.points
-            ],
+            "curve": records(columns, predicted.points),
         },
         title=f"{options.model} rounded to nearest {by}: predicted on {n} queries of {dataset.name}, "
         f"{predicted.n_contenders} documents behind each first one; nothing was quantized",
-        grids=[_curve(predicted)],
+        grids=[table(columns, predicted.points)],
         lines=[
             f"median gap to the runner-up {predicted.median_gap:.4f}; {predicted.n_layers} linear layers, bits of "
             f"codes alone{scales}",
@@ -99,23 +89,27 @@ def command(options: PredictOptions) -> Output:
     )
 
 
-def _curve(predicted: Predicted) -> Grid:
+def _columns(n: int) -> list[Column]:
+    """The columns of a curve that was predicted on so many queries."""
+
     def rate(estimate: Estimate) -> str:
-        if len(predicted.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
+        if n >= _FEW or estimate.low is None or estimate.high is None:
             return with_interval(estimate)
         return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
 
-    rows = []
-    for point in predicted.points:
-        shift = point.shift.value
-        rows.append(
-            [
-                f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
-                f"{point.bits_per_weight:.2f}",
-                rate(point.flips),
-                rate(point.chance),
-                "-" if shift is None else f"{shift:.3g}",
-                "*" if point.on_front else "",
-            ]
-        )
-    return Grid(head=["widths", "bits", "other first answer", "random signs", "median shift", "best"], rows=rows)
+    def widths(point: Point) -> str:
+        return f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}"
+
+    return [
+        Column("widths", widths, key=""),
+        *(Column("", name) for name in ("budget", "allocated", "on_front")),
+        Column("bits", "bits_per_weight", "{:.2f}".format),
+        Column("other first answer", "flips", rate, key="flip@1"),
+        Column("random signs", "chance", rate, key="random_signs"),
+        Column("median shift", "shift", _shift, key="median_shift"),
+        Column("best", "on_front", {True: "*", False: ""}.__getitem__, key=""),
+    ]
+
+
+def _shift(estimate: Estimate) -> str:
+    return "-" if estimate.value is None else f"{estimate.value:.3g}"

@@ -237,7 +237,7 @@ def read_questions(
     lacking = {"are not in all runs": len(texts.inputs) - len(shared), "have no gold answer": len(shared) - len(ids)}
     relevant = _relevant(searches[0][1], ids)
     ids = ids[:limit]
-    conditions = _found(searches, ids, n_passages)
+    conditions = _conditions(searches, ids, n_passages)
     passages = {name for condition in conditions for names in condition.passages or () for name in names}
     if unknown := passages - texts.items.keys():
         raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
@@ -274,7 +274,7 @@ def _evidence_of(run: Run, n_passages: int) -> Evidence:
     return evidence
 
 
-def _found(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_passages: int) -> list[Condition]:
+def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_passages: int) -> list[Condition]:
     """What the reference of all runs found for questions, and what each candidate did."""
     conditions: dict[str, Condition] = {}
     specs = [str(run.record["spec"]) for run, _ in searches]

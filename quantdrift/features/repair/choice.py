@@ -78,7 +78,7 @@ def check_plain(scheme: Scheme) -> None:
 
 def uniform_configurations(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
     """The plain scheme first, then other quantizers at the same width."""
-    options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid", "guided"})
+    options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid"})
     others = [name for name in quantizers if name != scheme.quantizer]
     return [scheme, *(replace(scheme, quantizer=name, options=options) for name in others)]
 
@@ -87,13 +87,6 @@ def finer_configurations(scheme: Scheme) -> list[Scheme]:
     """The same in smaller groups, whose scales take more bits."""
     size = scheme.group_size or 2 * max(GROUPS)
     return [replace(scheme, group_size=group) for group in GROUPS if group < size]
-
-
-def guided_configuration(scheme: Scheme) -> Scheme | None:
-    """The same with rounding guided by the gap; None where the quantizer weighs no errors, or is guided already."""
-    if "guided" not in QUANTIZERS[scheme.quantizer].options or scheme.option("guided") is not None:
-        return None
-    return replace(scheme, options=(*scheme.options, ("guided", "gap")))
 
 
 def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:

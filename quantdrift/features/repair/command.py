@@ -55,7 +55,7 @@ class RepairOptions(OnModel):
 def command(options: RepairOptions) -> Output:
     """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
 
-    Tried are quantizers and finer groups, rounding guided by the gap, bits given to the layers that move it, the
+    Tried are quantizers and finer groups, bits given to the layers that move it, the
     embedding matrix, the query side alone, coded embeddings, and unsure inputs rescored or deferred at full precision.
     Configurations are compared on a third of the queries (of labelled data: on the training part), by how far they
     move the gap; what comes through is run on the whole corpus, and all rates are over the others. Labels are not used.
@@ -120,7 +120,7 @@ def _planned(spec: Spec, goals: Goals) -> Output:
             f"1. {len(names)} quantizers, in trials on 32 inputs: {', '.join(names)}",
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
-            "   the best guided by the gap, and with widths chosen by gap",
+            "   the best with widths chosen by gap",
             "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quantdrift.ask import Ask, ensure
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
@@ -41,7 +40,6 @@ from quantdrift.features.repair.choice import (
     chosen_apart,
     deployments,
     finer_configurations,
-    guided_configuration,
     named_by,
     uniform_configurations,
 )
@@ -89,7 +87,6 @@ class Tuner:
     model: LocalModel = field(init=False)
     held: Rows | None = field(init=False, default=None)
     tried: list[Tried] = field(init=False, default_factory=list)
-    _guides: dict[str, Sequence[Tensor | None]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
@@ -209,7 +206,6 @@ class Tuner:
                 source=opened.reading.source,
                 root=self.store.root,
                 progress=self.progress,
-                guides=self._guides,
             )
             with pair.candidate():
                 gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
@@ -244,8 +240,6 @@ class Tuner:
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
         finer = [grouped for scheme in half for grouped in (scheme, *finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)
-        if self.held is not None and (guided := guided_configuration(ranked[0].scheme)) is not None:
-            ranked = _by_shift([*self._ranked([guided], many, bits), *ranked])
         best = ranked[0]
         yield best.scheme
         schemes = []

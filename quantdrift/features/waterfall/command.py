@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
 from quantdrift.show.output import Output
@@ -45,32 +46,19 @@ def command(options: WaterfallOptions) -> Output:
     For example: quantdrift waterfall minilm@W4+emb=int8+index=IVF64,PQ16 --data ./cranfield
     """
     from quantdrift.cli.measuring import default_place
-    from quantdrift.cli.studying import measured
     from quantdrift.engine.refusals import check_pair
+    from quantdrift.features.noise.study import measured_schemes
     from quantdrift.features.waterfall.page import grid_of
     from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfalls_of
     from quantdrift.study.folder import open_study
-    from quantdrift.study.plan import CellSettings, DataEntry, ModelEntry, Study
 
     spec = parse(options.spec)
     schemes = combinations_of(spec.scheme)
     dataset = corpus(options.data, options.task, options.split)
     check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, "_waterfall")
-    folder = None if options.data is None else str(options.data.absolute())
-    study = Study(
-        models=[ModelEntry(model=spec.model)],
-        schemes=list(map(str, schemes)),
-        seeds=[0],
-        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
-        settings=CellSettings(
-            k=options.k,
-            batch_size=options.batch_size,
-            noise_floor=options.noise_floor,
-            dtype=dtype_named(options.dtype),
-        ),
-    )
-    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="waterfall")
+    settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
+    ended = measured_schemes(spec.model, list(map(str, schemes)), options, out, kind="waterfall", **settings)
     if options.plan or ended.code:
         return ended
     waterfalls = waterfalls_of(open_study(out))

@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What finished runs are written as.
+    """A format that finished runs are written in.
 
     Attributes:
         expected: in words, with how it looks or what writes it.
@@ -77,7 +77,7 @@ FORMATS: Registry[Format] = Registry(
 
 
 def expected() -> str:
-    """What a finished run can be, in words."""
+    """List what a finished run can be, in words."""
     *most, last = reversed([entry.expected for entry in FORMATS.values()])
     return f"{'; '.join(most)}; or {last}"
 

@@ -1,4 +1,4 @@
-"""What mteb writes with a prediction folder: TASK_predictions.json, by subset and split."""
+"""Predictions that mteb writes: TASK_predictions.json, by subset and split."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _read(source: Source) -> FinishedRun:
 
 
 def _predicted(predictions: Any, where: str) -> Iterator[tuple[str, Part]]:
-    """What one split holds: an addition to its name, and the part."""
+    """Yield what one split holds: an addition to its name, and the part."""
     rows = predictions if isinstance(predictions, list) else []
     if isinstance(predictions, dict) and predictions and all(map(is_ranking, predictions.values())):
         yield "", Part(kind="rankings", content=predictions)

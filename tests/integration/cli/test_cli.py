@@ -24,7 +24,7 @@ def _judged(place: Path) -> None:
 def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quantdrift: Run) -> None:
     command = ("run", "TINY@W3", "--data", "ROOT/judged", "--out", "run")
     shown = quantdrift(*command)
-    assert all(part in shown for part in ("flip@1", "unused layer", "run folder:"))
+    assert all(part in shown for part in ("flip@1", "unused layer", "run folder:", "Verdict: too few inputs to tell. "))
     assert sorted(path.name for path in Path("run").iterdir()) == ["evidence.parquet", "run.json"]
     record = json.loads(quantdrift(*command, "--json"))
     assert record["spec"].endswith("tiny@W3-g128-rtn")
@@ -35,7 +35,6 @@ def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quant
     written = json.loads(Path("run/run.json").read_text())
     assert {**written, "path": record["path"], "verdict": record["verdict"]} == record
     assert record["verdict"]["word"] == "too few inputs to tell"  # there are two
-    assert "Verdict: too few inputs to tell. " in shown
     assert json.loads(quantdrift("metrics", "run", "--json", quiet=False))["metrics"] == written["metrics"]
     out = quantdrift("metrics", "run", "-m", "gold_lost@3", "--per-input", quiet=False)
     assert [line.split("\t")[0] for line in out.splitlines()] == ["input_id", "q0", "q1"]
@@ -46,8 +45,6 @@ def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quant
     [
         (["minilm@W4-gtpq"], "did you mean gptq"),
         (["minlm@W4"], "did you mean minilm"),
-        (["minilm@W3.5"], "no criterion for the width 'W3.5'"),
-        (["minilm@W4+calib=64"], "has no effect on W4-g128-rtn"),
         (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt: expected a file of texts"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),

@@ -86,14 +86,9 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     np.testing.assert_allclose(
         evidence.reference_top.reference_scores[:, 0], model.decision_function(tests).max(axis=1), atol=1e-4
     )
-    data = record["data"]
-    assert (data["kind"], data["inputs"]) == ("classification", "texts")
-    assert (data["n_inputs"], data["n_classes"], data["n_train"]) == (N_TEST, 3, N_TRAIN)
-    settings = record["settings"]
-    assert settings["reading"] == "linear probe"
-    assert (settings["probe"]["C"], settings["probe"]["converged"]) == (1.0, True)
-    assert "similarity" not in settings
-    assert "linear probe" in record["times"]["seconds"]
+    sizes = {"kind": "classification", "inputs": "texts", "n_inputs": N_TEST, "n_classes": 3, "n_train": N_TRAIN}
+    assert sizes.items() <= record["data"].items()
+    assert (record["settings"]["reading"], record["settings"]["probe"]["converged"]) == ("linear probe", True)
     assert record["metrics"]["noise_floor"]["value"] == 0
 
 

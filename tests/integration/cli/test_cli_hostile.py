@@ -2,60 +2,40 @@
 
 import re
 import sys
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.patching import errors_in_one_line
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.harness import carefully
-from quantdrift.runs.folder import write_run
 from quantdrift_pytest.session import tersely
+from support.comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json
 from support.tiny_command_line import one_thread, place
 
 __all__ = ["cli", "one_thread", "place"]  # fixtures
 
-N, N_ITEMS = 60, 12
 
-
-def written(path: Path, flips: Iterable[int], scheme: str, data: str = "corpus", *, model: str = HOSTILE) -> Path:
+def written(path: Path, flips: range, scheme: str, data: str = "corpus", *, model: str = HOSTILE) -> Path:
     """A run in which some inputs have another first item; every name is hostile."""
-    rng = np.random.default_rng(len(data))
-    reference = np.sort(rng.normal(size=(N, N_ITEMS)))[:, ::-1]
-    candidate = reference + rng.normal(0, 0.001, reference.shape)
-    rows = list(flips)
-    candidate[rows, :2] = candidate[rows, 1::-1]
-    names = [f"{HOSTILE}{row}" for row in range(N)]
-    evidence = assemble(
-        score_matrix(reference, candidate, k=N_ITEMS),
-        input_ids=names,
-        item_ids=[f"{item}{HOSTILE}" for item in range(N_ITEMS)],
-        qrels={name: {f"0{HOSTILE}": 1} for name in names},
-    )
-    record: dict[str, Any] = {
-        "spec": f"{model}@{scheme}",
-        "model": {"name": HOSTILE, "fingerprint": f"m{HOSTILE}", "candidate_fingerprint": scheme},
-        "data": {
-            "name": f"{data}{HOSTILE}",
-            "split": HOSTILE,
-            "fingerprint": data,
-            "warnings": [HOSTILE],
-            "n_queries": N,
-            "n_documents": N_ITEMS,
-        },
-        "settings": {"k": N_ITEMS, "similarity": "cosine", "seed": 0},
-        "times": {"finished": HOSTILE},
-        "bits_per_weight": None,
-        "metrics": {},
-    }
-    return write_run(path, evidence=evidence, record=record).path
+    candidate = flipped(scores(), flips) + np.random.default_rng(len(data)).normal(0, 0.001, (N, ITEMS))
+    evidence = evidence_of(scores(), candidate, names=[f"{HOSTILE}{row}" for row in range(N)])
+    items = np.array([f"{item}{HOSTILE}" for item in range(ITEMS)], dtype=object)
+    sizes = {"n_queries": N, "n_documents": ITEMS, "warnings": [HOSTILE]}
+    return run_of(
+        path,
+        replace(evidence, item_ids=items),
+        spec=f"{model}@{scheme}",
+        model={"name": HOSTILE, "fingerprint": f"m{HOSTILE}", "candidate_fingerprint": scheme},
+        data={"name": f"{data}{HOSTILE}", "split": HOSTILE, "fingerprint": data, **sizes},
+        times={"finished": HOSTILE},
+        bits_per_weight=None,
+        metrics={},
+    ).path
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quantdrift.engine.sensitivity.guide import guide_of
 from quantdrift.evidence.perturbation import flips
 from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift
@@ -57,26 +55,6 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
         assert words in shown
     (command,) = [line for line in shown.splitlines() if line.startswith("make it: ")]
     assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
-
-
-@pytest.mark.usefixtures("small")
-def test_the_best_quantizer_is_tried_guided_by_the_gap_too(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_for: list[int] = []
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        asked_for.append(1)
-        return guide_of(*args, **kwargs)
-
-    monkeypatch.setattr("quantdrift.engine.pair.guide_of", counted)
-    asked = ("repair", "TINY@W3-g32-adaround", "--data", "ROOT/data", "--bits", "4.25", "--quantizers", "adaround")
-    result = json.loads(quantdrift(*asked, "--json"))
-    shifts = {tried["scheme"]: tried["shift"] for tried in result["tried"]}
-    guided = [scheme for scheme in shifts if "guided" in scheme]
-    assert guided
-    assert None not in [shifts[scheme] for scheme in guided]
-    assert len(asked_for) <= 2  # once for all widths and groups, and once with the embedding table rounded
-    best = min((scheme for scheme in shifts if "gap+" not in scheme), key=lambda scheme: shifts[scheme] or 0.0)
-    assert best in [tried["scheme"] for tried in result["deployments"]]
 
 
 @pytest.mark.usefixtures("small")

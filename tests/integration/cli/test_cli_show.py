@@ -18,7 +18,6 @@ from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.runs.folder import Run, write_run
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
-from support.finished_samples import Lists
 
 QUERIES = {
     "q1": "loses its relevant answer, which led by 0.1",
@@ -101,14 +100,10 @@ def test_kinds_and_how_many(run: Run) -> None:
     assert show(run.path, "--kind", "bad")[0] == 2
 
 
-def of_rankings(path: Path, before: Lists, after: Lists, qrels: Any, **data: str) -> Path:
-    evidence = evidence_of_rankings(before, after, qrels=qrels, complete=True, depth=3)
-    return write_run(path, evidence=evidence, record={"spec": "m@W4", "data": {"name": "x", **data}}).path
-
-
 def test_what_left_the_first_two(tmp_path: Path) -> None:
     before, after = ({"q": dict(zip("abcd", row, strict=True))} for row in ((0.9, 0.8, 0.5, 0.1), (0.9, 0.4, 0.6, 0.1)))
-    path = of_rankings(tmp_path / "two", before, after, {"q": {"b": 1, "a": 1}})
+    evidence = evidence_of_rankings(before, after, qrels={"q": {"b": 1, "a": 1}}, complete=True, depth=3)
+    path = write_run(tmp_path / "two", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}}).path
     assert changed(path) == []
     (one,) = changed(path, "-k", 2)
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "b", "c")
@@ -138,11 +133,3 @@ def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path) -> None:
     assert (float(rows["q1"]["score_before"]), rows["q1"]["was_right"]) == (pytest.approx(0.9), "true")
     cells = [cell for row in rows.values() for cell in row.values()]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@")) or "\n" in cell or "\x1b" in cell]
-
-
-def test_classes_speak_for_themselves(tmp_path: Path) -> None:
-    before, after = {"0": {"joy": 1.0, "anger": 0.0}}, {"0": {"joy": 0.0, "anger": 1.0}}
-    path = of_rankings(tmp_path / "run", before, after, {"0": {"joy": 1}}, kind="classification")
-    assert "1 of 1 inputs have another class" in show(path)[1]
-    (one,) = changed(path)
-    assert (one["kind"], one["before"], one["after"]) == ("harmful", "joy", "anger")

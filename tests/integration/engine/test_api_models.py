@@ -48,14 +48,14 @@ def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDatas
         by_model = drift(model, other, data, batch_size=16)
         by_name = drift(str(place / "tiny"), other, data, batch_size=16)
         queries, documents = (
-            [getattr(each, f"encode_{role}")(list(texts)) for each in (model.eval(), other.eval())]
+            [getattr(encoder, f"encode_{role}")(list(texts)) for encoder in (model.eval(), other.eval())]
             for role, texts in (("query", data.queries), ("document", data.documents))
         )
     assert_same(by_model.evidence(), named.evidence())
     assert_same(by_name.evidence(), named.evidence())
     assert by_model.record["bits_per_weight"] is None
     by_arrays = drift(Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data)
-    flips = [[one.input_id for one in run.changed()] for run in (by_arrays, named)]
+    flips = [[query.input_id for query in run.changed()] for run in (by_arrays, named)]
     assert sorted(flips[0]) == sorted(flips[1])
 
 
@@ -76,13 +76,13 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_on_python_is_right() -> None:
-    found = doctest.testfile(
+    examples = doctest.testfile(
         str(ROOT / "docs" / "reference" / "python.md"),
         module_relative=False,
         optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
     )
-    assert found.attempted > 30
-    assert found.failed == 0
+    assert examples.attempted > 30
+    assert examples.failed == 0
 
 
 @pytest.mark.parametrize("name", ["api", "engine.pair", "data.retrieval"])
@@ -92,6 +92,6 @@ def test_examples_in_docstrings_are_right(name: str) -> None:
     module = import_module(f"quantdrift.{name}")
     from torch import nn  # noqa: PLC0415 -- of the example
 
-    found = doctest.testmod(module, extraglobs={"nn": nn})
-    assert found.attempted
-    assert found.failed == 0
+    examples = doctest.testmod(module, extraglobs={"nn": nn})
+    assert examples.attempted
+    assert examples.failed == 0

@@ -82,7 +82,7 @@ def test_figures(
         progress=Silent(),
         device="cpu",
     )
-    metrics = {name: found.get("value") for name, found in run.record["metrics"].items()}
+    metrics = {name: metric.get("value") for name, metric in run.record["metrics"].items()}
     assert len(data.query_ids) == QUERIES
     for name, (wanted, tolerance) in figures.items():
         assert metrics[name] == pytest.approx(wanted, abs=tolerance + 1e-9), name

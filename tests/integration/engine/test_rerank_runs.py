@@ -1,6 +1,7 @@
-"""`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it, and what the run holds."""
+"""`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it: what the run holds, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+import torch
+from sentence_transformers import CrossEncoder
+
+from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.runs.folder import read_run
 from support.rerank_samples import (
     N_QUERIES,
@@ -31,20 +38,21 @@ CROSS = ("run", "ROOT/cross@W3-g16-rtn", "--data", "ROOT/judged")
 def dataset(place: Path) -> RetrievalDataset:
     """ROOT/judged, the cross-encoder ROOT/cross and a shortlist of eight documents."""
     save_cross_encoder(place / "cross")
+    save_cross_encoder(place / "nli", n_scores=3)
     write_trec(place / "bm25.trec", lists())
     return write_data(place / "judged")
 
 
 def record(out: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out)
-    return found
+    parsed: dict[str, Any] = json.loads(out)
+    return parsed
 
 
 def test_both_arms_are_what_sentence_transformers_scores(
     place: Path, dataset: RetrievalDataset, quantdrift: Run
 ) -> None:
-    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
-    evidence = read_run(Path(found["path"])).evidence()
+    run = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    evidence = read_run(Path(run["path"])).evidence()
     arms = [predicted(place / "cross", dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
     assert evidence.input_ids.tolist() == list(dataset.query_ids)
     assert set(evidence.n_items.tolist()) == {8}
@@ -63,9 +71,9 @@ def test_both_arms_are_what_sentence_transformers_scores(
         s = (of_first.candidate_scores - of_first.reference_scores)[row, 0]
         assert s - evidence.delta_min[row] == pytest.approx(expected["s"], abs=2e-5)
         n_flips += expected["reference"][0] != expected["candidate"][0]
-    assert found["metrics"]["flip@1"]["value"] == n_flips / N_QUERIES
+    assert run["metrics"]["flip@1"]["value"] == n_flips / N_QUERIES
     assert 0 < n_flips < N_QUERIES
-    assert found["metrics"]["noise_floor"]["value"] == 0
+    assert run["metrics"]["noise_floor"]["value"] == 0
     assert evidence.noise is not None
     assert 0 < evidence.noise.epsilon.max() < 1e-4
 
@@ -73,16 +81,58 @@ def test_both_arms_are_what_sentence_transformers_scores(
 def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quantdrift: Run) -> None:
     searched = record(quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json"))
     assert searched["metrics"]["flip@1"]["value"] > 0  # or the arm would not matter
-    found = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
-    evidence = read_run(Path(found["path"])).evidence()
+    reranked = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
+    evidence = read_run(Path(reranked["path"])).evidence()
     retrieved = read_run(Path("first")).evidence()
     expected = top_names(retrieved.item_ids, retrieved.reference_top.items[:, :5])
     kept = top_names(evidence.item_ids, evidence.reference_top.items)
     assert [sorted(row) for row in kept] == [sorted(row) for row in expected]
-    settings, source = found["settings"], found["data"]["shortlist"]
+    settings, source = reranked["settings"], reranked["data"]["shortlist"]
     assert (settings["reading"], settings["shortlist"]["top"]) == ("reranking", 5)
     assert len(settings["shortlist"]["digest"]) == 32
     assert source["spec"] == searched["spec"]
     assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
     shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
     assert "reranking 5 documents of first (found by" in " ".join(shown.split())
+
+
+# --- what cannot be reranked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("TINY@W4", "an embedding model, which searches .leave --shortlist out"),
+        ("ROOT/nli@W4", "gives a pair 3 scores"),
+        ("ROOT/nli-backbone@W4", "is a classifier, which takes classification data"),
+        ("ROOT/cross@W4+query", ".query needs embeddings.*and a cross-encoder"),
+        ("ROOT/cross@W3.5+gap", "the criterion gap needs embeddings"),
+        ("ROOT/cross vs ROOT/cross", "with --shortlist is not available"),
+    ],
+)
+def test_models_and_schemes_that_cannot_rerank(spec: str, message: str, quantdrift: Run) -> None:
+    command = ("run", spec, "--data", "ROOT/judged", "--shortlist", "ROOT/bm25.trec")
+    shown = quantdrift(*command, code=2)
+    assert re.search(message, shown), shown
+    assert "Traceback" not in shown
+
+
+def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
+    quantdrift("run", "TINY@W8", "--data", "ROOT/data", "--out", "other")
+    command = ("run", "ROOT/cross@W4", "--data", "ROOT/judged", "--shortlist", "other")
+    shown = quantdrift(*command, code=2)
+    assert "is of other data than judged" in shown
+
+
+@pytest.mark.skipif(
+    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers is older than 6.2"
+)
+def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
+    folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
+    model = load_cross_encoder(resolve(str(folder)), device=pick_device("cpu"), dtype="bfloat16")
+    assert next(model.model.parameters()).dtype == torch.bfloat16
+    assert model.model.keep_in_fp32_modules == ["0.model.classifier"]
+    pairs = [("wing drag", "the drag of the wing"), ("heat", "boundary layer"), ("flow", "shock wave")]
+    scores = model.encode(pairs, "pair", 2)[:, 0]
+    rounded = torch.from_numpy(scores).bfloat16().float().numpy()
+    assert (scores != rounded).any()

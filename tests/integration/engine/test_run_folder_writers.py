@@ -1,14 +1,10 @@
 """Processes that write one run folder at the same time, or are killed while they do."""
 
-import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from quantdrift.base.records import whole_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders there")
 
@@ -68,22 +64,3 @@ def test_two_that_write_at_once_both_end_well(tmp_path: Path, exchange: str) -> 
     assert reads > 20
     if exchange == "exchanged":
         assert missing == 0  # what a reader opens is of one folder or the other, and there
-
-
-@pytest.mark.slow
-def test_whoever_is_killed_leaves_a_whole_run(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    draws = random.Random(0)
-    for number in range(15):
-        process = writer(str(number), place, 0, "exchanged")
-        if number == 0:
-            while not place.exists():
-                time.sleep(0.001)
-        time.sleep(draws.random() * 0.05)
-        process.kill()
-        process.wait()
-        assert whole(place)
-    with pytest.raises(ZeroDivisionError), whole_folder(place, what="the run"):
-        raise ZeroDivisionError
-    assert whole(place)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]

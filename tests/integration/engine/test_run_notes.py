@@ -26,11 +26,11 @@ def test_inputs_that_a_model_does_not_tell_apart_are_said(place: Path, quantdrif
         lines = [json.dumps({"_id": f"{side[0]}{n}", "text": f"w{n} x{n}"}) for n in range(40)]
         (folder / f"{side}.jsonl").write_text("\n".join(lines))
     shown = quantdrift("run", "TINY@W4", "--data", "ROOT/foreign", "--out", "ROOT/same")
-    found = notes(place, "same")
+    warnings = notes(place, "same")
     for arm in ("reference", "candidate"):
         for side in ("query", "document"):
             text = rf"{arm}: 9\d % of the {side} embeddings are the very same"
-            assert any(re.match(text, note) for note in found), found
+            assert any(re.match(text, note) for note in warnings), warnings
     assert "reference: 9" in shown
 
 

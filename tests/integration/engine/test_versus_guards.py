@@ -35,8 +35,8 @@ def saved(out: Path) -> Path:
     return out
 
 
-def fingerprint(found: Run) -> str:
-    return str(found.record["model"]["candidate"]["fingerprint"])
+def fingerprint(run: Run) -> str:
+    return str(run.record["model"]["candidate"]["fingerprint"])
 
 
 def test_the_same_weights_with_other_settings_are_another_candidate(reference: Path, tmp_path: Path) -> None:

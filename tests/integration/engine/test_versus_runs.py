@@ -49,6 +49,6 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
         assert scheme.record["model"][name] == first.record["model"][name]
     assert scheme.record["settings"] == first.record["settings"]
     assert scheme.record["data"] == first.record["data"]
-    candidates = [one.record["model"]["candidate"]["fingerprint"] for one in (first, again)]
+    candidates = [run.record["model"]["candidate"]["fingerprint"] for run in (first, again)]
     assert candidates[0] == candidates[1]
     assert not perturbation.epsilon(again.evidence()).any()

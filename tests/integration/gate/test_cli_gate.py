@@ -76,6 +76,7 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
         (("--rule", "flip@1 [german] <= 0.1"), "on a slice that is not known"),
         (("--rule", "flip@1 <= 0.1", "--data", "x"), "--data does not apply to a finished run"),
         (("--json", "--markdown"), "--json"),
+        (("--report", "gate.html"), "expected .md (Markdown), .xml (JUnit) or .json; got 'gate.html'"),
         (("--config", "none.toml"), "none.toml cannot be read as TOML"),
         ((), "drift-baseline.json does not exist. Write it with the same command and --update"),
     ],

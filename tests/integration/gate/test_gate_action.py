@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from support.finished_samples import write_trec
 from support.places import ROOT
 
 TEXT = (ROOT / "action.yml").read_text(encoding="utf-8")
@@ -188,21 +189,13 @@ def test_the_real_command_on_two_finished_runs(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     for name, first in (("full run.trec", "d1"), ("int4.trec", "d2")):
-        lines = [
-            f"q{query} Q0 {item} {rank} {3 - rank} tag\n"
-            for query in range(8)
-            for rank, item in enumerate([first, "d3"] if query < 2 else ["d1", "d3"], start=1)
-        ]
-        (work / name).write_text("".join(lines), encoding="utf-8")
+        write_trec(work / name, {f"q{n}": {first if n < 2 else "d1": 2.0, "d3": 1.0} for n in range(8)})
     summary = tmp_path / "summary"
+    rules, reports = "flip@1 <= 20 %\nflip@1 <= 0.5\n", "drift gate.xml\ndrift.json"
     ran = run_step(
         "Gate",
         tmp_path,
-        {
-            "target": "full run.trec\nint4.trec",
-            "rules": "flip@1 <= 20 %\nflip@1 <= 0.5\n",
-            "report": "drift gate.xml\ndrift.json",
-        },
+        {"target": "full run.trec\nint4.trec", "rules": rules, "report": reports},
         path=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         GITHUB_STEP_SUMMARY=str(summary),
         OMP_NUM_THREADS="1",

@@ -10,9 +10,11 @@ collect_ignore_glob = [] if find_spec("beir") else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    from support.beir_samples import save_encoder  # noqa: PLC0415 -- it imports beir
+    from support.candidate_samples import encoder  # noqa: PLC0415 -- it imports torch
 
-    return save_encoder(tmp_path_factory.mktemp("model"))
+    place = tmp_path_factory.mktemp("model")
+    encoder(place / "backbone").save_pretrained(str(place / "encoder"))
+    return str(place / "encoder")
 
 
 @pytest.fixture(autouse=True)

@@ -36,46 +36,46 @@ def reranked(model: Any, shortlists: Any = SHORTLISTS, top_k: int = 12) -> Any:
 
 @pytest.mark.parametrize(("kind", "top_k"), [(CrossEncoder, 5), (PlainCrossEncoder, 12)])
 def test_both_arms_score_the_same_shortlist_as_stock_beir(kind: Any, top_k: int, folder: str) -> None:
-    found = reranked(QuantizedPair(kind(folder, device="cpu"), "W3-rtn"), top_k=top_k)
+    results = reranked(QuantizedPair(kind(folder, device="cpu"), "W3-rtn"), top_k=top_k)
     plain = kind(folder, device="cpu")
-    assert isinstance(found, PairedResults)
-    assert_same_results(found.reference, reranked(plain, top_k=top_k))
+    assert isinstance(results, PairedResults)
+    assert_same_results(results.reference, reranked(plain, top_k=top_k))
     with quantized(plain, "W3-rtn"):
-        assert_same_results(found, reranked(plain, top_k=top_k))
-    assert set(found.evidence.n_items.tolist()) == {top_k}
+        assert_same_results(results, reranked(plain, top_k=top_k))
+    assert set(results.evidence.n_items.tolist()) == {top_k}
 
 
 def logits(model: CrossEncoder, query: str, names: list[str]) -> dict[str, float]:
     """Scores without the sigmoid, by the model itself."""
     joined = [f"{CORPUS[name]['title']} {CORPUS[name]['text']}".strip() for name in names]
     pairs = [[QUERIES[query], text] for text in joined]
-    found = model.model.predict(pairs, activation_fn=nn.Identity(), show_progress_bar=False)
-    return dict(zip(names, found.tolist(), strict=True))
+    scores = model.model.predict(pairs, activation_fn=nn.Identity(), show_progress_bar=False)
+    return dict(zip(names, scores.tolist(), strict=True))
 
 
 def test_evidence_is_of_raw_scores_and_exact_over_the_shortlist(folder: str) -> None:
     base = CrossEncoder(folder, device="cpu")
     activation = base.model.activation_fn
     assert type(activation) is nn.Sigmoid
-    found = reranked(QuantizedPair(base, "W3-rtn"))
+    results = reranked(QuantizedPair(base, "W3-rtn"))
     assert base.model.activation_fn is activation
-    evidence: Evidence = found.evidence
+    evidence: Evidence = results.evidence
     assert evidence.exact
     low = CrossEncoder(folder, device="cpu")
     with quantized(low, "W3-rtn"):
         for row, query in enumerate(evidence.input_ids):
-            names = list(found[query])
+            names = list(results[query])
             after, before = (logits(model, query, names) for model in (low, base))
             deltas = [after[name] - before[name] for name in names]
             assert evidence.delta_min[row] == pytest.approx(min(deltas), abs=1e-5)
             assert evidence.delta_max[row] == pytest.approx(max(deltas), abs=1e-5)
             top = evidence.item_ids[evidence.candidate_top.items[row, 0]]
             assert top == max(after, key=after.__getitem__)
-    assert found.drift["epsilon"].bound is None
-    assert found.drift["noise_floor"].value == 0
-    judged = EvaluateRetrieval.evaluate_custom(qrels_of(QUERIES), found, [1], metric="flip")
-    assert judged == {"flip@1": found.drift["flip@1"].value}
-    assert found.drift.record["settings"]["scores"] == "raw, before the sigmoid"
+    assert results.drift["epsilon"].bound is None
+    assert results.drift["noise_floor"].value == 0
+    judged = EvaluateRetrieval.evaluate_custom(qrels_of(QUERIES), results, [1], metric="flip")
+    assert judged == {"flip@1": results.drift["flip@1"].value}
+    assert results.drift.record["settings"]["scores"] == "raw, before the sigmoid"
 
 
 def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
@@ -89,19 +89,19 @@ def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
         pairs = [(asked[query], words[text]) for query, text in sentences]
         usual = [-float(name[1:]) for _, name in pairs]  # the first of a shortlist is the best
         again = batch_size == other_batch_size(4)
-        return [score + again * moved.get(one, 0) for score, one in zip(usual, pairs, strict=True)]
+        return [score + again * moved.get(pair, 0) for score, pair in zip(usual, pairs, strict=True)]
 
     base.predict = predict
-    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
-    noise = dict(zip(found.input_ids, found.noise.epsilon.tolist(), strict=True))
-    flips = dict(zip(found.input_ids, found.noise.flips.tolist(), strict=True))
+    evidence = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    noise = dict(zip(evidence.input_ids, evidence.noise.epsilon.tolist(), strict=True))
+    flips = dict(zip(evidence.input_ids, evidence.noise.flips.tolist(), strict=True))
     # q1 and q2 begin with d1 and d2, which stay first; d14 is the twelfth of q3, out of the ten
     assert {query: value for query, value in noise.items() if value} == {"q1": 10.0, "q2": 0.25}
     assert not any(flips.values())
     moved[("q1", "d2")] = 12.0  # past d1
-    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
-    assert found.noise.flips.tolist() == [query == "q1" for query in found.input_ids]
-    assert found.noise.epsilon.max() == 12
+    evidence = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    assert evidence.noise.flips.tolist() == [query == "q1" for query in evidence.input_ids]
+    assert evidence.noise.epsilon.max() == 12
 
 
 def test_what_a_cross_encoder_cannot_do_is_refused(folder: str) -> None:

@@ -37,13 +37,13 @@ def stock(place: Path) -> Any:
 
 def table(printed: str) -> dict[tuple[str, str], list[str]]:
     """Rows of lm-eval's table, by task and metric with filter."""
-    found, task = {}, ""
+    rows, task = {}, ""
     for line in printed.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) == 9 and re.fullmatch(r"[\d.-]+", cells[6]):
             task = cells[0].removeprefix("- ") or task
-            found[task, f"{cells[4]},{cells[2]}"] = cells
-    return found
+            rows[task, f"{cells[4]},{cells[2]}"] = cells
+    return rows
 
 
 def test_the_table_tells_the_drift_with_standard_errors(stock: Any) -> None:

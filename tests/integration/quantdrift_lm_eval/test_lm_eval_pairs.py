@@ -92,10 +92,10 @@ def test_the_drift_is_that_of_two_single_runs(
         assert rows[f"{figure}_stderr,{name}"] == pytest.approx(error)
     evidence = joined[name].evidence
     if evidence is not None:
-        told = paired["quantdrift"]["tasks"][task][name]
+        details = paired["quantdrift"]["tasks"][task][name]
         chosen = map(parse_metric, ("flip@1", "separation", "S", "harm", "coverage@0.10"))
         for metric, estimate in measure(evidence, chosen).items():
-            assert told[key_of(parse_metric(metric))] == estimate.to_json()["value"], metric
+            assert details[key_of(parse_metric(metric))] == estimate.to_json()["value"], metric
 
 
 def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict[str, Any]) -> None:
@@ -110,10 +110,10 @@ def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict
         pooled = ((sizes - 1) * errors**2 * sizes).sum() / (sizes.sum() - len(sizes))
         assert group[f"{name}_stderr,none"] == pytest.approx(np.sqrt(pooled / sizes.sum()))
     assert "drift_right_to_wrong_acc_norm,none" not in group  # the group does not aggregate acc_norm
-    told = paired["quantdrift"]["groups"]["tiny_group"]["none"]
-    assert told["drift_flip_at_1"] == pytest.approx(group["drift_flip_at_1,none"])
-    assert told["drift_separation_median"] == group["drift_separation_median,none"]
-    assert told["drift_n_inputs"] == sizes.sum()
+    details = paired["quantdrift"]["groups"]["tiny_group"]["none"]
+    assert details["drift_flip_at_1"] == pytest.approx(group["drift_flip_at_1,none"])
+    assert details["drift_separation_median"] == group["drift_separation_median,none"]
+    assert details["drift_n_inputs"] == sizes.sum()
 
 
 def test_the_run_folders_hold_the_same_evidence(paired: dict[str, Any], folder: Path) -> None:

@@ -46,8 +46,8 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     ran = lm_eval_command("script.py", cwd=tmp_path, first=launch, ACCELERATE_USE_CPU="true")
     assert ran.returncode == 0, ran.stderr[-4000:]
     two = json.loads((tmp_path / "results.json").read_text())
-    one = evaluate("quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}")
-    for task, row in one["results"].items():
+    alone = evaluate("quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}")
+    for task, row in alone["results"].items():
         for name, value in row.items():
             if isinstance(value, float) and "perplexity_stderr" not in name:  # it draws by position
                 assert two["results"][task][name] == pytest.approx(value, abs=1e-4), (task, name)
@@ -55,5 +55,5 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     record = json.loads(next((tmp_path / "runs").glob("*/tiny_questions/run.json")).read_text())
     assert record["data"]["n_queries"] == N
     # every rank has prompts of its own, and calibrates on those of all
-    requests = [r for own in one["samples"].values() for sample in own for r in sample["arguments"]]
+    requests = [r for samples in alone["samples"].values() for sample in samples for r in sample["arguments"]]
     assert record["quantization"]["calibration"]["of"] == len({r[0] for r in requests if len(r) > 1})

@@ -74,7 +74,7 @@ def test_metrics_of_a_task_s_own_python(lm: QuantizedPairLM, tasks: Path) -> Non
     results = evaluate(lm, tasks, ["own"])
     rows = results["results"]["tiny_own"]
     for name in ("right", "letters"):
-        mean = sum(one[f"drift_reference_{name}"] for one in results["samples"]["tiny_own"]) / N
+        mean = sum(sample[f"drift_reference_{name}"] for sample in results["samples"]["tiny_own"]) / N
         assert rows[f"drift_reference_{name},none"] == pytest.approx(mean)
     # a pair per document is no number of it; the task's own function makes one of all
     assert rows["drift_reference_both,none"] == rows["drift_reference_right,none"]
@@ -100,10 +100,10 @@ def test_both_arms_draw_the_same_random_numbers(lm: QuantizedPairLM, tasks: Path
 
 def test_prompts_are_what_it_is_calibrated_on(tasks: Path, models: list[str], tmp_path: Path) -> None:
     (run,) = runs(tasks, tmp_path, ["questions", "texts"], models[0], "W3-adaround")
-    told = run.record["quantization"]
-    assert told["calibration"]["source"] == "prompts of the tasks"
-    assert told["calibration"]["n_inputs"] == N  # the choices and the texts are no prompts
-    assert told["fallbacks"] == {}
+    record = run.record["quantization"]
+    assert record["calibration"]["source"] == "prompts of the tasks"
+    assert record["calibration"]["n_inputs"] == N  # the choices and the texts are no prompts
+    assert record["fallbacks"] == {}
 
 
 def test_a_file_takes_the_place_of_prompts_and_without_either_it_is_refused(
@@ -134,7 +134,7 @@ def test_no_run_folder_takes_the_place_of_another_task_s_or_model_s(
 ) -> None:
     data = [run.record["data"] for run in runs(tasks, tmp_path / "a", ["sums", "sums-first"], models[0])]
     wanted = [("tiny_sums", "first"), ("tiny_sums", "start"), ("tiny_sums-first", "start")]
-    assert sorted((own["name"], own["subset"]) for own in data) == wanted
+    assert sorted((entry["name"], entry["subset"]) for entry in data) == wanted
     for model in (*models, *models):  # one of the same model is replaced
-        found = runs(tasks, tmp_path / "b", ["questions"], model)
-    assert sorted(run.record["model"]["name"] for run in found) == sorted(models)
+        kept = runs(tasks, tmp_path / "b", ["questions"], model)
+    assert sorted(run.record["model"]["name"] for run in kept) == sorted(models)

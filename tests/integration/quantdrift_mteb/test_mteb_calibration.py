@@ -49,7 +49,7 @@ def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared
     """Both arms equal stock runs; the candidate's weights are made by hand from its documents."""
     cache = mteb.ResultCache(tmp_path)
     pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
-    found = scores(pair, retrieval_task("TinyCalibrated", DATA), cache=cache)["test"][0]
+    entry = scores(pair, retrieval_task("TinyCalibrated", DATA), cache=cache)["test"][0]
     record = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]
     assert record["calibration"]["n_inputs"] == 20
     assert record["calibration"]["of"] == 40
@@ -68,9 +68,9 @@ def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared
     with by_hand.candidate():
         wanted = scores(model, retrieval_task("TinyCalibrated", DATA))["test"][0]
     reference = scores(model, retrieval_task("TinyCalibrated", DATA))["test"][0]
-    assert found["ndcg_at_10"] == pytest.approx(wanted["ndcg_at_10"], abs=1e-5)
-    assert found["drift_reference_main_score"] == pytest.approx(reference["main_score"], abs=1e-5)
-    assert found["drift_flip_at_1"] > 0
+    assert entry["ndcg_at_10"] == pytest.approx(wanted["ndcg_at_10"], abs=1e-5)
+    assert entry["drift_reference_main_score"] == pytest.approx(reference["main_score"], abs=1e-5)
+    assert entry["drift_flip_at_1"] > 0
 
 
 def texts_of(model: Any, sample: Sample) -> list[str]:
@@ -110,13 +110,13 @@ def test_texts_of_a_file_are_calibrated_on(
 def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folders: dict[str, Path], tmp_path: Path) -> None:
     pair = mteb.get_model(f"quantdrift:{folders['encoder']}@W3.5-g16+gap")
     data = {"default": {"test": split_data(16, 30)}}
-    found = scores(pair, retrieval_task("TinyWidths", data), cache=mteb.ResultCache(tmp_path / "out"))["test"][0]
-    assert found["drift_n_inputs"] == 12
+    entry = scores(pair, retrieval_task("TinyWidths", data), cache=mteb.ResultCache(tmp_path / "out"))["test"][0]
+    assert entry["drift_n_inputs"] == 12
     record = read_run(next((tmp_path / "out").rglob("run.json"))).record
     assert (record["data"]["n_queries"], record["data"]["inputs_left_out"]) == (16, 4)
-    told = record["quantization"]["allocation"]
-    assert (told["dataset"], told["calibration_inputs"]) == ("TinyWidths", 4)
-    assert set(told["widths"].values()) == {3, 4}
+    allocation = record["quantization"]["allocation"]
+    assert (allocation["dataset"], allocation["calibration_inputs"]) == ("TinyWidths", 4)
+    assert set(allocation["widths"].values()) == {3, 4}
     for task, said in (
         (other_task("MockSTSTask"), r"MockSTSTask \(STS\) is none"),
         (retrieval_task("TinyShort", SHORTLISTS, kind="Reranking"), "TinyShort is no search over embeddings"),

@@ -27,9 +27,9 @@ NAME = "quantdrift/local__encoder@W3-g128-rtn"
 def run_script(folder: Path, script: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a console script in an environment without a hub."""
     kept = {key: value for key, value in os.environ.items() if key != "QUANTDRIFT_HOOK"}
-    own = {"HF_HUB_OFFLINE": "1", "QUANTDRIFT_CACHE": "off", "COLUMNS": "200", **environment}
+    ours = {"HF_HUB_OFFLINE": "1", "QUANTDRIFT_CACHE": "off", "COLUMNS": "200", **environment}
     command = [str(Path(sys.executable).parent / script), *arguments]
-    ended = subprocess.run(command, cwd=folder, env={**kept, **own}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=folder, env={**kept, **ours}, capture_output=True, text=True, check=False)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -52,8 +52,8 @@ def result_file(finished: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def entry(result_file: Path) -> Mapping[str, Any]:
-    (found,) = json.loads(result_file.read_text())["scores"]["test"]
-    return found
+    (entry,) = json.loads(result_file.read_text())["scores"]["test"]
+    return entry
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def run(result_file: Path, entry: Mapping[str, Any]) -> Run:
 
 def test_the_result_holds_mtebs_own_keys_and_the_drift(entry: Mapping[str, Any], tmp_path: Path) -> None:
     task = retrieval_task("TinyKeys", {"default": {"test": split_data(3, 5)}})
-    own = set(scores(stock(save_encoder(tmp_path)), task)["test"][0])
-    assert own == {key for key in entry if not key.startswith("drift_")}
+    stock_keys = set(scores(stock(save_encoder(tmp_path)), task)["test"][0])
+    assert stock_keys == {key for key in entry if not key.startswith("drift_")}
     lost = {f"drift_gold_lost_at_{k}" for k in (1, 5, 10)}
     medians = {f"drift_{name}_median" for name in ("separation", "epsilon", "gap")}
     others = {"drift_flip_at_1", "drift_at_risk", "drift_noise_floor", "drift_n_inputs"}

@@ -31,17 +31,17 @@ def figures(model: Any, **kwargs: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("deployment", ["index=HNSW4", "emb=ubinary+rescore=1", "emb=int8+rescore=2+index=IVF16,Flat"])
 def test_a_pair_is_scored_by_what_its_index_returns(deployment: str, folder: Path, tmp_path: Path) -> None:
     pair = mteb.get_model(f"quantdrift:{folder}@fp+{deployment}")
-    found = figures(pair, cache=mteb.ResultCache(tmp_path / "out"))
+    entry = figures(pair, cache=mteb.ResultCache(tmp_path / "out"))
     (place,) = (tmp_path / "out").rglob("evidence.parquet")
-    own = measure(read_run(place.parent).evidence(), ["ndcg@10", "flip@1"])
-    assert found["main_score"] == pytest.approx(own["ndcg@10"].value, abs=6e-6)
-    assert found["drift_flip_at_1"] == pytest.approx(own["flip@1"].value, abs=1e-6)
-    assert ("drift_index_flip_at_1" in found) == ("index=" in deployment)
+    estimates = measure(read_run(place.parent).evidence(), ["ndcg@10", "flip@1"])
+    assert entry["main_score"] == pytest.approx(estimates["ndcg@10"].value, abs=6e-6)
+    assert entry["drift_flip_at_1"] == pytest.approx(estimates["flip@1"].value, abs=1e-6)
+    assert ("drift_index_flip_at_1" in entry) == ("index=" in deployment)
     plain = stock(folder)
-    assert found["drift_reference_main_score"] == figures(plain)["main_score"]
+    assert entry["drift_reference_main_score"] == figures(plain)["main_score"]
     alone = figures(SearchEncoderWrapper(plain, index_backend=DeployedIndex(deployment)))
-    assert alone["main_score"] == found["main_score"]
-    assert alone["recall_at_10"] == found["recall_at_10"]
+    assert alone["main_score"] == entry["main_score"]
+    assert alone["recall_at_10"] == entry["recall_at_10"]
 
 
 def test_a_flat_index_is_what_mteb_s_own_backend_finds(folder: Path) -> None:

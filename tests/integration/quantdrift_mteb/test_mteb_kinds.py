@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from quantdrift.runs.folder import Run, read_run
 from support.candidate_samples import quantized, text
-from support.mteb_samples import QUIET, SCHEME, Model, as_splits, made_task, scores
+from support.mteb_samples import QUIET, SCHEME, Model, as_splits, labelled, made_task, pairs, scores
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -38,24 +38,17 @@ def both_arms(model: Model, compute: Callable[[], Any]) -> list[Any]:
         return [reference, compute()]
 
 
-def run_beside(found: Mapping[str, Any], task: str, folder: Path) -> Run:
+def run_beside(entry: Mapping[str, Any], task: str, folder: Path) -> Run:
     (result,) = folder.rglob(f"{task}.json")
-    return read_run(result.parent / found["drift_evidence"])
+    return read_run(result.parent / entry["drift_evidence"])
 
 
-def assert_figures(found: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
+def assert_figures(entry: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=rel, abs=1e-6), key
+        assert entry[key] == pytest.approx(value, rel=rel, abs=1e-6), key
 
 
 # --- classification: one probe, fitted on the reference, reads both arms ----------------------------
-
-
-def labelled(number: int, seed: int, n_classes: int = 3) -> dict[str, list[Any]]:
-    """Texts that share some words with the others of their class."""
-    labels = [row % n_classes for row in range(number)]
-    texts = [f"{text(7 + label, 3)} {text(seed + row, 6)}" for row, label in enumerate(labels)]
-    return {"text": texts, "label": labels}
 
 
 def drawn(task: Any, train: Mapping[str, list[Any]]) -> list[int]:
@@ -77,7 +70,7 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
         given = {"kind": "Classification", "main_score": "accuracy", "n_experiments": 3}
         return made_task(AbsTaskClassification, lambda: as_splits({"train": train, "test": test}), **given)
 
-    (found,) = scores(model.pair, task(), cache=mteb.ResultCache(tmp_path))["test"]
+    (entry,) = scores(model.pair, task(), cache=mteb.ResultCache(tmp_path))["test"]
     rows = drawn(task(), train)
     assert len(rows) > 8 * n_classes  # more than one experiment drew
     probe = LogisticRegression(max_iter=1000)
@@ -94,9 +87,9 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
         "drift_reference_accuracy": np.mean(chosen[0] == np.array(test["label"])),
         "drift_accuracy": np.mean(chosen[1] == np.array(test["label"])),
     }
-    assert_figures(found, expected, rel=1e-6)
-    assert_figures(found, {"drift_gap_median": np.median(gaps)}, rel=1e-3)
-    run = run_beside(found, "TinyClassification", tmp_path)
+    assert_figures(entry, expected, rel=1e-6)
+    assert_figures(entry, {"drift_gap_median": np.median(gaps)}, rel=1e-3)
+    run = run_beside(entry, "TinyClassification", tmp_path)
     evidence = run.evidence()
     for top, arm in zip((evidence.reference_top, evidence.candidate_top), chosen, strict=True):
         assert evidence.item_ids[top.items[:, 0]].tolist() == [str(label) for label in arm]
@@ -107,27 +100,21 @@ def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
 # --- STS and pairs: the order of all pairs, and decisions by a frozen threshold ---------------------
 
 
-def pairs(number: int = 60) -> dict[str, list[Any]]:
-    """Pairs that share more or fewer words; those that share most are mostly the same."""
-    ones, shared = [text(row) for row in range(number)], [row % 8 for row in range(number)]
-    others = [
-        " ".join([*one.split()[:kept], text(row + 500, 9 - kept)])
-        for row, (one, kept) in enumerate(zip(ones, shared, strict=True))
-    ]
-    same = [int(kept >= 4) if row % 7 else row % 2 for row, kept in enumerate(shared)]
-    return {"sentence1": ones, "sentence2": others, "score": shared, "labels": same}
+SHARED = [row % 8 for row in range(60)]
+PAIRS = {**pairs(60), "score": SHARED, "labels": [int(k >= 4) if n % 7 else n % 2 for n, k in enumerate(SHARED)]}
+"""Pairs that share more or fewer words; those that share most are mostly the same."""
 
 
 def pair_task(base: Any, main_score: str, **changes: Any) -> Any:
     kind = "STS" if base is AbsTaskSTS else "PairClassification"
-    return made_task(base, lambda: as_splits({"test": {**pairs(), **changes}}), kind=kind, main_score=main_score)
+    return made_task(base, lambda: as_splits({"test": {**PAIRS, **changes}}), kind=kind, main_score=main_score)
 
 
 def similarities(model: Model, kind: str) -> list[Floats]:
     """Of the pairs, in both arms."""
 
     def of_one_arm() -> Floats:
-        left, right = (embed(model, pairs()[side]) for side in ("sentence1", "sentence2"))
+        left, right = (embed(model, PAIRS[side]) for side in ("sentence1", "sentence2"))
         if kind == "manhattan":
             return -np.abs(left - right).sum(axis=1)
         norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
@@ -136,7 +123,7 @@ def similarities(model: Model, kind: str) -> list[Floats]:
     return both_arms(model, of_one_arm)
 
 
-def assert_order(found: Mapping[str, Any], reference: Floats, candidate: Floats) -> None:
+def assert_order(entry: Mapping[str, Any], reference: Floats, candidate: Floats) -> None:
     two_by_two = itertools.combinations(range(len(reference)), 2)
     reversals = [(reference[i] - reference[j]) * (candidate[i] - candidate[j]) < 0 for i, j in two_by_two]
     assert any(reversals)
@@ -149,15 +136,15 @@ def assert_order(found: Mapping[str, Any], reference: Floats, candidate: Floats)
         "drift_order_epsilon": delta.max(),
         "drift_order_delta_median": np.median(delta),
     }
-    assert_figures(found, expected, rel=1e-5)
+    assert_figures(entry, expected, rel=1e-5)
 
 
 # the model's own similarity, that of `spearman`, is the cosine
 @pytest.mark.parametrize(("main_score", "kind"), [("spearman", "cosine"), ("manhattan_spearman", "manhattan")])
 def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind: str, model: Model) -> None:
-    (found,) = scores(model.pair, pair_task(AbsTaskSTS, main_score))["test"]
-    assert_order(found, *similarities(model, kind))
-    assert not {"drift_evidence", "drift_flip_at_1"} & found.keys()
+    (entry,) = scores(model.pair, pair_task(AbsTaskSTS, main_score))["test"]
+    assert_order(entry, *similarities(model, kind))
+    assert not {"drift_evidence", "drift_flip_at_1"} & entry.keys()
 
 
 @pytest.mark.parametrize(("main_score", "kind"), [("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")])
@@ -165,9 +152,9 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     main_score: str, kind: str, model: Model, tmp_path: Path
 ) -> None:
     task = pair_task(AbsTaskPairClassification, main_score)
-    (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
+    (entry,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
     reference, candidate = similarities(model, kind)
-    labels = np.array(pairs()["labels"])
+    labels = np.array(PAIRS["labels"])
     # the highest middle between two neighbours that tells most pairs right
     ranked = np.sort(reference)[::-1]
     middles = (ranked[1:] + ranked[:-1]) / 2
@@ -182,11 +169,11 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
         "drift_accuracy": np.mean((candidate > threshold) == labels),
         "drift_at_risk": np.mean(gaps < changes),
     }
-    assert_figures(found, expected, rel=1e-6)
+    assert_figures(entry, expected, rel=1e-6)
     medians = {"gap": np.median(gaps), "epsilon": np.median(changes) / 2, "separation": np.median(gaps / changes)}
-    assert_figures(found, {f"drift_{name}_median": value for name, value in medians.items()}, rel=1e-3)
-    assert_order(found, reference, candidate)
-    run = run_beside(found, "TinyPairClassification", tmp_path)
+    assert_figures(entry, {f"drift_{name}_median": value for name, value in medians.items()}, rel=1e-3)
+    assert_order(entry, reference, candidate)
+    run = run_beside(entry, "TinyPairClassification", tmp_path)
     top = run.evidence().candidate_top.items[:, 0]
     decided = np.where(candidate > threshold, "same", "different")
     assert run.evidence().item_ids[top].tolist() == decided.tolist()
@@ -198,8 +185,8 @@ def test_where_no_threshold_tells_pairs_apart_the_evaluation_stands_and_a_line_s
     model: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = pair_task(AbsTaskPairClassification, "max_ap", sentence1=[text(1)] * 60, sentence2=[text(2)] * 60)
-    (found,) = scores(model.pair, task)["test"]
-    assert {key for key in found if key.startswith("drift_")} == OWN
-    assert found["main_score"] > 0
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("quantdrift: no drift is measured on TinyPairClassification")
+    (entry,) = scores(model.pair, task)["test"]
+    assert {key for key in entry if key.startswith("drift_")} == OWN
+    assert entry["main_score"] > 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("quantdrift: no drift is measured on TinyPairClassification")

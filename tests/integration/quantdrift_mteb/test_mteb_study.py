@@ -1,6 +1,7 @@
 """A task of mteb's as data of a study: the figures are those of mteb's own run of the pair."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
-from quantdrift.runs.folder import read_run
+from quantdrift.runs.folder import Run, read_run
 from quantdrift_mteb.data import read_task
 from quantdrift_mteb.evaluation import mteb_keys
 from support.command_line import cli
 from support.mteb_samples import one_thread, other_task, retrieval_task, save_encoder, scores, split_data
+from support.small_clip import image_search, small_clip
 
 __all__ = ["one_thread"]
 
@@ -28,7 +30,7 @@ PROMPTS = {"query": "ask ", "document": "text "}
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes mteb know a task by its name."""
     registry = __import__("mteb.get_tasks", fromlist=["x"])._TASKS_REGISTRY
     monkeypatch.chdir(tmp_path)
@@ -48,46 +50,86 @@ def search(name: str = "TinySearch", **options: Any) -> Any:
     return retrieval_task(name, {"default": {"test": content}})
 
 
-def study(model: Path, data: list[dict[str, str]], schemes: list[str]) -> Path:
-    plan = {"models": [{"model": str(model), "name": "tiny"}], "schemes": schemes, "data": data}
+def run_of(model: Path, task: str, scheme: str) -> Run:
+    """The only run of a study of a task."""
+    plan = {"models": [{"model": str(model), "name": "tiny"}], "schemes": [scheme], "data": [{"mteb": task}]}
     Path("study.yaml").write_text(json.dumps({**plan, "settings": {"k": DEPTH, "batch_size": 8}}))
     code, _, err = cli("study", "run", "study.yaml", "--no-probe", "--quiet")
     assert code == 0, err
-    return Path("quantdrift-runs/study/cells")
+    (cell,) = Path("quantdrift-runs/study/cells").iterdir()
+    return read_run(cell)
+
+
+def assert_near(keys: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
+    """Batches differ, and so do the last digits."""
+    for key in (key for key in keys if entry.get(key) is not None):
+        assert keys[key] == pytest.approx(entry[key], rel=1e-3), key
 
 
 @pytest.mark.parametrize("scheme", ["W2-rtn", pytest.param("W3-gptq", marks=pytest.mark.slow)])
-def test_a_search_has_the_figures_of_mteb(known: Any, tmp_path: Path, scheme: str) -> None:
+def test_a_search_has_the_figures_of_mteb(listed: Any, tmp_path: Path, scheme: str) -> None:
     """With prompts, titles and instructions, and to the last digit."""
     model = save_encoder(tmp_path, prompts=PROMPTS)
-    name = known(search())
-    (cell,) = study(model, [{"mteb": name}], [scheme]).iterdir()
-    run = read_run(cell)
-    (told,) = scores(mteb.get_model(f"quantdrift:{model}@{scheme}"), search())["test"]
+    run = run_of(model, listed(search()), scheme)
+    (entry,) = scores(mteb.get_model(f"quantdrift:{model}@{scheme}"), search())["test"]
     keys = mteb_keys(run.evidence())
     assert run.evidence().n_inputs == 24
     assert keys["drift_flip_at_1"] > 0
-    assert keys == {key: told[key] for key in keys}
+    assert keys == {key: entry[key] for key in keys}
     ndcg = parse_metric("ndcg@10").per_input(run.evidence())
-    assert np.nan_to_num(ndcg).mean() == pytest.approx(told["main_score"], abs=1e-5)  # mteb counts q4 as 0
+    assert np.nan_to_num(ndcg).mean() == pytest.approx(entry["main_score"], abs=1e-5)  # mteb counts q4 as 0
 
 
-def test_classes_have_the_figures_of_mteb(known: Any, tmp_path: Path) -> None:
+def test_classes_have_the_figures_of_mteb(listed: Any, tmp_path: Path) -> None:
     model = save_encoder(tmp_path)
-    name = known(other_task("MockClassificationTask"))
-    (cell,) = study(model, [{"mteb": name}], ["W2-rtn"]).iterdir()
-    run = read_run(cell)
-    (told,) = scores(mteb.get_model(f"quantdrift:{model}@W2-rtn"), other_task("MockClassificationTask"))["test"]
+    run = run_of(model, listed(other_task("MockClassificationTask")), "W2-rtn")
+    (entry,) = scores(mteb.get_model(f"quantdrift:{model}@W2-rtn"), other_task("MockClassificationTask"))["test"]
     keys = mteb_keys(run.evidence(), searched=False)
     assert keys["drift_flip_at_1"] > 0
     for key in ("drift_n_inputs", "drift_flip_at_1", "drift_accuracy", "drift_gold_lost_at_1"):
-        assert keys[key] == told[key]
-    assert run.record["data"]["n_train"] == told["drift_probe_n_train"]
-    for key in (key for key in keys if told.get(key) is not None):  # batches differ, and so do the last digits
-        assert keys[key] == pytest.approx(told[key], rel=1e-3), key
+        assert keys[key] == entry[key]
+    assert run.record["data"]["n_train"] == entry["drift_probe_n_train"]
+    assert_near(keys, entry)
 
 
-def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
+@pytest.fixture
+def captions(tmp_path: Path) -> Any:
+    """Sixteen captions, each of one of twenty images."""
+    folder = image_search(tmp_path / "data")
+    queries, files = (
+        [json.loads(line)[key] for line in (folder / name).read_text().splitlines()]
+        for name, key in (("queries.jsonl", "text"), ("corpus.jsonl", "image"))
+    )
+    content = {
+        "queries": Dataset.from_dict({"id": [f"q{row}" for row in range(len(queries))], "text": queries}),
+        "corpus": Dataset.from_dict(
+            {"id": [f"i{row}" for row in range(len(files))], "image": [Image.open(folder / file) for file in files]}
+        ),
+        "relevant_docs": {f"q{row}": {f"i{row}": 1} for row in range(len(queries))},
+        "top_ranked": None,
+    }
+    return retrieval_task("TinyImages", {"default": {"test": content}}, kind="Any2AnyRetrieval", category="t2i")
+
+
+@pytest.mark.parametrize("scheme", ["W2-rtn", "W3-gptq"])
+def test_a_search_of_images_has_the_figures_of_mteb(listed: Any, captions: Any, tmp_path: Path, scheme: str) -> None:
+    clip = small_clip(tmp_path / "clip")
+    run = run_of(clip, listed(captions), scheme)
+    pair = mteb.get_model(f"quantdrift:{clip}@{scheme}")
+    (entry,) = scores(pair, captions)["test"]
+    keys = mteb_keys(run.evidence())
+    assert keys["drift_n_inputs"] == (16 if scheme == "W2-rtn" else 12)  # a quarter calibrates the tower of texts
+    assert keys["drift_flip_at_1"] > 0
+    assert_near(keys, entry)
+    if scheme == "W2-rtn":  # and either arm is what stock mteb finds
+        (full,) = scores(pair.base, captions)["test"]
+        assert entry["drift_reference_ndcg_at_10"] == pytest.approx(full["ndcg_at_10"], abs=1e-5)
+        with pair.pair.candidate():
+            (low,) = scores(pair.base, captions)["test"]
+        assert entry["ndcg_at_10"] == low["ndcg_at_10"]
+
+
+def test_images_of_a_task_are_decoded_when_they_are_needed(listed: Any) -> None:
     """A colour image, a grey one, and one that lies in a file; labels are the numbers of the data."""
     grey, colour = Image.new("L", (5, 4), 7), Image.new("RGB", (4, 4), (1, 2, 3))
     colour.save("kept.png")
@@ -102,7 +144,7 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
     metadata = kind.metadata.model_copy(update={"name": "TinyImages", "modalities": ["image"]})
     columns = {"input_column_name": "picture", "label_column_name": "cls"}
     task = type("TinyImages", (kind,), {"load_data": load_data, "metadata": metadata, **columns})()
-    data, _ = read_task(known(task), "test", None)
+    data, _ = read_task(listed(task), "test", None)
     assert isinstance(data, ClassificationDataset)
     assert (data.kind, data.test.labels) == ("image", ("1", "0", "1"))
     assert [image.shape for image in data.test.inputs] == [(4, 4, 3), (4, 5, 3), (4, 4, 3)]
@@ -113,8 +155,8 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(known: Any) -> None:
     assert len(data.train.ids) == 3
 
 
-def test_what_a_study_would_read_differently_is_refused(known: Any, tmp_path: Path) -> None:
-    name = known(search("TinyPrompted"))
+def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: Path) -> None:
+    name = listed(search("TinyPrompted"))
     model = save_encoder(tmp_path, prompts={**PROMPTS, "TinyPrompted-query": "now "})
     Path("study.yaml").write_text(json.dumps({"models": [str(model)], "schemes": ["W2"], "data": [{"mteb": name}]}))
     code, out, err = cli("study", "run", "study.yaml", "--no-probe", "--quiet")
@@ -122,11 +164,13 @@ def test_what_a_study_would_read_differently_is_refused(known: Any, tmp_path: Pa
     assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
 
 
-def test_other_tasks_splits_and_subsets(known: Any) -> None:
-    one = split_data(12, 20)
-    several = known(
+def test_other_tasks_splits_and_subsets(listed: Any) -> None:
+    content = split_data(12, 20)
+    several = listed(
         retrieval_task(
-            "TinyTwo", {"de": {"test": one}, "en": {"test": one}}, languages={"de": ["deu-Latn"], "en": ["eng-Latn"]}
+            "TinyTwo",
+            {"de": {"test": content}, "en": {"test": content}},
+            languages={"de": ["deu-Latn"], "en": ["eng-Latn"]},
         )
     )
     assert len(read_task(several, "test", "en")[0].query_ids) == 12  # type: ignore[union-attr]
@@ -138,8 +182,10 @@ def test_other_tasks_splits_and_subsets(known: Any) -> None:
         read_task(several, "dev", "en")
     with pytest.raises(DataError, match="mteb has no task 'TinyNone'"):
         read_task("TinyNone", "test", None)
-    lists = known(retrieval_task("TinyLists", {"default": {"test": split_data(12, 20, shortlist=5)}}, kind="Reranking"))
+    lists = listed(
+        retrieval_task("TinyLists", {"default": {"test": split_data(12, 20, shortlist=5)}}, kind="Reranking")
+    )
     with pytest.raises(UnsupportedError, match="shortlists of its own"):
         read_task(lists, "test", None)
     with pytest.raises(UnsupportedError, match="neither a search nor"):
-        read_task(known(other_task("MockSTSTask")), "test", None)
+        read_task(listed(other_task("MockSTSTask")), "test", None)

@@ -34,24 +34,24 @@ from support.mteb_samples import (
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def assert_same(entry: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """All of mteb's own figures agree; one that is not a number there is none here either."""
-    own = {key for key in found if not key.startswith("drift_")}
-    assert own == set(expected)
+    stock_keys = {key for key in entry if not key.startswith("drift_")}
+    assert stock_keys == set(expected)
     for key, value in expected.items():
         if isinstance(value, float):
-            assert found[key] == pytest.approx(value, abs=1e-5, nan_ok=True), key
+            assert entry[key] == pytest.approx(value, abs=1e-5, nan_ok=True), key
 
 
 def compare(model: Model, make: Callable[[], Any], **kwargs: Any) -> list[dict[str, Any]]:
     """Check both arms of a task against stock runs; the pair's scores, one entry per subset."""
-    found = scores(model.pair, make(), **kwargs)
+    paired = scores(model.pair, make(), **kwargs)
     reference = scores(model.stock, make())
     with quantized(model.stock, SCHEME):
         candidate = scores(model.stock, make())
-    assert found.keys() == candidate.keys()
+    assert paired.keys() == candidate.keys()
     entries = []
-    for split, subsets in found.items():
+    for split, subsets in paired.items():
         for entry, full, low in zip(subsets, reference[split], candidate[split], strict=True):
             assert entry["hf_subset"] == low["hf_subset"]
             assert_same(entry, low)
@@ -167,7 +167,7 @@ def query_only(models: Mapping[str, Model]) -> Any:
 
 def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: Mapping[str, Model]) -> None:
     model, data = models["encoder"].stock, RETRIEVAL["Columns"][0]
-    found = scores(query_only, retrieval_task("TinyQuery", data))["test"][0]
+    entry = scores(query_only, retrieval_task("TinyQuery", data))["test"][0]
     core, encode = QuantizedPair([model.model], parse_scheme(SCHEME)), model.encode
 
     def by_side(inputs: Any, *, prompt_type: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "encode", by_side)
         by_hand = scores(model, retrieval_task("TinyQuery", data))["test"][0]
-    assert_same(found, by_hand)
+    assert_same(entry, by_hand)
     # outside of an evaluation too
     task = retrieval_task("TinyQuery", data)
     alone = task.evaluate(query_only, "test", encode_kwargs=dict(QUIET))["default"]

@@ -20,7 +20,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import drift
-from support.pytest_suites import PLUGIN, QUERIES, write_corpus
+from support.pytest_suites import QUERIES, write_corpus
 
 pytest_plugins = "pytester"
 
@@ -48,15 +48,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is measured, one by one; the runs are copies of those that were made."""
-    found: list[str] = []
+    specs: list[str] = []
 
     def copy(pair: object, _data: object, path: Path, *_: Any, fingerprint: str, **__: Any) -> Any:
-        found.append(str(pair))
+        specs.append(str(pair))
         run = read_run(made / RUNS[str(pair)])
         return write_run(path, evidence=run.evidence(), record={**run.record, "cell": fingerprint})
 
     monkeypatch.setattr(drift, "_measure", copy)
-    return found
+    return specs
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def run(suite: pytest.Pytester, *options: str, **more: Any) -> pytest.RunResult:
     quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     # at its end unraisableexception collects garbage five times, which takes seconds beside torch
     without = ("-p", "no:xdist", "-p", "no:unraisableexception")
-    return suite.runpytest_inprocess(*PLUGIN, *without, *quiet, *options, **more)
+    return suite.runpytest_inprocess(*without, *quiet, *options, **more)
 
 
 @pytest.mark.usefixtures("measurements")
@@ -95,9 +95,9 @@ def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Py
             pass
         """
     )
-    told = run(suite)
-    told.assert_outcomes(failed=2, xfailed=1)  # failures of tests, not errors of their setup
-    told.stdout.re_match_lines(
+    result = run(suite)
+    result.assert_outcomes(failed=2, xfailed=1)  # failures of tests, not errors of their setup
+    result.stdout.re_match_lines(
         [
             r"E +AssertionError: fail: 1 of 2 rules, flip@1 <= 0.01 \(above the limit\)",
             r"E +minilm@W2-g128-rtn on small \(test\), 8 inputs",
@@ -109,7 +109,7 @@ def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Py
             r".*test_function: minilm@W2.* top-1 answers changed; fail",
         ]
     )
-    text = str(told.stdout)
+    text = str(result.stdout)
     assert "quantdrift_pytest/" not in text  # no frame of ours
     assert "quantdrift/" not in text
 
@@ -132,9 +132,9 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
     lines += ["def test_spec(drift):", "    drift('minilm@W4-rtnn', data='data/small')"]
     lines += ["def test_current(drift):", "    drift.current"]
     suite.makepyfile("\n".join(lines))
-    told = run(suite)
-    told.assert_outcomes(failed=len(asked) + 2)
-    text = str(told.stdout)
+    result = run(suite)
+    result.assert_outcomes(failed=len(asked) + 2)
+    text = str(result.stdout)
     for call in asked.values():
         assert re.search(call.partition(" # ")[2], text), call
     assert re.search(r"E +minilm@W4-rtnn\nE +\^{4}", text)
@@ -163,16 +163,16 @@ def test_baselines_are_written_on_request_and_then_compared_with(
                          rules=["flip@1 no worse"])
         """
     )
-    told = run(suite, "--quantdrift-update")
-    told.assert_outcomes(passed=2, failed=1)  # a limit holds there too
-    told.stdout.fnmatch_lines(["wrote base.json: minilm@W8-g128-rtn on small (test), 8 inputs; commit it"])
+    result = run(suite, "--quantdrift-update")
+    result.assert_outcomes(passed=2, failed=1)  # a limit holds there too
+    result.stdout.fnmatch_lines(["wrote base.json: minilm@W8-g128-rtn on small (test), 8 inputs; commit it"])
     baseline = suite.path / "base.json"
     first = baseline.read_bytes()
     held = json.loads(first)
     assert held["inputs"].keys() == QUERIES.keys()
     assert {"flip@1", "ndcg@10", "rbo@10"} <= set(held["columns"])  # what all three compare
-    told = run(suite, "-k", "not limit", "-W", "ignore")
-    told.assert_outcomes(passed=2)
+    result = run(suite, "-k", "not limit", "-W", "ignore")
+    result.assert_outcomes(passed=2)
     assert baseline.read_bytes() == first
     assert measurements == ["minilm@W8-g128-rtn"]
 

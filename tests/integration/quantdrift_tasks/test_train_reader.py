@@ -34,7 +34,7 @@ def test_the_best_span_is_that_of_a_search_over_all_spans() -> None:
     start, end = rng.normal(size=(2, 5, 40))
     inside = np.zeros((5, 40), bool)
     inside[:, 4:38] = True
-    found = spans(*(torch.tensor(part) for part in (start, end, inside)))
+    best_spans = spans(*(torch.tensor(part) for part in (start, end, inside)))
     for row in range(5):
         every = {
             (i, j): start[row, i] + end[row, j] - start[row, 0] - end[row, 0]
@@ -42,8 +42,8 @@ def test_the_best_span_is_that_of_a_search_over_all_spans() -> None:
             for j in range(i, min(38, i + LONGEST))
         }
         best = max(every, key=lambda pair: every[pair])
-        assert (int(found[1][row]), int(found[2][row])) == best
-        assert float(found[0][row]) == pytest.approx(every[best])
+        assert (int(best_spans[1][row]), int(best_spans[2][row])) == best
+        assert float(best_spans[0][row]) == pytest.approx(every[best])
 
 
 def test_an_answer_is_a_piece_of_a_passage_whatever_the_batch(tiny: Path) -> None:
@@ -51,10 +51,10 @@ def test_an_answer_is_a_piece_of_a_passage_whatever_the_batch(tiny: Path) -> Non
     passages = [" ".join(rng.choice(WORDS, size=n)) for n in (3, 10, 90, 5)]  # the third takes several windows
     prompts = [Prompt(" ".join(rng.choice(WORDS, size=3)), tuple(passages[n:])) for n in range(4) for _ in range(2)]
     prompts += [Prompt(prompts[0].question, tuple(reversed(passages)))]
-    said = {each: text for batch in Reader(str(tiny), batch_size=8).answers(prompts) for each, text in batch}
-    one = {each: text for batch in Reader(str(tiny), batch_size=1).answers(prompts) for each, text in batch}
-    assert said == one
-    assert all(any(text in passage for passage in each.passages) for each, text in said.items())
+    said = {prompt: text for batch in Reader(str(tiny), batch_size=8).answers(prompts) for prompt, text in batch}
+    singly = {prompt: text for batch in Reader(str(tiny), batch_size=1).answers(prompts) for prompt, text in batch}
+    assert said == singly
+    assert all(any(text in passage for passage in prompt.passages) for prompt, text in said.items())
     assert said[prompts[0]] == said[prompts[-1]]  # the order of passages is nothing to a reader
 
 
@@ -65,18 +65,18 @@ def test_pieces_of_some_passages_are_learned_from_and_others_without_an_answer()
     golds = {f"q{n}": ["nowhere", f"heat{n}"] for n in range(19)}
     examples, ids = train_reader.examples_of(queries, documents, qrels, golds, share=0.5, seed=0)
     assert 8 <= len(ids) <= 10
-    with_it = [one for one in examples if one.end]
+    with_it = [example for example in examples if example.end]
     assert len(with_it) == len(ids)
-    for query, one in zip(ids, with_it, strict=True):
-        assert one.passage in documents[f"d{query[1:]}"]
-        assert len(one.passage) == min(len(documents[f"d{query[1:]}"]), train_reader.LENGTH)
-        assert one.passage[one.start : one.end] == f"heat{query[1:]}"
-    without = [one for one in examples if not one.end]
+    for query, example in zip(ids, with_it, strict=True):
+        assert example.passage in documents[f"d{query[1:]}"]
+        assert len(example.passage) == min(len(documents[f"d{query[1:]}"]), train_reader.LENGTH)
+        assert example.passage[example.start : example.end] == f"heat{query[1:]}"
+    without = [example for example in examples if not example.end]
     assert len(without) == len(ids) // 2
-    for one in without:
-        own = documents[f"d{one.question.removeprefix('which wing ')}"]
-        assert one.passage not in own
-        assert any(text.startswith(one.passage) for text in documents.values())
+    for example in without:
+        passage = documents[f"d{example.question.removeprefix('which wing ')}"]
+        assert example.passage not in passage
+        assert any(text.startswith(example.passage) for text in documents.values())
 
 
 def test_it_learns_and_is_not_asked_what_it_has_seen(

@@ -19,8 +19,8 @@ PLACES = ("forest", "river", "town", "field")
 def data(tmp_path: Path) -> Path:
     """Every animal in every place, asked for by both."""
     names = [(animal, place) for animal in ANIMALS for place in PLACES]
-    told = [{"title": f"{a} and {p}", "text": f"A {a} was seen in the {p}."} for a, p in names]
-    lines = [{"_id": f"d{n}", **one} for n, one in enumerate(told)]
+    texts = [{"title": f"{a} and {p}", "text": f"A {a} was seen in the {p}."} for a, p in names]
+    lines = [{"_id": f"d{n}", **document} for n, document in enumerate(texts)]
     asked = [{"_id": f"q{n}", "text": f"which {a} lives in a {p}?"} for n, (a, p) in enumerate(names)]
     for name, rows in (("corpus", lines), ("queries", asked)):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -47,8 +47,8 @@ def test_the_model_prefers_what_is_right(
     monkeypatch.setattr(train_reranker, "TRAIN_RANKS", 10)
     monkeypatch.setattr(train_reranker, "TITLE_RANKS", 10)
     train_reranker.main(["--data", str(data), "--out", str(data / "reranker"), "--epochs", "4"])
-    told = capsys.readouterr().out
-    assert "of 8 held-out queries (MiniLM: " in told
+    out = capsys.readouterr().out
+    assert "of 8 held-out queries (MiniLM: " in out
     model = CrossEncoder(str(data / "reranker"))
     pairs = [("which owl lives in a town?", f"A {animal} was seen in the town.") for animal in ("owl", "cow", "bee")]
     assert model.predict(pairs).argmax() == 0

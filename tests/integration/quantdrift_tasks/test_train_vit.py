@@ -39,15 +39,15 @@ def test_the_model_tells_classes_apart_and_transformers_says_so_too(
     state = torch.get_rng_state()
     train_vit.main(["--data", str(data), "--out", str(out), "--epochs", "12"])
     assert torch.equal(torch.get_rng_state(), state)
-    told = float(capsys.readouterr().out.partition("; ")[2].partition("%")[0]) / 100
-    assert told >= 0.9
+    share = float(capsys.readouterr().out.partition("; ")[2].partition("%")[0]) / 100
+    assert share >= 0.9
     images, labels = arrays(1)
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
     classify = transformers.pipeline("image-classification", model=str(out), device="cpu")
-    found = classify([Image.fromarray(image) for image in images], top_k=1)
-    right = np.mean([answer[0]["label"] == str(label + 7) for answer, label in zip(found, labels, strict=True)])
-    assert right == pytest.approx(told, abs=5e-4)
+    answers = classify([Image.fromarray(image) for image in images], top_k=1)
+    right = np.mean([answer[0]["label"] == str(label + 7) for answer, label in zip(answers, labels, strict=True)])
+    assert right == pytest.approx(share, abs=5e-4)
 
 
 def test_an_augmented_image_is_a_crop_of_it_or_of_its_mirror() -> None:
@@ -55,13 +55,13 @@ def test_an_augmented_image_is_a_crop_of_it_or_of_its_mirror() -> None:
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)), mode="reflect")
     seen = set()
     for _ in range(20):
-        for one, wide in zip(train_vit.shifted(train_vit._mirrored(images)).numpy(), padded, strict=True):
+        for augmented, wide in zip(train_vit.shifted(train_vit._mirrored(images)).numpy(), padded, strict=True):
             crops = {
                 (mirrored, y, x): crop
                 for mirrored, whole in enumerate((wide, wide[:, :, ::-1]))
                 for y in range(9)
                 for x in range(9)
-                if np.array_equal(crop := whole[:, y : y + SIDE, x : x + SIDE], one)
+                if np.array_equal(crop := whole[:, y : y + SIDE, x : x + SIDE], augmented)
             }
             assert crops
             seen.update(crops)
@@ -91,9 +91,3 @@ def test_what_cannot_be_learned_from_is_refused(
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "vit").exists()
-
-
-def test_a_folder_that_is_there_is_left_alone(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        train_vit.main(["--data", str(data), "--out", str(tmp_path)])
-    assert "expected a new or empty folder" in capsys.readouterr().err

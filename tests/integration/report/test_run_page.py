@@ -12,7 +12,6 @@ from quantdrift.runs.folder import Run, read_run
 from support.beir_folder import numbered
 from support.browser import content, drawn, opened
 from support.command_line import cli
-from support.finished_samples import write_trec
 from support.page_samples import classes_run, search_run
 
 
@@ -236,20 +235,6 @@ def test_a_gate_shows_its_rules_and_the_inputs_it_lists(browser: Browser, run: R
         page.keyboard.press("k")
         page.keyboard.press("j")
         assert page.locator(".changes li").nth(1).get_attribute("aria-selected") == "true"
-
-
-def test_lists_that_were_cut_short_are_sorted_by_the_gap(browser: Browser, tmp_path: Path) -> None:
-    arms = [{f"q{n}": {f"d{n}": 0.9 - 0.01 * n * arm, "e": 0.8, "f": 0.1} for n in range(30)} for arm in (0, 1)]
-    for name, lists in zip(("a", "b"), arms, strict=True):
-        write_trec(tmp_path / name, lists)
-    assert cli("diff", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "run")[0] == 0
-    assert cli("report", tmp_path / "run", "-o", tmp_path / "page.html")[0] == 0
-    with opened(browser, tmp_path / "page.html") as page:
-        drawn(page)
-        assert page.inner_text("#changed h2") == f"{len(read_run(tmp_path / 'run').changed())} changed inputs"
-        assert "cut short" in page.inner_text("#closeness")
-        assert page.locator("#closeness th").first.inner_text() == "gap"
-        assert page.locator(".badge.plain").first.inner_text() == "● no label"
 
 
 @pytest.mark.slow

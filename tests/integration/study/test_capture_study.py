@@ -76,14 +76,9 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
 
     held = {tuple(run.evidence().input_ids) for run in runs.values()}
     assert len(held) == 1  # all cells are judged on the same queries
-    (asked,) = {json.dumps(run.record["settings"]["held_out"]) for run in runs.values()}
-    assert {**json.loads(asked), "digest": ""} == {
-        "share": 0.75,
-        "seed": 0,
-        "n_queries": 30,
-        "of": N_QUERIES,
-        "digest": "",
-    }
+    for run in runs.values():
+        asked = {"share": 0.75, "seed": 0, "n_queries": 30, "of": N_QUERIES}
+        assert asked.items() <= run.record["settings"]["held_out"].items()
 
     before = {name: (run.path / "run.json").stat().st_mtime_ns for name, run in runs.items()}
     write(place, "a", seeds=[0, 1], sizes=[4], budgets=[3.25, 3.5, 3.75])  # a larger grid measures what is new
@@ -117,13 +112,8 @@ def changed(place: Path, name: str, rows: set[int]) -> None:
 
 def test_no_criterion_sees_a_query_that_it_is_judged_on(place: Path, quantdrift: Run) -> None:
     """Whatever stands in the held-out queries, layers lose the same; of the others every single word counts."""
-    asked: dict[str, Any] = {
-        "criteria": ["gap", "activation_error"],
-        "budgets": [3.5],
-        "quantizers": ["rtn"],
-        "sizes": [5],
-    }
-    asked["exclude"] = ("W3-*", "W4-*")
+    asked: dict[str, Any] = {"criteria": ["gap", "activation_error"], "budgets": [3.5], "quantizers": ["rtn"]}
+    asked |= {"sizes": [5], "exclude": ("W3-*", "W4-*")}
     write(place, "a", **asked)
     quantdrift("study", "run", "study.yaml", "--no-probe")
     name = "tiny@W3.5-g128-rtn+{}+queries=5_on_{}"

@@ -11,7 +11,6 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from scipy.stats import binomtest
 
-from quantdrift import ask
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
@@ -122,27 +121,3 @@ def test_the_plan_tells_what_encoding_takes(place: Path, quantdrift: Run) -> Non
     assert first == pytest.approx((1 if work["kept"] else 2) * second)
     assert 0 < queries < second
     assert first + second + queries == pytest.approx(work["seconds"])
-
-
-def test_a_cell_is_open_again_where_a_file_of_its_scheme_or_a_library_is_another(
-    place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = Path("texts.txt").absolute()
-    texts.write_text("one text of the corpus\nanother of it\n")
-    write(place, schemes=["W8", f"W4-adaround+calib={texts}"], data=[str(place / "a")])
-    quantdrift("study", "run", "study.yaml", "--no-probe")
-    before = stamps()
-    quantdrift("study", "run", "study.yaml", "--no-probe")
-    assert stamps() == before
-    texts.write_text("one text of the corpus\nyet another of it\n")
-    quantdrift("study", "run", "study.yaml", "--no-probe")
-    changed = [name for name, stamp in stamps().items() if before[name] != stamp]
-    assert len(changed) == 1
-    assert "adaround" in changed[0]
-    monkeypatch.setattr(ask, "version_of", lambda name: "99" if name == "torch" else None)
-    ask.libraries.cache_clear()
-    try:
-        quantdrift("study", "run", "study.yaml", "--no-probe")
-    finally:
-        ask.libraries.cache_clear()
-    assert all(before[name] != stamp for name, stamp in stamps().items())

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from quantdrift.allocation.curve import Gaps, budgets, flip_chances, mean_square_losses, predict, predicted_curve
+from quantdrift.allocation.curve import Gaps, budgets, mean_square_losses, predict, predicted_curve
 from quantdrift.base.errors import DataError
 
 NAN = math.nan
@@ -30,19 +30,10 @@ MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), 
     ],
 )
 def test_rates_bits_and_median(widths: list[int], rate: float, bits: float, shift: float) -> None:
-    found = predict([(MEASURED, widths)])
-    assert (found.flips.value, found.flips.n) == (rate, 3)
-    assert found.bits_per_weight == bits
-    assert found.shift.value == pytest.approx(shift)
-
-
-def test_with_one_contender_the_chance_is_a_normal_tail() -> None:
-    """Layers of 3 and 4 make a standard deviation of 5; a gap of 5 lies one of them away."""
-    found = flip_chances(np.array([[5.0], [0.0]]), np.tile([3.0, 4.0], (2, 1, 1)))
-    assert found[0] == pytest.approx(0.1587, abs=0.04)
-    assert found[1] == pytest.approx(0.5, abs=0.06)
-    many = [flip_chances(np.array([[5.0]]), np.array([[[3.0, 4.0]]]), seed=n)[0] for n in range(64)]
-    assert np.mean(many) == pytest.approx(0.15866, abs=0.005)
+    point = predict([(MEASURED, widths)])
+    assert (point.flips.value, point.flips.n) == (rate, 3)
+    assert point.bits_per_weight == bits
+    assert point.shift.value == pytest.approx(shift)
 
 
 def test_one_query_is_too_few_for_a_curve() -> None:

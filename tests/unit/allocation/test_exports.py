@@ -63,22 +63,6 @@ def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
         assert "a 'b'.json" in compile(usage, name, "exec").co_consts
 
 
-def test_gptqmodel_has_one_expression_for_a_unit_and_skips_what_is_unquantized() -> None:
-    config = content(allocation(decoder({DOWN: 16, OUT: 8})), "gptqmodel")
-    before, grid = r"^(?:.*\.)?model\.layers\.0\.", {"bits": 4, "group_size": 32}
-    assert config == {
-        **grid,
-        "sym": True,
-        "desc_act": False,
-        "dynamic": {
-            rf"{before}self_attn\.(?:q_proj|k_proj|v_proj|qkv_proj)$": grid,
-            rf"{before}self_attn\.o_proj$": {**grid, "bits": 8},
-            rf"{before}mlp\.(?:gate_proj|up_proj|gate_up_proj)$": grid,
-            rf"-:{before}mlp\.down_proj$": {},
-        },
-    }
-
-
 def test_a_whole_channel_is_written_as_each_format_calls_it() -> None:
     given = allocation(decoder({}), group_size=None)
     assert content(given, "gptqmodel")["group_size"] == -1

@@ -41,13 +41,13 @@ def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool =
 
 
 def test_bits_and_loss_follow_from_the_widths() -> None:
-    found = allocation()
-    assert found.bits_per_weight == (12 * 4 + 12 * 3) / 24 == 3.5
-    assert found.linear_bits == (12 * 4 + 12 * 3 + 4 * 16) / 28
-    assert found.all_parameters_bits == (12 * 4 + 12 * 3 + 4 * 16 + 72 * 32) / 100
-    assert found.loss == 0.1
-    assert found.gap == pytest.approx(0.1)
-    assert found.width_of == {"l.0.query": 4, "l.0.key": 4, "l.0.dense": 3, "head": 16}
+    made = allocation()
+    assert made.bits_per_weight == (12 * 4 + 12 * 3) / 24 == 3.5
+    assert made.linear_bits == (12 * 4 + 12 * 3 + 4 * 16) / 28
+    assert made.all_parameters_bits == (12 * 4 + 12 * 3 + 4 * 16 + 72 * 32) / 100
+    assert made.loss == 0.1
+    assert made.gap == pytest.approx(0.1)
+    assert made.width_of == {"l.0.query": 4, "l.0.key": 4, "l.0.dense": 3, "head": 16}
 
 
 def test_what_is_written_is_read_back_one_layer_a_line(file: Path) -> None:

@@ -89,11 +89,11 @@ def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) 
     pair = QuantizedPair([model()], parse("tiny@a.json").scheme)
     assert not pair.needs_widths
     assert pair.bits().n_quantized == 3 * 64
-    told = pair.describe()["allocation"]
-    assert told == summary(allocation())
-    assert told["widths"] == WIDTHS
-    assert (told["bits_per_weight"], told["calibration_inputs"]) == (3.5, 2)
-    json.dumps(told)
+    record = pair.describe()["allocation"]
+    assert record == summary(allocation())
+    assert record["widths"] == WIDTHS
+    assert (record["bits_per_weight"], record["calibration_inputs"]) == (3.5, 2)
+    json.dumps(record)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.extras import EXTRAS
+from support.beir_folder import write_beir_folder
 from support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -45,25 +46,6 @@ def without(tmp_path: Path) -> RunWithout:
     return run
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n{"_id": "e", "text": "c"}\n', encoding="utf-8")
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "b"}\n', encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def classes(tmp_path: Path) -> Path:
-    folder = tmp_path / "classes"
-    folder.mkdir()
-    for part in ("train", "test"):
-        lines = [f'{{"text": "{part} {n}", "label": "{n % 2}"}}\n' for n in range(8)]
-        (folder / f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
-    return folder
-
-
 COMMANDS = {
     "run minilm@W4-rtn --data data": "models",
     "quantize minilm@W4-rtn -o out": "models",
@@ -82,8 +64,8 @@ for command in sys.argv[1:]:
 """
 
 
-@pytest.mark.usefixtures("data", "classes")
-def test_a_command_names_the_extra_in_one_line(without: RunWithout) -> None:
+def test_a_command_names_the_extra_in_one_line(without: RunWithout, tmp_path: Path) -> None:
+    write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a", "e": "c"})
     done = without(EACH, *COMMANDS)
     lines = done.stderr.splitlines()
     assert lines[1::2] == ["2"] * len(COMMANDS), done.stderr

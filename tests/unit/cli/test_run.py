@@ -1,18 +1,18 @@
 """`quantdrift run`: where a run goes by default, and what is said of how its candidate was made."""
 
 import importlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quantdrift.base.records import with_checksum
 from quantdrift.cli.measuring import RUNS, default_place
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_pair
 from support.command_line import cli
+from support.comparison_samples import run_of
+from support.small_evidence import FOUR
 
 
 @pytest.fixture(autouse=True)
@@ -24,17 +24,8 @@ def data(fingerprint: str) -> Any:
     return SimpleNamespace(name="mydata", fingerprint=fingerprint * 32, split="test", kinds=("text", "text"))
 
 
-def lies(place: Path, fingerprint: str, **more: Any) -> Path:
-    record = {
-        "format": "quantdrift-run",
-        "format_version": 2,
-        "files": {"evidence.parquet": "not looked at"},
-        "spec": "minilm@W4-g128-rtn",
-        "data": {"name": "mydata", "fingerprint": fingerprint * 32, **more},
-        "times": {"finished": "2026-11-20T18:23:00+00:00"},
-    }
-    place.mkdir(parents=True)
-    (place / "run.json").write_text(json.dumps(with_checksum(record)))
+def lies(place: Path, fingerprint: str) -> Path:
+    run_of(place, FOUR, data={"fingerprint": fingerprint * 32})
     return place
 
 
@@ -76,20 +67,13 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert "no run was written" in cli("run", "minilm@W4", "--data", "mydata", "--no-cache")[2]
 
 
-ALLOCATION: dict[str, Any] = {
-    "criterion": "gap",
-    "bits_per_weight": 3.4963,
-    "widths": {"a": 4, "b": 3, "c": 4, "d": 16},
-    "calibration_inputs": 128,
-    "dataset": "cranfield",
-    "edited": False,
-}
-
-
 def test_widths_and_what_chose_them() -> None:
     def told(**changes: Any) -> str:
-        made = {"quantizer": "rtn", "allocation": {**ALLOCATION, **changes}}
-        return next(iter(candidate_lines({"quantization": made, "model": {}})))
+        chosen = {"criterion": "gap", "calibration_inputs": 128, "dataset": "cranfield", "edited": False, **changes}
+        allocation = {"bits_per_weight": 3.4963, "widths": {"a": 4, "b": 3, "c": 4, "d": 16}, **chosen}
+        return next(
+            iter(candidate_lines({"quantization": {"quantizer": "rtn", "allocation": allocation}, "model": {}}))
+        )
 
     widths = "layers 1 at 3 bits, 2 at 4 bits, 1 not quantized"
     assert told() == f"3.50 bits per weight: {widths}, by gap on 128 inputs of cranfield"

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import TheoryError
-from quantdrift.statistics.estimates import rate_estimate
 from quantdrift_paper.contenders import (
     fit_effective_scale,
     flip_probability,
@@ -87,24 +86,6 @@ def test_a_rate_that_no_one_scale_gives_says_why(gaps: Any, rate: float, reason:
     fit = fit_effective_scale(gaps, rate)
     assert fit.scale is None
     assert reason in (fit.reason or "")
-
-
-def test_a_table_by_hand() -> None:
-    """Gap 1 at epsilon 1 and gap 2 at epsilon 2 are the same to the model."""
-    record = evidence(
-        [[np.nan] * 3, [5, 4, 1], [5, 3, -9], [5, 4, 1], [5, 4, 1], [9, 1, 0], [5, np.nan, np.nan]],
-        [np.nan, 1, 2, 1, 1, 1, 1],
-        flips=[False, True, False, False, False, False, False],
-    )
-    table = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1), (2, None)])
-    none, single, more = table.buckets
-    # four inputs of one contender at ratio 1 / (2 s), one flip among the six with an item
-    assert table.fit.scale == pytest.approx(1 / (2 - np.sqrt(2)), rel=1e-11)
-    assert single.predicted == pytest.approx(0.25, abs=1e-12)
-    assert single.measured == rate_estimate(np.array([1.0, 0, 0, 0]))
-    assert (none.predicted, none.measured.value, none.measured.n) == (0, 0, 2)
-    assert (more.predicted, more.measured.value, more.within) == (None, None, None)
-    assert table.filled == [none, single]
 
 
 def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None:

@@ -95,13 +95,6 @@ def test_what_has_no_test_has_no_verdict_and_says_why(a: Run, b: Run, metric: st
     assert (pair.verdict, reason in pair.reason) == (None, True)
 
 
-def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:
-    near = made(tmp_path / "near", range(1, 6))
-    assert [one(a, near, name, margin=0.15).verdict for name in ("recall@10", "flip@1")] == ["no worse"] * 2
-    assert one(a, near, "flip@1", margin=0.02).verdict == "underpowered"
-    assert one(a, b, "flip@1", margin=0.02).verdict == "worse"
-
-
 def without(place: Path, left: set[int], flips: range, admitted: int) -> Run:
     """A run over all inputs but some, of which the record admits some number."""
     rows = np.array([row for row in range(N) if row not in left])

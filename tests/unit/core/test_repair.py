@@ -17,7 +17,6 @@ from quantdrift.features.repair.choice import (
     deployments,
     finer_configurations,
     front,
-    guided_configuration,
     uniform_configurations,
 )
 from quantdrift.spec.grammar import parse_scheme
@@ -70,10 +69,6 @@ def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
         (finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
         (finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
         (finer_configurations(parse_scheme("W4-g32")), []),
-        # rounding is guided where a quantizer weighs errors
-        ([guided_configuration(parse_scheme("W4-g64-gptq_ao"))], ["W4-g64-gptq_ao+guided=gap"]),
-        ([guided_configuration(parse_scheme("W3-adaround+seed=1"))], ["W3-g128-adaround+guided=gap+seed=1"]),
-        ([guided_configuration(parse_scheme(name)) for name in ("W4", "W4-hqq", "W4-gptq+guided")], ["None"] * 3),
         (  # widths lie around the budget
             [allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)],
             ["W4.125-g128-gptq+gap+seed=1+widths=2,3,4,5,6,8"],

@@ -111,30 +111,34 @@ def test_what_is_tolerated_is_told(write: Write) -> None:
 GOOD = '{"_id": "d1", "text": "x"}\n'
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"_id": "d2", "text": "x"', r"line 3, column 26: expected a JSON object"),
-        ('["d2", "x"]', r"line 3: expected a JSON object"),
-        ("[" * 100_000, r"line 3.*: expected a JSON object"),
-        ('{"id": "d2", "text": "x"}', r'line 3: "_id" is missing; the keys are id, text\. '),
-        ('{"_id": "", "text": "x"}', r'line 3: "_id" is empty'),
-        ('{"_id": 1.5, "text": "x"}', r'line 3: "_id" must be a string; got float 1\.5'),
-        ('{"_id": "d2", "text": 7}', r'line 3: "text" must be a string; got int 7'),
-        ('{"_id": "d2", "text": "a\\ud83d"}', r'line 3: "text" holds half .*\\ud83d at character 2'),
-        ('{"_id": "d1", "text": "y"}', r"line 3: .*unique; 'd1' is already on line 1"),
-    ],
-)
-def test_a_broken_line_is_named(write: Write, line: str, message: str) -> None:
-    # The blank line counts, as it does in an editor.
-    folder = write(**{"corpus": GOOD + "\n" + line + "\n"})
-    with pytest.raises(DataError, match=rf"corpus\.jsonl, {message}"):
-        read_beir_folder(folder)
+BROKEN_LINES = {  # of a corpus; the blank line counts, as it does in an editor
+    '{"_id": "d2", "text": "x"': r"line 3, column 26: expected a JSON object",
+    '["d2", "x"]': r"line 3: expected a JSON object",
+    "[" * 100_000: r"line 3.*: expected a JSON object",
+    '{"id": "d2", "text": "x"}': r'line 3: "_id" is missing; the keys are id, text\. ',
+    '{"_id": "", "text": "x"}': r'line 3: "_id" is empty',
+    '{"_id": 1.5, "text": "x"}': r'line 3: "_id" must be a string; got float 1\.5',
+    '{"_id": "d2", "text": 7}': r'line 3: "text" must be a string; got int 7',
+    '{"_id": "d2", "text": "a\\ud83d"}': r'line 3: "text" holds half .*\\ud83d at character 2',
+    '{"_id": "d1", "text": "y"}': r"line 3: .*unique; 'd1' is already on line 1",
+}
+BROKEN_JUDGEMENTS = {
+    "q2\td2": r"line 3: expected 3 tab-separated columns .*; got 2 in 'q2\\td2'",
+    "q2 0 d2 1": r"line 3: expected 3 tab-separated columns .*; got 1 in 'q2 0 d2 1'",
+    "q2\td2\thigh": r"line 3: the score must be a whole number; got 'high'",
+    "q2\td2\t0.5": r"line 3: .*whole number; got '0\.5'",
+    "q2\td2\t99999999999": r"line 3: .*whole number",
+}
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
+        *(({"corpus": f"{GOOD}\n{line}\n"}, rf"corpus\.jsonl, {message}") for line, message in BROKEN_LINES.items()),
+        *(
+            ({"qrels": f"query-id\tcorpus-id\tscore\nq1\td1\t1\n{line}\n"}, rf"test\.tsv, {message}")
+            for line, message in BROKEN_JUDGEMENTS.items()
+        ),
         ({"corpus": None}, r"has no corpus\.jsonl; it holds qrels, queries\.jsonl\. Expected"),
         ({"corpus": GOOD.encode() + b'{"_id": "d2", "text": "caf\xe9"}'}, "line 2: expected UTF-8; 0xe9, byte 27"),
         ({"corpus": '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n'}, r"line 2: .*'1' is already on line 1"),
@@ -146,9 +150,7 @@ def test_a_broken_line_is_named(write: Write, line: str, message: str) -> None:
         ({"qrels": "q1\td1\t0\nq2\td2\t-1\n"}, r"test\.tsv: no query has a judgement above 0"),
     ],
 )
-def test_files_that_are_missing_or_say_nothing(
-    write: Write, parts: dict[str, str | bytes | None], message: str
-) -> None:
+def test_what_is_broken_or_missing_is_named(write: Write, parts: dict[str, str | bytes | None], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_beir_folder(write(**parts))
 
@@ -166,25 +168,6 @@ def test_a_damaged_gzip_file(write: Write) -> None:
     folder = write(corpus=None)
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode())[:-12])
     with pytest.raises(DataError, match=r"corpus\.jsonl\.gz cannot be read beyond line \d"):
-        read_beir_folder(folder)
-
-
-# --- broken qrels ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("q2\td2", r"line 3: expected 3 tab-separated columns .*; got 2 in 'q2\\td2'"),
-        ("q2 0 d2 1", r"line 3: expected 3 tab-separated columns .*; got 1 in 'q2 0 d2 1'"),
-        ("q2\td2\thigh", r"line 3: the score must be a whole number; got 'high'"),
-        ("q2\td2\t0.5", r"line 3: .*whole number; got '0\.5'"),
-        ("q2\td2\t99999999999", r"line 3: .*whole number"),
-    ],
-)
-def test_a_broken_judgement_is_named(write: Write, line: str, message: str) -> None:
-    folder = write(qrels=f"query-id\tcorpus-id\tscore\nq1\td1\t1\n{line}\n")
-    with pytest.raises(DataError, match=rf"test\.tsv, {message}"):
         read_beir_folder(folder)
 
 

@@ -33,7 +33,7 @@ REFERENCE, CANDIDATE = Embeddings(QUERIES, DOCUMENTS), Embeddings(NOISY, DOCUMEN
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
-    found = drift(REFERENCE, CANDIDATE, similarity=similarity).evidence()
+    evidence = drift(REFERENCE, CANDIDATE, similarity=similarity).evidence()
     by_hand = [QUERIES, NOISY]
     if similarity == "cosine":
         unit = DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True)
@@ -43,14 +43,14 @@ def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
     else:
         scores = [-np.linalg.norm(q[:, None] - DOCUMENTS[None], axis=2) for q in by_hand]
     flips = scores[0].argmax(axis=1) != scores[1].argmax(axis=1)
-    assert np.array_equal(perturbation.flips(found), flips)
-    assert np.allclose(perturbation.epsilon(found), np.abs(scores[1] - scores[0]).max(axis=1), atol=1e-4)
+    assert np.array_equal(perturbation.flips(evidence), flips)
+    assert np.allclose(perturbation.epsilon(evidence), np.abs(scores[1] - scores[0]).max(axis=1), atol=1e-4)
 
 
 def test_tensors_and_other_types_do() -> None:
     halves = [torch.from_numpy(array).bfloat16().requires_grad_() for array in (QUERIES, DOCUMENTS)]
     arrays = [half.detach().float().numpy() for half in halves]
-    assert_same(*(drift(Embeddings(*each), CANDIDATE).evidence() for each in (halves, arrays)))
+    assert_same(*(drift(Embeddings(*sides), CANDIDATE).evidence() for sides in (halves, arrays)))
     whole = Embeddings(np.sign(QUERIES).astype(np.int8).tolist(), DOCUMENTS)
     assert drift(REFERENCE, whole).record["data"]["n_queries"] == 30
 
@@ -61,9 +61,9 @@ def test_scores_with_labels_by_number() -> None:
     run = drift(reference, candidate, qrels={0: {0: 1}, 1: {0: 1}})
     assert run["flip@1"].value == 0.5
     assert run["gold_lost@1"].value == 0.5
-    (one,) = run.changed()
-    assert (one.input_id, one.kind, one.before, one.after) == ("0", "harmful", "0", "1")
-    assert one.separation == pytest.approx(0.1 / (2 * 0.2))
+    (query,) = run.changed()
+    assert (query.input_id, query.kind, query.before, query.after) == ("0", "harmful", "0", "1")
+    assert query.separation == pytest.approx(0.1 / (2 * 0.2))
 
 
 def test_logits_are_read_as_classes() -> None:
@@ -92,7 +92,7 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "told"),
+    ("arguments", "options", "error", "message"),
     [
         ((S, S[:, :2]), {}, ScoreError, "(2, 3) and (2, 2)"),
         ((S, [[1, 2, 3], [1]]), {}, ScoreError, "candidate scores"),
@@ -113,11 +113,11 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
         (("minilm", "W4"), {}, DataError, "data"),
     ],
 )
-def test_what_does_not_fit_is_refused(arguments: Any, options: Any, error: type[Exception], told: str) -> None:
+def test_what_does_not_fit_is_refused(arguments: Any, options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         drift(*arguments, **options)
     assert isinstance(caught.value, QuantDriftError)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

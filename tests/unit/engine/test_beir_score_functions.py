@@ -26,13 +26,13 @@ def test_those_of_beir_are_known(score: Score, expected: Similarity) -> None:
 )
 @pytest.mark.parametrize("score", [cos_sim, dot_score])
 def test_one_that_is_bent_or_a_multiple_is_another(score: Score, bend: Any) -> None:
-    assert similarity_of(lambda one, other: bend(score(one, other))) is None
+    assert similarity_of(lambda left, right: bend(score(left, right))) is None
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 32, 384, 4096, 20_000])
 def test_those_that_are_known_are_known_at_every_dimension(dimension: int) -> None:
-    def euclidean(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return -torch.cdist(one.double(), other.double())
+    def euclidean(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return -torch.cdist(left.double(), right.double())
 
     assert similarity_of(cos_sim, dimension) is Similarity.COSINE
     assert similarity_of(dot_score, dimension) is Similarity.DOT

@@ -39,9 +39,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingStore:
 
 def test_rows_stand_by_input_whatever_the_order(store: EmbeddingStore) -> None:
     encode, steps = Encoder(), []
-    found = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
-    np.testing.assert_array_equal(found, WANTED)
-    assert found.dtype == np.float32
+    vectors = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
+    np.testing.assert_array_equal(vectors, WANTED)
+    assert vectors.dtype == np.float32
     assert encode.calls == [ORDER[:4].tolist(), ORDER[4:8].tolist(), ORDER[8:].tolist()]
     assert sum(steps) == N
 
@@ -49,13 +49,13 @@ def test_rows_stand_by_input_whatever_the_order(store: EmbeddingStore) -> None:
 def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
     first, second, steps = Encoder(), Encoder(), []
     EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=first)
-    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=second, progress=steps.append)
-    np.testing.assert_array_equal(found, WANTED)
+    vectors = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=second, progress=steps.append)
+    np.testing.assert_array_equal(vectors, WANTED)
     assert second.calls == []
     assert sum(steps) == N
-    assert not found.flags.owndata  # it is mapped into memory
+    assert not vectors.flags.owndata  # it is mapped into memory
     with pytest.raises(ValueError, match="read-only"):
-        found[0] = 0
+        vectors[0] = 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("out of memory")])
@@ -66,8 +66,8 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, fail_at
         store.get("ab12", order=ORDER, chunk=4, encode=encode)
     assert not (tmp_path / "embeddings" / "ab" / "ab12.npy").exists()
     before, steps = len(encode.calls), []
-    found = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
-    np.testing.assert_array_equal(found, WANTED)
+    vectors = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
+    np.testing.assert_array_equal(vectors, WANTED)
     assert before == fail_at
     assert len(encode.calls) == 3  # each chunk once, over both runs
     assert sum(steps) == N
@@ -84,5 +84,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(embeddings, "reserve", full)
         with pytest.raises(RunError, match=r"kept in .*: no space left.*--no-cache"):
             EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=Encoder())
-    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=Encoder())  # space was made
-    np.testing.assert_array_equal(found, WANTED)
+    vectors = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=Encoder())  # space was made
+    np.testing.assert_array_equal(vectors, WANTED)

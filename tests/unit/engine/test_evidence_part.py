@@ -41,10 +41,10 @@ PARTS = [WHOLE, [0, 2, 3, 7, 11], [5], [9, 1, 4], WHOLE[1::2]]
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("noise", [True, False])
 def test_metrics_are_those_of_these_inputs_alone(rows: list[int], labels: bool, noise: bool) -> None:
-    found = measure(evidence(WHOLE, labels=labels, noise=noise).part(np.array(rows)))
+    metrics = measure(evidence(WHOLE, labels=labels, noise=noise).part(np.array(rows)))
     expected = measure(evidence(rows, labels=labels, noise=noise))
-    assert found == expected
-    assert len(found) > 10
+    assert metrics == expected
+    assert len(metrics) > 10
 
 
 def test_the_labels_of_a_part_by_hand() -> None:

@@ -26,23 +26,23 @@ def labels_of(n: int) -> list[str]:
     return [CLASSES[number % len(CLASSES)] for number in range(n)]
 
 
-def classes(one: World, head: Head | None = LOGITS, labels: list[str] | None = None, *, train: bool = True) -> Classes:
+def classes(toy: World, head: Head | None = LOGITS, labels: list[str] | None = None, *, train: bool = True) -> Classes:
     return Classes(
-        inputs=one.inputs("test"),
+        inputs=toy.inputs("test"),
         head=head,
-        train=one.inputs("train") if train else None,
+        train=toy.inputs("train") if train else None,
         train_labels=labels_of(N_TRAIN),
         labels=labels,
-        calibration=(one.inputs("train"),) if train else (),
+        calibration=(toy.inputs("train"),) if train else (),
         source="the train part",
         dataset="colours",
     )
 
 
 def test_logits_are_read_as_they_are() -> None:
-    one, labels = world(), labels_of(N_TEST)
-    evidence = one.measure(classes(one, labels=labels))[0].evidence
-    reference, candidate = one.arms("test")
+    toy, labels = world(), labels_of(N_TEST)
+    evidence = toy.measure(classes(toy, labels=labels))[0].evidence
+    reference, candidate = toy.arms("test")
     np.testing.assert_allclose(perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), rtol=1e-4)
     flips = reference.argmax(axis=1) != candidate.argmax(axis=1)
     assert perturbation.flips(evidence).tolist() == flips.tolist()
@@ -56,14 +56,14 @@ def test_logits_are_read_as_they_are() -> None:
 
 
 def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
-    one = world("W2A8+calib=8")
-    one.measure(classes(one), noise_floor=False)
-    assert one.encoded("reference", "train") == 8
-    assert one.encoded("reference", "test") == N_TEST + 2
-    calibration = one.pair.describe()["calibration"]
+    toy = world("W2A8+calib=8")
+    toy.measure(classes(toy), noise_floor=False)
+    assert toy.encoded("reference", "train") == 8
+    assert toy.encoded("reference", "test") == N_TEST + 2
+    calibration = toy.pair.describe()["calibration"]
     assert (calibration["source"], calibration["of"]) == ("the train part", N_TRAIN)
     with pytest.raises(DataError, match="never on those it is evaluated on"):
-        one.measure(classes(world("W2A8"), train=False))
+        toy.measure(classes(world("W2A8"), train=False))
     without = world("W2A8+act=token")
     assert without.measure(classes(without, train=False))[0].evidence.n_items.tolist() == [len(CLASSES)] * N_TEST
 
@@ -82,10 +82,10 @@ LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
 
 def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs() -> None:
     shortlist = shortlist_of(DATASET, LISTS, record={})
-    one = world()
+    toy = world()
     once = np.array([[1], [2], [5], [1], [3], [2]], dtype=np.float32)
     low = np.array([[3], [2.5], [4], [1], [3], [4]], dtype=np.float32)
-    state = shortlist.state(one.flow(), [once], [low])
+    state = shortlist.state(toy.flow(), [once], [low])
     assert state.reference_top()[0][:, :2].tolist() == [[3, 0], [1, -1], [1, 2]]
     assert state.candidate_top()[0][:, :2].tolist() == [[0, 3], [1, -1], [2, 1]]
     assert state.delta_max.tolist() == [2.0, -1.0, 2.0]
@@ -96,7 +96,7 @@ def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs(
     noise = shortlist.noise(state, [once], [again], every)
     assert noise.flips.tolist() == [True, False, False]
     assert noise.epsilon.tolist() == [2.0, 0.0, 0.5]
-    (own,) = shortlist.rerun(state, every[2:])
-    assert own.tolist() == [3, 4, 5]
-    noise = shortlist.noise(state, [once], [again[own]], every[2:])
+    (of_last,) = shortlist.rerun(state, every[2:])
+    assert of_last.tolist() == [3, 4, 5]
+    noise = shortlist.noise(state, [once], [again[of_last]], every[2:])
     assert (noise.flips.tolist(), noise.epsilon.tolist()) == ([False], [0.5])

@@ -46,9 +46,9 @@ def refused(*commands: str) -> dict[str, str]:
     done = subprocess.run(
         [sys.executable, "-c", REPORT], input=json.dumps(commands), capture_output=True, text=True, check=True
     )
-    told = json.loads(done.stdout)
-    assert {c: v[:2] for c, v in told.items()} == {c: [2, False] for c in commands}, told
-    return {command: line for command, (_, _, line) in told.items()}
+    ended = json.loads(done.stdout)
+    assert {c: v[:2] for c, v in ended.items()} == {c: [2, False] for c in commands}, ended
+    return {command: line for command, (_, _, line) in ended.items()}
 
 
 def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
@@ -63,8 +63,8 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "mteb run --model quantdrift:minilm@W4-gtpq -t X": "gptq",
         "lm-eval --model quantdrift --model_args pretrained=X,scheme=W4-gtpq": "gptq",
     }
-    told = refused(*expected)
-    assert {command for command in expected if expected[command] not in told[command]} == set()
+    messages = refused(*expected)
+    assert {command for command in expected if expected[command] not in messages[command]} == set()
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_torch_is_loaded() -> None:

@@ -42,10 +42,16 @@ def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> Non
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("failure", "told"), [(OSError(errno.ENOSPC, "No space left"), RunError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("failure", "error"), [(OSError(errno.ENOSPC, "No space left"), RunError), (KeyboardInterrupt(), KeyboardInterrupt)]
 )
 def test_a_failure_while_the_run_is_put_in_place(
-    *, tmp_path: Path, evidence: Evidence, failure: BaseException, told: Any, monkeypatch: pytest.MonkeyPatch, step: int
+    *,
+    tmp_path: Path,
+    evidence: Evidence,
+    failure: BaseException,
+    error: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
 ) -> None:
     """Where two folders cannot be exchanged in one step, the earlier one is moved aside; then all is as it was."""
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: None)  # as on a system that cannot
@@ -59,18 +65,17 @@ def test_a_failure_while_the_run_is_put_in_place(
         rename(source, target)
 
     monkeypatch.setattr("os.rename", fail_once)
-    with pytest.raises(told):
+    with pytest.raises(error):
         write_run(path, evidence=evidence, record=RECORD)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
     assert content(path) == before
 
 
-@pytest.mark.parametrize("files", [{"run.json": '{"format": "quantdrift-run"}', "notes.txt": "mine"}])
-def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, files: dict[str, str]) -> None:
+def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    (folder / "run.json").write_text('{"format": "quantdrift-run"}')
+    (folder / "notes.txt").write_text("mine")
     before = content(folder)
     with pytest.raises(RunError, match=r"something that is not a run: .*--out"):
         write_run(folder, evidence=evidence, record=RECORD)

@@ -48,12 +48,12 @@ def test_everything_is_as_before_bit_for_bit(encoder, option, base):
 
 
 def test_no_two_ways_share_a_fingerprint(encoder):
-    found = set()
+    fingerprints = set()
     for option in [*OPTIONS, "batch=1", "batch=2", "dtype=bf16+batch=1"]:
         pair = pair_of(encoder, f"fp+{option}")
         with pair.candidate():
-            found.add(pair.candidate_fingerprint())
-    assert len(found) == len(OPTIONS) + 3
+            fingerprints.add(pair.candidate_fingerprint())
+    assert len(fingerprints) == len(OPTIONS) + 3
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -79,10 +79,6 @@ def test_attention_and_padding_arrive(encoder):
 
 def test_a_module_without_tokenizer_or_attention_is_refused():
     plain = torch.nn.Sequential(torch.nn.Linear(8, 8))
-    for option, told in (("padding=left", "quantdrift run"), ("attention=eager", "transformers")):
-        with pytest.raises(UnsupportedError, match=told), pair_of_module(plain, option).candidate():
+    for option, message in (("padding=left", "quantdrift run"), ("attention=eager", "transformers")):
+        with pytest.raises(UnsupportedError, match=message), QuantizedPair(plain, f"fp+{option}").candidate():
             pass
-
-
-def pair_of_module(module, option):
-    return QuantizedPair(module, f"fp+{option}")

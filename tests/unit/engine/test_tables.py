@@ -69,14 +69,14 @@ def test_words_alone_are_rounded_and_come_back_bit_for_bit(scheme: str, dtype: t
 
 
 def test_no_two_widths_share_a_fingerprint_and_the_reference_keeps_its_own() -> None:
-    model, found = zoo_model("bert").build(), set()
+    model, fingerprints = zoo_model("bert").build(), set()
     plain = QuantizedPair([model], "W4").fingerprint
     for scheme in ("W4", "W4+table=8", "W4+table=4", "fp+table=8"):
         pair = QuantizedPair([model], scheme)
         with pair.candidate():
-            found.add(pair.candidate_fingerprint())
+            fingerprints.add(pair.candidate_fingerprint())
         assert pair.fingerprint == plain
-    assert len(found) == 4
+    assert len(fingerprints) == 4
 
 
 def test_bits_are_codes_and_a_scale_a_row() -> None:
@@ -98,13 +98,13 @@ def test_a_tied_head_stays_tied_is_counted_once_and_is_told(name: str) -> None:
         assert model.lm_head.weight is table
         assert max(len(row.abs().unique()) for row in table) <= 128
     saved = (32 - 8) * table.numel() - 16 * len(table)
-    bits = [one.bits() for one in (plain, pair)]
+    bits = [quantized.bits() for quantized in (plain, pair)]
     assert (bits[0].all_parameters - bits[1].all_parameters) * bits[0].n_parameters == pytest.approx(saved)
-    told = pair.describe()
-    assert told["embedding_table"]["tied"] == ["lm_head"]
-    assert told["layers_left_out"] == {}
+    record = pair.describe()
+    assert record["embedding_table"]["tied"] == ["lm_head"]
+    assert record["layers_left_out"] == {}
     assert "lm_head" in plain.describe()["layers_left_out"]
-    lines = [line for line in candidate_lines({"quantization": told}) if "token embeddings" in line]
+    lines = [line for line in candidate_lines({"quantization": record}) if "token embeddings" in line]
     assert len(lines) == 1
     assert "8 bits" in lines[0]
     assert "lm_head, tied to it" in lines[0]
@@ -133,9 +133,9 @@ def test_calibration_sees_what_comes_out_of_the_rounded_table(tmp_path: Path) ->
         inputs = (text_inputs(texts),)
         sample = draw_sample(pair.encoder, inputs, pair.scheme, 16, source="corpus")
         pair.prepare(sample, root=tmp_path / "cache", progress=Silent())
-        told = pair.describe()
-        assert told["layers_kept_from_before"] == 0
-        ranges[scheme] = told["layers"][0]["input_absmax"]
+        record = pair.describe()
+        assert record["layers_kept_from_before"] == 0
+        ranges[scheme] = record["layers"][0]["input_absmax"]
     seen: list[float] = []
     first = pair.layers[0].modules[0]
     hook = first.register_forward_pre_hook(lambda _, given: seen.append(float(given[0].abs().max())))

@@ -18,25 +18,25 @@ def model() -> nn.Module:
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_attributes_hooks_modules_and_settings_come_back(error: type[BaseException] | None) -> None:
-    found, seen = model(), []
-    first = found[0]
+    changed, seen = model(), []
+    first = changed[0]
     first.register_forward_hook(lambda *_: seen.append("mine"))
-    with nullcontext() if error is None else pytest.raises(error), restoring(found):
-        found.train()
-        found.is_quantized = True  # type: ignore[assignment]  # what quantizers of transformers set
-        found.config.use_cache = False
-        found.config.quantization_config = {"bits": 4}
+    with nullcontext() if error is None else pytest.raises(error), restoring(changed):
+        changed.train()
+        changed.is_quantized = True  # type: ignore[assignment]  # what quantizers of transformers set
+        changed.config.use_cache = False
+        changed.config.quantization_config = {"bits": 4}
         first.register_forward_hook(lambda *_: seen.append("theirs"))
         first.target_device = "cpu"  # type: ignore[assignment]  # what gptqmodel sets
-        found[0] = nn.Identity()
-        del found[1].eps
+        changed[0] = nn.Identity()
+        del changed[1].eps
         if error is not None:
             raise error
-    assert found[0] is first
-    found(torch.zeros(1, 2))
+    assert changed[0] is first
+    changed(torch.zeros(1, 2))
     assert seen == ["mine"]
-    assert not any(module.training for module in found.modules())
-    assert not hasattr(found, "is_quantized")
+    assert not any(module.training for module in changed.modules())
+    assert not hasattr(changed, "is_quantized")
     assert not hasattr(first, "target_device")
-    assert vars(found.config) == {"use_cache": True}
-    assert found[1].eps == 1e-5
+    assert vars(changed.config) == {"use_cache": True}
+    assert changed[1].eps == 1e-5

@@ -1,6 +1,7 @@
 """Reading finished runs: every format by its content, and what is wrong with a file."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,32 +38,22 @@ def test_the_score_decides_and_a_gzipped_copy_is_the_same(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
         ("q1 Q0 d1 1 0.5\n", "line 1: expected a TREC run file"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 high t\n", "line 2: expected 6 columns"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "line 2: query 'q1' has document 'd1' twice"),
-    ],
-)
-def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.trec"
-    path.write_text(text)
-    with pytest.raises(DataError, match=message):
-        read_finished(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
         ({"ndcg": {"NDCG@1": 0.5}, "map": {}, "recall": {}, "precision": {}}, "save_results"),
         ({"results": {"arc": {}}, "configs": {"arc": {"task": "arc"}}}, "expected document to score"),
         ({"q1": {"d1": 0.5}, "q2": {"d1": "high"}}, r"for query 'q2'; got \('d1', 'high'\)"),
         ({"q1": {"d1": 0.5}, "q2": 3}, "for query 'q2'; got 3"),
     ],
 )
-def test_json_that_holds_no_rankings_is_refused(content: Any, message: str, tmp_path: Path) -> None:
+def test_what_holds_no_rankings_is_refused_with_its_place(content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.run"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DataError, match=message):
-        read_finished(write_json(tmp_path / "a.json", content))
+        read_finished(path)
 
 
 def test_predictions_of_mteb_are_read_by_subset_and_split(tmp_path: Path) -> None:

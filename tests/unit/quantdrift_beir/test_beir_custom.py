@@ -10,7 +10,7 @@ pytest.importorskip("beir")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
 
-from quantdrift.base.errors import UnknownNameError
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.metrics.base import MetricError
 from quantdrift_beir import Drift, PairedResults
@@ -36,9 +36,9 @@ def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE, *, complete: 
 
 def judged(metric: str, results: Any = None, k_values: Any = (1, 2, 4)) -> dict[str, float | None]:
     given = paired() if results is None else results
-    found: dict[str, float | None]
-    found = EvaluateRetrieval.evaluate_custom(QRELS, given, list(k_values), metric=metric)
-    return found
+    values: dict[str, float | None]
+    values = EvaluateRetrieval.evaluate_custom(QRELS, given, list(k_values), metric=metric)
+    return values
 
 
 def test_a_family_of_ranks_is_computed_at_beirs_cutoffs() -> None:
@@ -68,25 +68,30 @@ def test_an_unknown_name_is_an_error_whatever_the_results_are(results: Any) -> N
         judged("top_k_ac", results)
 
 
+def test_results_of_one_model_have_no_drift() -> None:
+    with pytest.raises(UnsupportedError, match="results are of one"):
+        judged("flip", CANDIDATE)
+
+
 def test_what_looks_deeper_than_the_lists_is_undefined_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     cut = [{q: dict(list(r.items())[:2]) for q, r in arm.items()} for arm in (REFERENCE, CANDIDATE)]
-    found = paired(*cut, complete=False)
-    assert judged("gold_lost", found) == {"gold_lost@1": 0.5, "gold_lost@2": 0.0, "gold_lost@4": None}
+    results = paired(*cut, complete=False)
+    assert judged("gold_lost", results) == {"gold_lost@1": 0.5, "gold_lost@2": 0.0, "gold_lost@4": None}
     assert "gold_lost@4 is undefined" in capsys.readouterr().err
-    assert found.drift["set_kept@5"].value is None
-    assert {name: value.n for name, value in found.drift.items()}["flip@1"] == 2
+    assert results.drift["set_kept@5"].value is None
+    assert {name: value.n for name, value in results.drift.items()}["flip@1"] == 2
     with pytest.raises(MetricError, match="names a family"):
-        found.drift["set_kept"]
+        results.drift["set_kept"]
 
 
 @pytest.mark.parametrize(
     "copied", [PairedResults.copy, copy.copy, copy.deepcopy, lambda results: pickle.loads(pickle.dumps(results))]
 )
 def test_copies_keep_the_drift(copied: Any) -> None:
-    found = paired()
-    again = copied(found)
+    results = paired()
+    again = copied(results)
     assert type(again) is PairedResults
-    assert again == found
-    assert again is not found
+    assert again == results
+    assert again is not results
     assert judged("flip", again) == {"flip@1": 0.5}
     assert again.reference == REFERENCE

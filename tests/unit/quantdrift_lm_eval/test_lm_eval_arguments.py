@@ -1,5 +1,7 @@
 """What --model_args of a pair mean, and what cannot be one."""
 
+from types import ModuleType
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -9,21 +11,8 @@ pytest.importorskip("lm_eval")
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec.grammar import parse_scheme
+from quantdrift_lm_eval.hooks import on_models_imported
 from quantdrift_lm_eval.model import read_spec, refuse_options, without_output_layer
-
-
-def llama(*, tied: bool) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=24,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            tie_word_embeddings=tied,
-        )
-    )
 
 
 @pytest.mark.parametrize(
@@ -63,8 +52,14 @@ def test_arguments_of_the_hf_model_that_make_no_pair_are_refused(option: str) ->
     refuse_options({option: None, "dtype": "float32", "parallelize": True})
 
 
+def test_an_lm_eval_that_looks_different_is_left_alone() -> None:
+    with pytest.raises(TypeError, match="MODEL_MAPPING"):
+        on_models_imported(ModuleType("lm_eval.module"))
+
+
 def test_the_layer_of_the_logits_stays_at_full_precision() -> None:
-    model = llama(tied=False)
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1, tie_word_embeddings=False))
     scheme = without_output_layer(model, parse_scheme("W4"))
     assert str(scheme) == "W4-g128-rtn+head=lm_head"
     pair = QuantizedPair([model], scheme)

@@ -28,7 +28,7 @@ def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(name: str
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error", "told"),
+    ("name", "value", "error", "message"),
     [
         ("flop", 0.2, UnknownNameError, "did you mean flip"),
         ("batch_size", 8, UnknownNameError, r"settings=\{'batch_size'"),
@@ -38,8 +38,8 @@ def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(name: str
         ("flip", float("nan"), RuleError, "a limit is a finite number"),
     ],
 )
-def test_what_is_no_limit_says_what_would_be(name: str, value: Any, error: type[QuantDriftError], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_what_is_no_limit_says_what_would_be(name: str, value: Any, error: type[QuantDriftError], message: str) -> None:
+    with pytest.raises(error, match=message):
         limit_rule(name, value)
 
 

@@ -72,12 +72,12 @@ def test_what_cannot_be_seen_from_here_does_not_last(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"flip": 0.2}, "flip: extra inputs .* limits go to require"),
         ({"k": 0}, "k: .*greater than or equal to 1; got 0"),
     ],
 )
-def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(QuantDriftError, match=told):
+def test_a_wrong_setting_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(QuantDriftError, match=message):
         read_settings(given)

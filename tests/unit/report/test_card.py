@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from markdown_it import MarkdownIt
 
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.features.card.card import BEGIN, END, card_of, put_into
 from quantdrift.runs.folder import write_run
 from support.command_line import cli
 from support.hostile_text import HOSTILE, check_clean
-from support.report_samples import written
+from support.report_samples import rendered, tables, written
 from support.written_samples import evidence, record
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra 'models' is not installed")
@@ -44,14 +43,8 @@ READMES = {
 }
 
 
-def rendered(text: str) -> str:
-    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
-
-
 def cells(section: str) -> list[list[str]]:
-    """The first table, as a page shows it."""
-    rows = re.findall(r"<tr>(.*?)</tr>", rendered(section).partition("</table>")[0], re.DOTALL)
-    return [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]
+    return tables(rendered(section))[0]
 
 
 def results(text: str) -> Any:

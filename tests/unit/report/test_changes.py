@@ -85,11 +85,3 @@ def test_only_the_worst_are_listed_where_there_are_too_many(monkeypatch: pytest.
     found = of_four()
     assert [one["id"] for one in found["changed"]] == [changed_inputs(FOUR)[0].input_id]
     assert found["notes"] == ["The worst 1 of 2 are listed."]
-
-
-def test_first_answers_alone_can_be_listed() -> None:
-    one = Changed(
-        input_id="q\n1", before="a", after=None, rank_before=None, rank_after=7, was_right=True, is_right=None, gap=0.5
-    )
-    found = changes_of([one], arms=ARMS, right="right")
-    assert found["changed"] == [{"id": "q 1", "before": 0, "rank_after": 7, "was_right": True, "gap": 0.5}]

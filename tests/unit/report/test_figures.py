@@ -1,6 +1,7 @@
 """Charts: specs that Vega-Lite takes without a word, whose numbers are the metrics'."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,8 @@ def test_every_spec_is_drawn_without_a_word_and_loads_nothing(
 
 
 def test_charts_of_a_study_where_nothing_is_done_can_be_drawn(capfd: pytest.CaptureFixture[str]) -> None:
-    cell = Cell(
-        name="c", spec=parse("m@W4"), model="m", data=DataEntry(task="t"), settings=CellSettings(), fingerprint=None
-    )
-    figure = study_figures.heat_map([Result(cell=cell, state="failed", run=None, metrics={})], {})
+    failed = replace(result("W4", "docs", 0.0), state="failed", run=None, metrics={})
+    figure = study_figures.heat_map([failed], {})
     assert [row["told"] for row in rows(figure)] == ["failed"]
     assert told(figure.spec, capfd) == ""
 
@@ -109,14 +108,7 @@ def test_points_of_the_law_are_the_runs(study: StudyFolder, results: list[Result
 
 
 def result(scheme: str, data: str, flip: float, bits: float = 4.0) -> Result:
-    cell = Cell(
-        name=f"{scheme} on {data}",
-        spec=parse(f"m@{scheme}"),
-        model="m",
-        data=DataEntry(task=data),
-        settings=CellSettings(),
-        fingerprint=None,
-    )
+    cell = Cell(name=data, spec=parse(f"m@{scheme}"), model="m", data=DataEntry(task=data), settings=CellSettings())
     run: Any = type("Stub", (), {"record": {"bits_per_weight": {"linear_with_scales": bits}}, "path": Path()})()
     metrics = {"flip@1": Estimate(value=flip, low=flip - 0.01, high=flip + 0.02, n=100)}
     return Result(cell=cell, state="done", run=run, metrics=metrics)
@@ -187,7 +179,7 @@ def test_bits_and_sensitivity_of_layers_are_those_recorded() -> None:
 
 def test_hostile_names_are_text(results: list[Result], capfd: pytest.CaptureFixture[str]) -> None:
     cell = results[0].cell.model_copy(update={"model": HOSTILE, "data": DataEntry(task="x", name=HOSTILE * 9)})
-    hostile = [Result(cell=cell, state="done", run=results[0].run, metrics=results[0].metrics), *results]
+    hostile = [replace(results[0], cell=cell), *results]
     layer = figures.layers({HOSTILE: {"widths": {HOSTILE: 4}}, "other": {"widths": {HOSTILE: 3}}})
     for figure in (study_figures.heat_map(hostile, {}), study_figures.change_rates(hostile), layer):
         text = json.dumps(figure.spec)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from markdown_it import MarkdownIt
 
 from quantdrift.gate.output import markdown_text, write_report
 from quantdrift.report import run as of_run
@@ -16,7 +15,7 @@ from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.gate_result_samples import NASTY, WORSE, WORST, result
 from support.hostile_text import HOSTILE, check_clean
-from support.report_samples import written
+from support.report_samples import rendered, tables, written
 from support.small_evidence import QRELS
 
 OURS = "h2|h3|p|strong|em|code|wbr|table|thead|tbody|tr|t[hd]|ul|li|details|summary"
@@ -33,21 +32,6 @@ PAGE = Page(
         Section(name="facts", title="Facts", grids=[Grid(head=["what"], rows=[["/home/me"]])], folded=True),
     ],
 )
-
-
-def rendered(text: str) -> str:
-    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
-
-
-def tables(page: str) -> list[list[list[str]]]:
-    """The cells of every table of a page, as a reader sees them."""
-    return [
-        [
-            [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL)]
-            for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
-        ]
-        for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
-    ]
 
 
 def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The paper's tables from a study: the numbers are the runs', and LaTeX can read them."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,9 @@ from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift.study.grid import CaptureGrid
-from quantdrift_paper.__main__ import main
 from quantdrift_paper.rows import RunCell, Table, accuracy_rank, escaped
 from quantdrift_paper.tables import tables_of, write_paper
+from support.command_line import cli
 from support.study_samples import study_of
 
 SCHEMES = (
@@ -183,9 +182,7 @@ def test_accuracy_against_rankings_by_hand() -> None:
     assert "more than 5 classes" in str(accuracy_rank(classes_at("W4", [0.1, 0.2, 0.3], [0.3, 0.2, 0.1], n_classes=5)))
 
 
-def test_only_what_a_suite_was_to_give_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_a_suite_was_to_give_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantdrift_paper.tables.write_pictures", lambda figures, place, form: [])
     monkeypatch.setenv("COLUMNS", "1000")
     study = study_of(tmp_path / "s", models=("m",), schemes=("W4",), data=("docs",), n=10)
@@ -193,10 +190,7 @@ def test_only_what_a_suite_was_to_give_is_missed(
     def told(*shows: str) -> list[str]:
         """What is said of the tables, but for those that are written."""
         StudyRecord(cells=study.cells, shows=shows).write(study.path / STUDY)
-        monkeypatch.setattr(sys, "argv", ["paper", "tables", str(study.path), "-o", str(tmp_path / "tex")])
-        with pytest.raises(SystemExit):
-            main()
-        written, *rest = capsys.readouterr().out.split("\n\n")[0].splitlines()
+        written, *rest = cli("tables", study.path, "-o", tmp_path / "tex")[1].split("\n\n")[0].splitlines()
         assert written.startswith("tables: gold, ")
         return rest
 

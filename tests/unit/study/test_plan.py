@@ -75,6 +75,18 @@ settings: {k: 1, noise_floor: false}
         (WHOLE.replace("[W4, W3-gptq]", "[]"), ": schemes: expected at least one"),
         (WHOLE.replace("Docs,", "{task: a, folder: b},"), ": data.0: expected one of folder, task and mteb"),
         (WHOLE.replace("./corpus", "Docs"), "two data entries are called Docs"),
+        *(
+            (
+                WHOLE.replace("Docs,", f"{{task: T, sizes: {sizes}}},"),
+                ": data.0: expected sizes that rise, such as [250,",
+            )
+            for sizes in ("[1000, 250]", "[all, 250]", "[0, all]", "[half]")
+        ),
+        (
+            WHOLE.replace("Docs,", "{task: T, sizes: [5, all], retriever: minilm},"),
+            ": data.0: sizes are of a corpus that",
+        ),
+        (WHOLE.replace("Docs,", "{task: T, sizes: [5, all]},") + "capture: {}", "capture is measured on whole corpora"),
         (WHOLE + "models: [other]", ", line 4: this is not YAML of a study: 'models' stands there twice"),
         ("models: [minilm]\nschemes: [W4]\n", ": data is missing"),
         ("- a", ": expected models, schemes and data"),

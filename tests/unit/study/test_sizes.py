@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from quantdrift.base.errors import StudyError
 from quantdrift.metrics import parse_metric
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell, cells_of, read_study
@@ -59,23 +57,6 @@ def test_each_size_is_a_cell_and_the_noise_floor_is_of_the_largest(tmp_path: Pat
     assert [cell.settings.noise_floor for cell in cells] == [False, False, True, False, True, True]
     assert {cell.data.corpus for cell in cells} == {"fiqa", "x", "Whole"}
     assert len({cell.data.whole for cell in cells}) == 3  # each corpus is read once
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        ("{task: T, sizes: [1000, 250]}", "sizes that rise"),
-        ("{task: T, sizes: [all, 250]}", "sizes that rise"),
-        ("{task: T, sizes: [0, all]}", "sizes that rise"),
-        ("{task: T, sizes: [half]}", r"such as .250, 1000, all.; got .'half'"),
-        ("{task: T, sizes: [5, all], retriever: minilm}", "shortlists are not"),
-        ("{task: T, sizes: [5, all]}]\ncapture: {criteria: [gap]}\nexclude: [{scheme: W8}", "whole corpora"),
-    ],
-)
-def test_a_mistake_is_told(tmp_path: Path, data: str, told: str) -> None:
-    (tmp_path / "study.yaml").write_text(f"models: [m]\nschemes: [W4]\ndata: [{data}]\n")
-    with pytest.raises(StudyError, match=told):
-        read_study(tmp_path / "study.yaml")
 
 
 FLIPS = {

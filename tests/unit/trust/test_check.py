@@ -13,7 +13,7 @@ from quantdrift.base.records import with_checksum
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics.conformal import ExchangeabilityWarning, StabilityError, Statistic
 from quantdrift.trust.check import StabilityCheck
-from support.comparison_samples import RECORD, evidence_of, scores
+from support.comparison_samples import evidence_of, scores
 
 INF = math.inf
 RNG = np.random.default_rng(0)
@@ -72,17 +72,6 @@ def test_msp_and_entropy_look_at_all_items(name: Statistic) -> None:
         calibrated.accepts(CANDIDATE[:, :3])
     with pytest.raises(RunError, match="similarities"):
         StabilityCheck.calibrate(evidence_of(scores(), scores()), statistic=name)
-
-
-def test_a_check_knows_what_it_was_calibrated_on() -> None:
-    evidence = evidence_of(scores(), scores())
-    calibrated = StabilityCheck.calibrate(evidence, on=RECORD)
-    assert (calibrated.origin.spec, calibrated.origin.data) == ("minilm@W4-g64-rtn", "corpus")
-    assert (calibrated.n_items_min, calibrated.n_items_max) == (12, 12)
-    with pytest.raises(RunError, match=r"minilm@W3; got one of minilm@W4-g64-rtn"):
-        StabilityCheck.calibrate(evidence, on=RECORD, spec="minilm@W3")
-    named = StabilityCheck.calibrate(evidence, spec="minilm@W4", on="clicks")
-    assert (named.origin.spec, named.origin.data) == ("minilm@W4-g128-rtn", "clicks")
 
 
 def test_served_inputs_that_differ_are_warned_of() -> None:

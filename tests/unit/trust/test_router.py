@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
 from quantdrift.base.records import with_checksum
-from quantdrift.runs.identity import Identity
 from quantdrift.trust.router import GapRouter, recovery_threshold
 from support.places import ROOT
 from support.routing_samples import classified
@@ -72,14 +71,9 @@ def test_what_cannot_be_set_is_refused() -> None:
         GapRouter(threshold=1).routes([1.0, 2.0])
 
 
-def test_a_router_is_kept_with_what_it_was_set_on(tmp_path: Path) -> None:
+def test_a_file_that_is_no_router_of_the_pair_is_refused(tmp_path: Path) -> None:
     """What a file of a threshold is refused for, test_check.py has in full."""
-    path, on = tmp_path / "router.json", {"spec": "vit@W4-channel-rtn", "model": {"fingerprint": "weights"}}
-    router = GapRouter(threshold=0.1, score="msp", origin=Identity.of(on).brief())
-    router.save(path)
-    assert GapRouter.load(path, spec="vit@W4-rtn-channel", model_fingerprint="weights") == router
-    with pytest.raises(RunError, match=r"router\.json is for another pair .*vit@W4-channel-rtn"):
-        GapRouter.load(path, spec="vit@W3-channel-rtn")
+    path = tmp_path / "router.json"
     GapRouter(threshold=1.0).save(path)
     with pytest.raises(RunError, match=r"pair: none that is told .* quantdrift route RUN"):
         GapRouter.load(path, spec="vit@W4")

@@ -38,14 +38,14 @@ def calibrate(entry: ZooModel, model: nn.Module) -> Calibrated:
         [lambda batch=batch: entry.run(model, batch) for batch in entry.batches(N_BATCHES)],
         quantizers=[method] * len(layers),
         fallbacks=[RoundToNearest(bits=BITS, group_size=GROUP)] * len(layers),
-        known={},
+        kept={},
         done=made.__setitem__,
     )
     return Calibrated(layers=layers, made=made, seen=method.seen)
 
 
 def inputs_of(entry: ZooModel, model: nn.Module, layer: LinearLayer) -> list[Tensor]:
-    """What all batches give a layer on its first call, padding left out; by plain hooks."""
+    """Return the inputs that all batches give a layer on its first call, padding left out; by plain hooks."""
     caught: list[Tensor] = []
     for batch in entry.batches(N_BATCHES):
         first: list[Tensor] = []
@@ -71,10 +71,10 @@ def test_each_layer_sees_the_quantized_ones_before_it(entry: ZooModel) -> None:
     Layers without a token are those that the model never calls, and those that are no modules.
     """
     model, again = entry.make(), entry.make()
-    found, by_hand = calibrate(entry, model), find_linears([again])
-    assert sorted(found.made) == list(range(len(found.layers)))
-    moments_left, compared = iter(found.seen), 0
-    for number, made in found.made.items():
+    calibrated, by_hand = calibrate(entry, model), find_linears([again])
+    assert sorted(calibrated.made) == list(range(len(calibrated.layers)))
+    moments_left, compared = iter(calibrated.seen), 0
+    for number, made in calibrated.made.items():
         layer = by_hand[number]
         moments = None if made.fallback else next(moments_left)
         if made.fallback:
@@ -91,5 +91,5 @@ def test_each_layer_sees_the_quantized_ones_before_it(entry: ZooModel) -> None:
             compared += 1
         low = quantize_rtn(layer.weight, bits=BITS, group_size=GROUP)
         layer.weight.copy_(low.dequantize(layer.weight.dtype))
-    assert compared >= len(found.seen) / 2
+    assert compared >= len(calibrated.seen) / 2
     assert weights_fingerprint([model]) == weights_fingerprint([again])

@@ -24,7 +24,6 @@ GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache"
     "config",
     [
         hf.Qwen3Config(**SIZES, **WIDTHS, **GROUPED),
-        hf.MistralConfig(**SIZES, **WIDTHS, **GROUPED),
         hf.Gemma3TextConfig(**SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3),
         hf.GPT2Config(  # its layers are Conv1D
             vocab_size=SIZES["vocab_size"],
@@ -38,9 +37,6 @@ GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache"
         ),
         hf.AlbertConfig(**SIZES, **WIDTHS, embedding_size=32),  # one block that runs twice
         hf.ModernBertConfig(**SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3),
-        hf.XLMRobertaConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
-        hf.MPNetConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
-        hf.DistilBertConfig(**SIZES, dim=64, hidden_dim=96, n_layers=2, n_heads=4),
         hf.T5Config(  # sentence-transformers takes the encoder of it
             vocab_size=SIZES["vocab_size"], d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=96
         ),

@@ -35,7 +35,7 @@ class Answering(nn.Module):
 
 
 def gap_of_rows(outputs: Tensor) -> Tensor:
-    """Of a row's first three numbers: first less second, and first less third."""
+    """The gaps of a row's first three numbers: first less second, and first less third."""
     rows = outputs[:, :, 0]
     return torch.stack([rows[:, 0, 0] - rows[:, 0, 1], rows[:, 1, 0] - rows[:, 1, 2]], dim=1)
 
@@ -80,8 +80,8 @@ def world(entry: ZooModel) -> tuple[Setting, Callable[[], NDArray[np.float64]]]:
 
 
 def slopes(setting: Setting, gaps: Callable[[], NDArray[np.float64]], step: float) -> NDArray[np.float64]:
-    """Of every gap along every layer's change, by small steps there and back."""
-    found = np.zeros((*setting.gaps.valid.shape, len(setting.layers), len(WIDTHS)))
+    """The slope of every gap along every layer's change, by small steps there and back."""
+    slope = np.zeros((*setting.gaps.valid.shape, len(setting.layers), len(WIDTHS)))
     for number, layer in enumerate(setting.layers):
         weight = layer.weight.clone()
         for column, bits in enumerate(WIDTHS):
@@ -89,22 +89,22 @@ def slopes(setting: Setting, gaps: Callable[[], NDArray[np.float64]], step: floa
             layer.weight.copy_(weight + step * change)
             above = gaps()
             layer.weight.copy_(weight - step * change)
-            found[:, :, number, column] = (above - gaps()) / (2 * step)
+            slope[:, :, number, column] = (above - gaps()) / (2 * step)
             layer.weight.copy_(weight)
-    found[~setting.gaps.valid] = np.nan
-    return found
+    slope[~setting.gaps.valid] = np.nan
+    return slope
 
 
 @every_model
 def test_contributions_are_the_slopes_of_the_gaps(entry: ZooModel) -> None:
     setting, gaps = world(entry)
     before = weights_fingerprint(setting.modules)
-    found = contributions(setting)
+    shifts = contributions(setting)
     # a larger step sends tokens to other experts there
     expected = slopes(setting, gaps, 1e-4 if entry.name == "gpt-oss" else 1e-3)
     size = np.nanmax(np.abs(expected), axis=(0, 1, 3))
     for number, layer in enumerate(setting.layers):
-        off = np.nanmax(np.abs(found - expected)[:, :, number])
+        off = np.nanmax(np.abs(shifts - expected)[:, :, number])
         # some models compute parts in float32 whatever their weights are
         assert off <= 3e-2 * size[number] + 1e-6, layer.name
     assert weights_fingerprint(setting.modules) == before

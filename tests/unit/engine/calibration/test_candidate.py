@@ -121,9 +121,9 @@ def test_every_layer_has_the_range_of_its_own_input() -> None:
     first = model[1](model[0](fake_quantize(x, absmax=largest, bits=8)))
     wanted, exact = model[2](fake_quantize(first, absmax=hidden, bits=8)), model(x)
     with pair.candidate():
-        found = model(x)
-    assert torch.allclose(found, wanted, atol=1e-6)
-    assert not torch.allclose(found, exact)
+        outputs = model(x)
+    assert torch.allclose(outputs, wanted, atol=1e-6)
+    assert not torch.allclose(outputs, exact)
     assert torch.equal(model(x), exact)  # nothing stays behind
 
 
@@ -182,15 +182,15 @@ def test_a_scale_for_each_token_needs_no_calibration(world: World) -> None:
         step = rounded.abs().amax(1, keepdim=True) / 127
         rounded = module((rounded / step).round() * step if isinstance(module, nn.Linear) else rounded)
     with pair.candidate():
-        found, digest = world.model(x), pair.candidate_fingerprint()
-    torch.testing.assert_close(found, rounded)
-    assert not torch.equal(found, exact)
+        outputs, digest = world.model(x), pair.candidate_fingerprint()
+    torch.testing.assert_close(outputs, rounded)
+    assert not torch.equal(outputs, exact)
     assert torch.equal(world.model(x), exact)  # nothing stays behind
     assert digest not in {world.before, world.candidate(world.pair(None, "W16A8"))}  # they key embeddings
 
 
 class Tower(nn.Module):
-    """As CLIP's: torch's attention reads the weight of its output projection and does not call it."""
+    """A tower like CLIP's: torch's attention reads the weight of its output projection and does not call it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,6 +230,6 @@ def test_texts_of_unequal_length_in_torchs_own_encoder(scheme: str) -> None:
     with pair.observed():
         run()
     with pair.candidate():
-        found = run()
-    assert 0 < (found - exact).abs().max() < 0.2
+        outputs = run()
+    assert 0 < (outputs - exact).abs().max() < 0.2
     assert pair.describe()["activations"]["layers_covered"] == 4

@@ -29,7 +29,7 @@ def test_those_at_the_lowest_place_go_on_one_after_another() -> None:
         said.append(f"{name} ends")
 
     def make(place: int, here: list[ForwardPass]) -> None:
-        said.append(f"make {place} of {''.join(chr(int(one.value[0])) for one in here if one.value)}")
+        said.append(f"make {place} of {''.join(chr(int(waiting.value[0])) for waiting in here if waiting.value)}")
 
     in_lockstep([lambda: work("a", 0, 2), lambda: work("b", 0, 1), lambda: work("c", 2)], make)
     assert said == [
@@ -68,7 +68,7 @@ def calibrate(model: nn.Module, *works: Callable[[], object]) -> tuple[Watching,
         works,
         quantizers=[method] * len(layers),
         fallbacks=[RoundToNearest(bits=8, group_size=None)] * len(layers),
-        known={},
+        kept={},
         done=lambda _, layer: made.__setitem__(layer.name, layer),
     )
     return method, made
@@ -98,4 +98,4 @@ class Towers(nn.Module):
 def test_a_mask_counts_for_the_module_that_is_given_it() -> None:
     model, mask = Towers(), torch.tensor([[1, 1, 0], [1, 0, 0]])
     method, _ = calibrate(model, lambda: model(torch.randn(2, 3, 2), mask))
-    assert [one.n_tokens for one in method.seen] == [3, 6]
+    assert [moments.n_tokens for moments in method.seen] == [3, 6]

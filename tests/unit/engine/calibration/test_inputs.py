@@ -25,9 +25,9 @@ def test_moments_by_hand(inputs: list[tuple[torch.Tensor, torch.Tensor | None]])
 @pytest.mark.parametrize("n", [1, 383, 384, 385, 800])
 def test_half_of_the_products_is_mirrored(n: int) -> None:
     rows = torch.randn(20, n, generator=torch.Generator().manual_seed(n))
-    found = gram(rows)
-    assert torch.equal(found, found.T)
-    assert torch.allclose(found.double(), rows.double().T @ rows.double(), atol=1e-4)
+    product = gram(rows)
+    assert torch.equal(product, product.T)
+    assert torch.allclose(product.double(), rows.double().T @ rows.double(), atol=1e-4)
 
 
 def test_the_output_error_is_that_of_the_outputs() -> None:
@@ -44,8 +44,8 @@ def test_the_output_error_is_that_of_the_outputs() -> None:
 def test_the_grid_of_activations_by_hand() -> None:
     """127 levels up to 12.7: steps of 0.1, halves to even, and what is beyond is clipped."""
     x = torch.tensor([0.04, 0.26, -0.26, 12.7, 13.0, -99.0])
-    found = fake_quantize(x, absmax=12.7, bits=8)
-    assert found.tolist() == pytest.approx([0, 0.3, -0.3, 12.7, 12.7, -12.7])
+    rounded = fake_quantize(x, absmax=12.7, bits=8)
+    assert rounded.tolist() == pytest.approx([0, 0.3, -0.3, 12.7, 12.7, -12.7])
     assert fake_quantize(torch.ones(3), absmax=0.0, bits=8).tolist() == [0, 0, 0]
     assert fake_quantize(x.half(), absmax=12.7, bits=4).dtype == torch.float16
 
@@ -53,8 +53,8 @@ def test_the_grid_of_activations_by_hand() -> None:
 def test_every_token_has_a_grid_of_its_own_by_hand() -> None:
     """7 levels up to 0.7 and up to 70: steps of 0.1 and 10; a token of zeros stays one."""
     x = torch.tensor([[[0.7, 0.26, -0.04], [70, -26, 4], [0, 0, 0]]])
-    found = fake_quantize(x, absmax=None, bits=4)
-    assert found.flatten().tolist() == pytest.approx([0.7, 0.3, 0, 70, -30, 0, 0, 0, 0])
+    rounded = fake_quantize(x, absmax=None, bits=4)
+    assert rounded.flatten().tolist() == pytest.approx([0.7, 0.3, 0, 70, -30, 0, 0, 0, 0])
     assert fake_quantize(x.bfloat16(), absmax=None, bits=8).dtype == torch.bfloat16
     assert fake_quantize(x[:, :0], absmax=None, bits=8).shape == (1, 0, 3)  # an expert without tokens
     endless = fake_quantize(torch.tensor([[1.0, float("inf")], [1.0, 0.5]]), absmax=None, bits=8)

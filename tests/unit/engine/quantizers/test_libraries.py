@@ -17,7 +17,7 @@ INSTALLED = all(map(is_installed, LIBRARIES.values()))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
 
 CALIBRATED = [Gptq(bits=4, group_size=None), Awq(bits=4, group_size=None)]
-calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=lambda one: one.describe()["backend"])
+calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=lambda quantizer: quantizer.describe()["backend"])
 
 
 @calibrated

@@ -1,9 +1,7 @@
 """From a state to evidence: positions get names, labels and noise join."""
 
 import numpy as np
-import pytest
 
-from quantdrift.base.errors import RunError
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
@@ -38,8 +36,8 @@ def test_positions_become_names_and_only_those_needed_are_kept() -> None:
 
 def test_a_lone_document_that_is_the_query_itself() -> None:
     """Nothing was scored: every figure is undefined, none fails."""
-    one = np.ones((1, 2), dtype=np.float32)
-    lone = score_embeddings(one, one, one, one, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
+    vector = np.ones((1, 2), dtype=np.float32)
+    lone = score_embeddings(vector, vector, vector, vector, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
     evidence = assemble(lone, input_ids=["d0"], item_ids=["d0"], qrels={"d0": {"d0": 1}})
     assert evidence.depth == 1
     assert evidence.reference_top.items.tolist() == [[-1]]
@@ -47,8 +45,3 @@ def test_a_lone_document_that_is_the_query_itself() -> None:
     for name in ("flip@1", "epsilon", "S", "gap", "separation", "at_risk", "tied", "gold_lost@1"):
         assert estimates[name].value is None
     assert estimates["ndcg@10"].value == 0  # the relevant document is not found
-
-
-def test_input_ids_pair_runs_so_they_differ() -> None:
-    with pytest.raises(RunError, match="input ids that differ"):
-        assemble(state(), input_ids=["q0", "q0"], item_ids=ITEMS)

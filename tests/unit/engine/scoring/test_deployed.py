@@ -36,8 +36,8 @@ def deployed(world, options, *, similarity=Similarity.COSINE, k=20, excluded=Non
     return score_deployed(stages, world, candidate or world, similarity=similarity, k=k, excluded=excluded)
 
 
-def ids(found):
-    return [[hit["corpus_id"] for hit in hits] for hits in found]
+def ids(results):
+    return [[hit["corpus_id"] for hit in hits] for hits in results]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_answers_are_those_of_sentence_transformers(world, precision, multiplier
     )[0]
     state = deployed(world, f"emb={precision}" + (f"+rescore={multiplier}" if multiplier else ""))
     positions, _, scores = state.candidate_top()
-    for own, their, values in zip(positions.tolist(), ids(theirs), scores, strict=True):
+    for ours, their, values in zip(positions.tolist(), ids(theirs), scores, strict=True):
         # among equal scores the libraries have orders of their own, so it is scores that are compared
-        score_of = dict(zip(own, values.tolist(), strict=True))
+        score_of = dict(zip(ours, values.tolist(), strict=True))
         assert [score_of[item] for item in their] == pytest.approx(values[:WANTED].tolist(), abs=1e-5)
 
 
@@ -100,15 +100,15 @@ def test_codes_and_graph_are_told_apart(world):
     index.nprobe = 8
     assert (exact[0] == index.search(queries, 20)[1]).mean() > 0.99  # but for equal scores
     evidence = assemble(state, input_ids=list(map(str, range(40))), item_ids=list(map(str, range(N_DOCS))))
-    found = measure(evidence, ["codes.flip@1", "index.flip@1", "index.overlap@10", "flip@1"])
+    metrics = measure(evidence, ["codes.flip@1", "index.flip@1", "index.overlap@10", "flip@1"])
     by_hand = (exact[0][:, 0] != (queries @ documents.T).argmax(1)).mean()
-    assert found["codes.flip@1"].value == pytest.approx(by_hand)
-    assert found["index.flip@1"].value == pytest.approx((exact[0][:, 0] != state.candidate_top()[0][:, 0]).mean())
+    assert metrics["codes.flip@1"].value == pytest.approx(by_hand)
+    assert metrics["index.flip@1"].value == pytest.approx((exact[0][:, 0] != state.candidate_top()[0][:, 0]).mean())
     kept = [
         len({*a[:10]} & {*b[:10]}) / 10
         for a, b in zip(exact[0].tolist(), state.candidate_top()[0].tolist(), strict=True)
     ]
-    assert found["index.overlap@10"].value == pytest.approx(np.mean(kept))
+    assert metrics["index.overlap@10"].value == pytest.approx(np.mean(kept))
 
 
 def test_an_index_over_the_vectors_themselves_loses_only_what_its_search_misses(world):
@@ -158,16 +158,16 @@ def test_fewer_dimensions_are_normalized_again(world):
 
 @pytest.mark.parametrize("options", ["emb=int8", "emb=binary+rescore=2", "index=HNSW16", "index=IVF8,PQ8+rescore=2"])
 def test_what_is_excluded_is_in_no_list(world, options):
-    own = np.arange(40)
-    own[3] = -1
-    state = deployed(world, options, excluded=own)
+    excluded = np.arange(40)
+    excluded[3] = -1
+    state = deployed(world, options, excluded=excluded)
     lists = [
         state.candidate_top()[0],
         state.reference_top()[0],
         *([state.exact.candidate_top()[0]] if state.exact else []),
     ]
     for positions in lists:
-        assert not ((positions == own[:, None]) & (own[:, None] >= 0)).any()
+        assert not ((positions == excluded[:, None]) & (excluded[:, None] >= 0)).any()
     assert state.reference_top()[0][3, 0] == 3
 
 
@@ -180,7 +180,7 @@ def test_euclidean_distances(world):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ("dim=65", "at most 64"),
         ("index=HNSW32X", "faiss refuses"),
@@ -191,8 +191,8 @@ def test_euclidean_distances(world):
         ("emb=uint8+index=usearch", "emb=int8"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(world, options, told):
-    with pytest.raises(UnsupportedError, match=told) as error:
+def test_what_cannot_be_made_is_one_line(world, options, message):
+    with pytest.raises(UnsupportedError, match=message) as error:
         deployed(world, options)
     assert "\n" not in str(error.value)
 
@@ -203,12 +203,12 @@ def test_evidence_keeps_what_exhaustive_search_gives(world, tmp_path):
     write_evidence(evidence, tmp_path / "evidence.parquet")
     again = read_evidence(tmp_path / "evidence.parquet")
     for stage in ("codes", "index"):
-        before, after = (each.seen(stage) for each in (evidence, again))
+        before, after = (part.seen(stage) for part in (evidence, again))
         for arm in ("reference_top", "candidate_top"):
             first, second = getattr(before, arm), getattr(after, arm)
             names = [
-                np.array([*each.item_ids, ""], dtype=object)[top.items]
-                for each, top in ((before, first), (after, second))
+                np.array([*part.item_ids, ""], dtype=object)[top.items]
+                for part, top in ((before, first), (after, second))
             ]
             assert (names[0] == names[1]).all()
             assert np.array_equal(first.candidate_scores, second.candidate_scores, equal_nan=True)

@@ -1,6 +1,5 @@
 """The streamed pass by hand: what is kept of the scores, ties, self-matches, odd shapes."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ from numpy.typing import NDArray
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
 
-STREAMED = "quantdrift.engine.scoring.streamed"
-
 
 def column(values: Any) -> NDArray[np.float32]:
     """Embeddings of one dimension: with a query of 1, the dot product is the value itself."""
@@ -20,8 +17,8 @@ def column(values: Any) -> NDArray[np.float32]:
 
 def score(reference: Any, candidate: Any, **options: Any) -> ScoreState:
     """The state of one query whose scores are given."""
-    one = column([1])
-    return score_embeddings(one, one, column(reference), column(candidate), similarity=Similarity.DOT, **options)
+    query = column([1])
+    return score_embeddings(query, query, column(reference), column(candidate), similarity=Similarity.DOT, **options)
 
 
 def test_by_hand() -> None:
@@ -37,33 +34,6 @@ def test_by_hand() -> None:
     )
     assert (state.delta_min.tolist(), state.delta_max.tolist()) == ([-1], [2])
     assert state.n_items.tolist() == [4]
-
-
-@pytest.mark.parametrize(
-    ("similarity", "wanted"),
-    [
-        (Similarity.DOT, [6, 8, 0, -2]),
-        (Similarity.COSINE, [0.6, 0.8, 0, -1]),  # the query is (2, 0); an all-zero document has 0
-        (Similarity.EUCLIDEAN, [-math.hypot(1, 4), -math.hypot(2, 3), -2, -3]),
-    ],
-)
-def test_similarities(similarity: Similarity, wanted: list[float]) -> None:
-    query = np.array([[2, 0]], dtype=np.float32)
-    documents = np.array([[3, 4], [4, 3], [0, 0], [-1, 0]], dtype=np.float32)
-    state = score_embeddings(query, query, documents, documents, similarity=similarity, k=4)
-    positions, scores, _ = state.reference_top()
-    in_order = scores[0, np.argsort(positions[0])]
-    np.testing.assert_allclose(in_order, np.array(wanted, np.float32), rtol=1e-6)
-
-
-@pytest.mark.parametrize("tile", [1, 2, 4])
-def test_a_self_match_does_not_count(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
-    monkeypatch.setattr(f"{STREAMED}.TILE", tile)
-    #      delta: 0 0 90, where 90 is of the excluded item
-    state = score([1, 2, 10], [1, 2, 100], k=3, excluded=np.array([2]))
-    assert state.reference_top()[0].tolist() == [[1, 0, -1]]
-    assert state.candidate_top()[0].tolist() == [[1, 0, -1]]
-    assert (state.delta_max.item(), state.n_items.item()) == (0, 2)
 
 
 @pytest.mark.parametrize("similarity", Similarity)

@@ -57,8 +57,8 @@ def test_layers_of_one_block_are_as_deep(name: str) -> None:
 def test_two_towers_are_two_stacks_and_the_number_of_a_module_counts_no_blocks() -> None:
     text = [f"text_model.encoder.layers.{block}.fc" for block in range(3)]
     image = [f"vision_model.encoder.layers.{block}.fc" for block in range(5)]
-    found = distances_from_the_middle([*text, *image, "visual_projection", "text_projection"])
-    assert found == [1, 0, 1, 1, 0.5, 0, 0.5, 1, 1, 1]
+    distances = distances_from_the_middle([*text, *image, "visual_projection", "text_projection"])
+    assert distances == [1, 0, 1, 1, 0.5, 0, 0.5, 1, 1, 1]
     names = [f"{module}.layers.{block}.fc" for module in range(2) for block in range(3)]
     assert distances_from_the_middle(names, n_modules=2) == [1, 0, 1, 1, 0, 1]
     assert distances_from_the_middle(names, n_modules=1) == [1, 1, 1, 1, 1, 1]

@@ -16,27 +16,16 @@ from support.sensitivity import drawn, linear, setting_of
 DIM = 8
 
 
-def by_hand(*weight: list[float], widths: tuple[int, ...] = (2, 3, 4), contenders: int = 1) -> Setting:
-    """One layer whose outputs are scores of two items; the gap is the first less the second."""
-    valid = np.ones((3, contenders), dtype=np.bool_)
-    valid[2, 1:] = False
-    rows = np.arange(3).repeat(contenders).reshape(3, contenders, 1)
-    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
-    return setting_of(linear(*weight), x, widths=widths, rows=rows, valid=valid)
-
-
-WEIGHT = ([0.9, 0.7], [-0.3, 0.5])
-
-
 def test_the_median_distance_that_gaps_move_by_hand() -> None:
-    """At 2 bits a row's grid is its absmax times -1, 0, 1; halves go to even.
+    """One layer's outputs are scores of two items; at 2 bits a row's grid is its absmax times -1, 0, 1.
 
     [0.9, 0.7] becomes [0.9, 0.9] and [-0.3, 0.5] becomes [-0.5, 0.5], so the difference of the
     rows goes from [1.2, 0.2] to [1.4, 0.4], and the gaps of the three inputs move by 0.2, 0.2, 0.8.
     At 3 bits the grids are 0.3 and 0.5/3 wide: [0.9, 0.6] and [-1/3, 0.5], moves of 1/30, -0.1
     and 2 (1/30 - 0.1).
     """
-    setting = by_hand(*WEIGHT)
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+    setting = setting_of(linear([0.9, 0.7], [-0.3, 0.5]), x, widths=(2, 3, 4))
     shifts = exact_shifts(setting)
     assert shifts.shape == (1, 2, 3, 1)
     wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]
@@ -45,16 +34,16 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
 
 
 def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
-    """Of every gap along the change of every layer at the narrowest width, by a small step."""
+    """The slope of every gap along the change of every layer at the narrowest width, by a small step."""
     problem = setting.problem
     assert problem is not None
-    before, found = problem.gaps(problem.outputs()), []
+    before, moved = problem.gaps(problem.outputs()), []
     for layer in setting.layers:
         weight = layer.weight.clone()
         layer.weight.sub_(step * rounding_error(layer, setting.widths[0], setting.group_size))
-        found.append((problem.gaps(problem.outputs()) - before) / step)
+        moved.append((problem.gaps(problem.outputs()) - before) / step)
         layer.weight.copy_(weight)
-    return np.stack(found, axis=-1)
+    return np.stack(moved, axis=-1)
 
 
 def one_layer(dtype: torch.dtype = torch.float32, after: Callable[[Tensor], Tensor] = lambda o: o) -> Setting:
@@ -70,8 +59,8 @@ def unit(outputs: Tensor) -> Tensor:
 def test_outputs_of_unit_length_have_the_slope_of_a_direction() -> None:
     """A change along the output does nothing then, so the slope is another."""
     setting = one_layer(after=unit)
-    found = contributions(setting)[..., 0]
-    np.testing.assert_allclose(found, slopes(setting), atol=0.01 * np.abs(found).max())
-    assert np.abs(found - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(found).max()
+    shifts = contributions(setting)[..., 0]
+    np.testing.assert_allclose(shifts, slopes(setting), atol=0.01 * np.abs(shifts).max())
+    assert np.abs(shifts - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(shifts).max()
     half = contributions(one_layer(torch.bfloat16, after=unit))[..., 0]  # a length of one up to rounding
-    np.testing.assert_allclose(half, found, atol=0.05 * np.abs(found).max())
+    np.testing.assert_allclose(half, shifts, atol=0.05 * np.abs(shifts).max())

@@ -14,9 +14,8 @@ from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Inputs, Settings
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity import jobs as module
 from quantdrift.engine.sensitivity.gaps import rounded
-from quantdrift.engine.sensitivity.jobs import Rival, captured, held_out_queries, hold_contest
+from quantdrift.engine.sensitivity.jobs import Rival, captured, held_out_queries, hold_contest, rivals_of
 from quantdrift.engine.trial import Trial
 from quantdrift.statistics.estimates import Estimate
 from support.allocations import allocation
@@ -34,7 +33,6 @@ class World:
         generator = torch.Generator().manual_seed(1)
         self.texts = {role: torch.randn(n, 8, generator=generator) for role, n in (("query", 24), ("document", 18))}
         self.setting = setting_of(self.model, widths=(3, 4))
-        self.encoded: list[str] = []
         self.settings, self.progress = Settings(batch_size=5), Silent()
 
     def embed(self, texts: Tensor) -> NDArray[np.float32]:
@@ -49,32 +47,7 @@ class World:
 
     def run(self, side: Inputs, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         assert batch_size == 5
-        self.encoded.append(side.role)
         return self.embed(self.texts[side.role][list(side.at(rows))])
-
-
-def test_rivals_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rival is rounded to its widths while its flips are counted, and compared with the first."""
-    world, levels = World(), []
-    flips = {"ours": [True, False, False, False], "other": [True, True, False, True]}
-
-    def changes(name: str, *, query_only: bool) -> Any:
-        assert not query_only
-        levels.append([len(layer.weight[0].unique()) for layer in world.setting.layers])
-        return SimpleNamespace(flips=np.array(flips[name.rpartition(" ")[2]]))
-
-    monkeypatch.setattr(module, "rivals_of", lambda *_: {"ours": [4, 3, 3, 4, 16], "other": [2, 2, 2, 2, 16]})
-    monkeypatch.setattr(module, "Trial", lambda *_: SimpleNamespace(changes=changes))
-    world.pair = SimpleNamespace(query_only=False)
-    flow: Any = world
-    allocated = allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8))
-    search = Search(queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT)
-    ours, other = hold_contest(allocated, world.setting, flow, search, held=np.arange(4), reference=())
-    assert max(levels[1][:4]) <= 3 < min(levels[1][4], *levels[0])
-    assert (ours.name, ours.flips.value, ours.flips.n, ours.difference) == ("ours", 0.25, 4, None)
-    assert ours.bits_per_weight == (4 + 3 + 3 + 4 + 16) / 5
-    assert other.difference is not None
-    assert other.difference.value == pytest.approx(0.75 - 0.25)
 
 
 def test_held_out_queries_are_others_seeded_and_128_at_most() -> None:
@@ -99,18 +72,25 @@ def test_a_trial_counts_as_a_whole_search_does_and_leaves_out_what_is_excluded(q
     flow: Any = world
     trial = Trial(flow, search, reference, rows)
     with rounded(world.setting.layers, [3] * 5, None):
-        found = trial.changes("W3", query_only=query_only)
+        changes = trial.changes("W3", query_only=query_only)
         candidate = (
             world.embed(world.texts["query"]),
             reference[1] if query_only else world.embed(world.texts["document"]),
         )
     scores = [queries @ documents.T for queries, documents in (reference, candidate)]
-    for each in scores:
-        each[np.arange(24), excluded] = -np.inf
+    for arm in scores:
+        arm[np.arange(24), excluded] = -np.inf
     first, second = np.argsort(-scores[0], axis=1)[rows, :2].T
-    before, after = (each[rows, first] - each[rows, second] for each in scores)
-    assert found.flips.tolist() == (scores[1].argmax(axis=1)[rows] != first).tolist()
-    assert found.shifts == pytest.approx(after - before, rel=1e-4)
+    before, after = (arm[rows, first] - arm[rows, second] for arm in scores)
+    assert changes.flips.tolist() == (scores[1].argmax(axis=1)[rows] != first).tolist()
+    assert changes.shifts == pytest.approx(after - before, rel=1e-4)
+    world.pair = SimpleNamespace(query_only=query_only)
+    allocated = allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8))
+    rivals = hold_contest(allocated, world.setting, flow, search, held=rows, reference=reference)
+    for rival, widths in zip(rivals, rivals_of(allocated, world.setting).values(), strict=True):
+        with rounded(world.setting.layers, widths, None):
+            assert rival.changed.tolist() == trial.changes("again", query_only=query_only).flips.tolist()
+        assert (rival.bits_per_weight, rival.flips.value) == (np.mean(widths), rival.changed.mean())
     still = trial.changes("nothing", query_only=False)
     assert not still.flips.any()
     assert np.abs(still.shifts).max() <= 1e-6 * np.abs(scores[0][rows, first]).max()  # batches of other sizes round

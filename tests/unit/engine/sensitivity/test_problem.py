@@ -21,7 +21,7 @@ from support.worlds import Rower, rows_of
 def problem_of(
     queries: Any, documents: Any, similarity: Similarity = Similarity.DOT, excluded: Any = None, **options: Any
 ) -> GapProblem:
-    """Of sides that are vectors already; rows are encoded in an order of their own."""
+    """Make the problem of sides that are vectors already; rows are encoded in an order of their own."""
     vectors = {"query": np.array(queries, np.float32), "document": np.array(documents, np.float32)}
     settings: Any = {"chosen": np.arange(len(queries)), "batch_size": 8, "n_contenders": 4, **options}
     encoder = Rower(lambda role, rows, size: vectors[role][rows])
@@ -57,7 +57,7 @@ def test_gaps_by_hand(similarity: Similarity, gaps: list[float], query_only: boo
 
 
 def test_a_document_that_does_not_count_is_no_contender() -> None:
-    """For the second query of the pool the document that would be its first is left out."""
+    """The document that would be the first of the pool's second query is left out."""
     queries, excluded = [[0.0, 1.0], *QUERY], np.array([-1, 0])
     problem = problem_of(queries, DOCUMENTS, Similarity.COSINE, chosen=np.array([1]), excluded=excluded)
     assert problem.valid.sum() == 1
