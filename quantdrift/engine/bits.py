@@ -20,7 +20,7 @@ class BitsReport:
 
     Attributes:
         linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
-            stored in. A classification head is none of them.
+            stored in. A classification head is none of them. Of a model without any it is that of all parameters.
         linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
         all_parameters: over every parameter of the model, scales included, the others (those that no stage
             quantizes, norms, a classification head) at the width they are stored in.
@@ -81,10 +81,11 @@ def count_bits(
         n_quantized += stored.parameter.numel()
     rest = sum(others[identity] * parameter.element_size() * 8 for identity, parameter in parameters.items())
     n_parameters = sum(parameter.numel() for parameter in parameters.values())
+    of_all = (codes + scales + sum(stored.bits for stored in beside) + rest) / n_parameters
     return BitsReport(
-        linear=codes / n_linear,
-        linear_with_scales=(codes + scales) / n_linear,
-        all_parameters=(codes + scales + sum(stored.bits for stored in beside) + rest) / n_parameters,
+        linear=codes / n_linear if n_linear else of_all,
+        linear_with_scales=(codes + scales) / n_linear if n_linear else of_all,
+        all_parameters=of_all,
         n_quantized=n_quantized,
         n_parameters=n_parameters,
     )

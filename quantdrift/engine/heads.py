@@ -109,11 +109,12 @@ def _size(module: nn.Module) -> int:
 
 
 def quantizable_layers(
-    modules: Sequence[nn.Module], name: str, *, head: str | None = None
+    modules: Sequence[nn.Module], name: str, *, head: str | None = None, needed: bool = True
 ) -> tuple[list[LinearLayer], dict[str, str]]:
     """The linear layers that are quantized, in order of definition, and name to reason of those left out.
 
-    All have floating-point weights in memory; a classification head is out.
+    All have floating-point weights in memory; a classification head is out. Where they are not `needed`, as the scheme
+    leaves them alone, there may be none.
     """
     linears = find_linears(modules)
     if adapter := next((path for path, module in named_modules(modules) if hasattr(module, "lora_A")), None):
@@ -121,10 +122,13 @@ def quantizable_layers(
             f"{name} has an adapter beside its weights ({adapter}), which nobody rounds by itself; merge it into them "
             "first: model.merge_and_unload()"
         )
+    if not linears and not needed:
+        refuse_broken(modules, name)
+        return [], {}
     if not linears:
         raise UnsupportedError(
-            f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "
-            "torch model with linear layers (not bm25, a static embedding or an API)"
+            f"{name} has no nn.Linear layer, which a width is of; expected a torch model with linear layers (not bm25 "
+            "or an API), or of a static embedding its embedding matrix alone: fp+table=8"
         )
     head_paths = find_head(modules) if head is None else named_head(modules, head)
     out = _in_head(linears, modules, head_paths)

@@ -55,10 +55,10 @@ def weights_line(record: Record) -> str:
     bits = record["bits_per_weight"]
     if bits is None:
         return "bits per weight: not known, a server has the weights"
-    return (
-        f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), "
-        f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
-    )
+    of_all = f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
+    if bits["linear"] == bits["all_parameters"]:  # there are no linear layers
+        return f"bits per weight: {of_all}"
+    return f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), {of_all}"
 
 
 def _dtypes(record: Record) -> str:

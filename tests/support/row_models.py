@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import BertForMaskedLM
 
 from support.beir_folder import numbered, write_beir_folder
-from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, text
+from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, text, tokenizer
 
 
 def multi_vector(folder: Path, *, dim: int = 16) -> MultiVectorEncoder:
@@ -38,6 +38,14 @@ def sparse(folder: Path) -> SparseEncoder:
     modules: list[Any] = [Transformer(str(folder / "backbone"), transformer_task="fill-mask"), pooling]
     model = SparseEncoder(modules=modules, device="cpu", similarity_fn_name="dot").eval()
     model.save_pretrained(str(folder / "model"))
+    return model
+
+
+def static_model(folder: Path, *, dim: int = 32) -> SentenceTransformer:
+    """The mean of a random vector for each word, without a transformer, saved in `static`."""
+    torch.manual_seed(0)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer(), embedding_dim=dim)], device="cpu")
+    model.save_pretrained(str(folder / "static"))
     return model
 
 

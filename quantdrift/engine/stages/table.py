@@ -72,8 +72,9 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
     tables: dict[object, LinearLayer] = {}
     for part in list(paths):
         with suppress(NotImplementedError, AttributeError):
-            table = part.get_input_embeddings()  # type: ignore[operator]  # of transformers
-            if isinstance(table, nn.Embedding) and isinstance(weight := table.weight, nn.Parameter):
+            # an embedding bag is the whole of a static model; the rest is of transformers
+            table = part if isinstance(part, nn.EmbeddingBag) else part.get_input_embeddings()  # type: ignore[operator]
+            if isinstance(table, nn.Embedding | nn.EmbeddingBag) and isinstance(weight := table.weight, nn.Parameter):
                 place = memory_range(weight) or id(weight)
                 tables.setdefault(place, LinearLayer(name=paths[table], parameter=weight))
     if not tables:

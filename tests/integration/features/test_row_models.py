@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from torch import nn
 
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import Run as Finished
 from quantdrift.runs.folder import read_run
-from support.row_models import multi_vector, search_data, sparse
+from support.row_models import multi_vector, search_data, sparse, static_model
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -94,7 +93,11 @@ def test_how_documents_are_kept_stands_in_the_record(
     finished, _ = run(quantdrift, name, scheme)
     kept = finished.record["deployment"]
     assert kept | record == kept
-    row = {"multi": 16 * 32, "sparse": 32 + 32}[name] if kept["precision"] == "float32" else {"multi": 128, "sparse": 40}[name]
+    row = (
+        {"multi": 16 * 32, "sparse": 32 + 32}[name]
+        if kept["precision"] == "float32"
+        else {"multi": 128, "sparse": 40}[name]
+    )
     assert kept["bytes_per_document"] == pytest.approx(kept["rows_per_document"] * row / 8, rel=1e-3)
     assert float(np.abs(finished.evidence().delta_max).max()) > 0
 
@@ -126,3 +129,24 @@ def test_a_model_of_another_class_is_not_converted(place: Path, tmp_path: Path, 
     (folder / "config_sentence_transformers.json").write_text(json.dumps({**settings, "model_type": "SparseEncoder"}))
     told = quantdrift("run", f"{folder}@W4", "--data", "ROOT/rows", "--out", "run", code=2)
     assert "MultiVectorMask" in told or "sparse" in told.lower()
+
+
+def test_of_a_static_model_the_embedding_matrix_is_quantized(place: Path, quantdrift: Run) -> None:
+    static_model(place)
+    quantdrift("run", "ROOT/static@fp+table=4", "--data", "ROOT/rows", "--out", "run")
+    finished = read_run(Path("run"))
+    model = SentenceTransformer(str(place / "static"), device="cpu")
+    data = read_beir_folder(place / "rows")
+    queries, documents = list(data.queries), list(data.documents)
+    full = model.similarity(model.encode(queries), model.encode(documents)).numpy()
+    weight = model[0].embedding.weight.data
+    scale = weight.abs().amax(1, keepdim=True) / 7
+    weight.copy_((weight / scale).round() * scale)
+    low = model.similarity(model.encode(queries), model.encode(documents)).numpy()
+    assert finished.evidence().delta_max == pytest.approx((low - full).max(axis=1), abs=1e-5)
+    assert finished.evidence().delta_min == pytest.approx((low - full).min(axis=1), abs=1e-5)
+    bits = finished.record["bits_per_weight"]
+    assert bits["all_parameters"] == pytest.approx(4 + 16 / weight.shape[1])
+    assert "4.50 over all parameters" in quantdrift("report", "run", "--format", "markdown", quiet=False)
+    told = quantdrift("run", "ROOT/static@W4", "--data", "ROOT/rows", code=2)
+    assert "fp+table=8" in told

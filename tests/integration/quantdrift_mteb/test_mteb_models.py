@@ -8,15 +8,13 @@ from typing import Any
 import mteb
 import pytest
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift_mteb.meta import local_meta
-from support.candidate_samples import tokenizer
 from support.mteb_samples import retrieval_task, scores, split_data
 from support.rerank_samples import save_cross_encoder
+from support.row_models import static_model
 
 DATA = {"default": {"test": split_data(10, 30)}}
 
@@ -66,17 +64,17 @@ def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path)
         assert loader_of(path) is CrossEncoderWrapper
     with pytest.raises(UnsupportedError, match="reads query and document together"):
         mteb.get_model(f"quantdrift:{reranker}@W4+query")
-    for said, why in (('{"model_type": "SparseEncoder"}', "holds a SparseEncoder"), ("[" * 10**5, "cannot be read")):
+    for said, why in (('{"model_type": "Odd"}', "would be another model"), ("[" * 10**5, "cannot be read")):
         (reranker / "config_sentence_transformers.json").write_text(said)
         with pytest.raises(UnsupportedError, match=why):
             mteb.get_model(f"quantdrift:{reranker}@W4")
 
 
 def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:
-    static = StaticEmbedding(tokenizer(), embedding_dim=8)
-    SentenceTransformer(modules=[static], device="cpu").save_pretrained(str(tmp_path / "static"))
-    with pytest.raises(UnsupportedError, match=r"has no nn\.Linear layer"):
+    static_model(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"has no nn\.Linear layer.*fp\+table=8"):
         mteb.get_model("quantdrift:./static@W4")
+    assert mteb.get_model("quantdrift:./static@fp+table=8").pair.stages
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     with pytest.raises(UnsupportedError, match=r"broken.config\.json cannot be read: "):

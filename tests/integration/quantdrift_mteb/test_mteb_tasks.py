@@ -18,7 +18,6 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import quantized
-from support.row_models import multi_vector, sparse
 from support.mteb_samples import (
     OTHERS,
     QUIET,
@@ -30,6 +29,7 @@ from support.mteb_samples import (
     scores,
     split_data,
 )
+from support.row_models import multi_vector, sparse
 
 pytestmark = pytest.mark.usefixtures("cache")
 
