@@ -67,7 +67,7 @@ def sample(
 
 
 def logged(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As the lines of a --log_samples file read back."""
+    """Return the samples as the lines of a --log_samples file read back."""
     lines = []
     for row in samples:
         arguments = {
@@ -80,5 +80,5 @@ def logged(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def strings(value: Any) -> Any:
-    """What lm-eval makes of answers before it writes them."""
+    """Turn answers into strings as lm-eval does before it writes them."""
     return [strings(part) for part in value] if isinstance(value, list | tuple) else str(value)
