@@ -44,11 +44,6 @@ class NoiseOptions:
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
-    @property
-    def cache(self) -> bool:
-        """Always, but for servers."""
-        return True
-
 
 @prints("json", "markdown")
 def command(options: NoiseOptions) -> Output:
@@ -87,7 +82,7 @@ def command(options: NoiseOptions) -> Output:
         data=[DataEntry(folder=folder, task=options.task, split=options.split)],
         settings=CellSettings(k=options.k, batch_size=options.batch_size),
     )
-    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="noise")
+    ended = measured(study, out, device=options.device, quiet=options.quiet, plan=options.plan, kind="noise")
     if options.plan or ended.code:
         return ended
     found = of_results(results_of(open_study(out), [parse_metric(name) for name in METRICS])[0])

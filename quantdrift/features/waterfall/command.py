@@ -28,11 +28,6 @@ class WaterfallOptions:
     dtype: str = option(DTYPE, default="float32")
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
-    @property
-    def cache(self) -> bool:
-        """Always: combinations share embeddings through it."""
-        return True
-
 
 @prints("json", "markdown")
 def command(options: WaterfallOptions) -> Output:
@@ -70,7 +65,7 @@ def command(options: WaterfallOptions) -> Output:
             dtype=dtype_named(options.dtype),
         ),
     )
-    ended = measured(study, out, options, plan=options.plan, probe=options.plan, kind="waterfall")
+    ended = measured(study, out, device=options.device, quiet=options.quiet, plan=options.plan, kind="waterfall")
     if options.plan or ended.code:
         return ended
     waterfalls = waterfalls_of(open_study(out))
