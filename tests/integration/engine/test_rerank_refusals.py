@@ -13,7 +13,8 @@ from sentence_transformers import CrossEncoder
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
-from support.rerank_samples import lists, save_cross_encoder, write_data, write_trec
+from support.finished_samples import write_trec
+from support.rerank_samples import lists, save_cross_encoder, write_data
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]

@@ -10,16 +10,8 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.runs.folder import read_run
-from support.rerank_samples import (
-    N_QUERIES,
-    by_hand,
-    lists,
-    predicted,
-    save_cross_encoder,
-    top_names,
-    write_data,
-    write_trec,
-)
+from support.finished_samples import write_trec
+from support.rerank_samples import N_QUERIES, by_hand, lists, predicted, save_cross_encoder, top_names, write_data
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -36,8 +28,8 @@ def dataset(place: Path) -> RetrievalDataset:
 
 
 def record(out: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out)
-    return found
+    content: dict[str, Any] = json.loads(out)
+    return content
 
 
 def test_both_arms_are_what_sentence_transformers_scores(
