@@ -18,6 +18,7 @@ from quantdrift.runs.folder import Run, find_runs, refuse_copies
 from quantdrift.runs.identity import classifies
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, metric_columns, metric_grid, records, table
+from quantdrift.statistics.estimates import as_json
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 _OF_BUCKETS = ("flip@1", "harm", "benefit")
@@ -107,14 +108,10 @@ def _per_input(evidence: Evidence, chosen: list[Metric]) -> Output:
             for metric in default_metrics()
             if metric.family.cutoff_is != "percentile" and estimates[str(metric)].value is not None
         ]
-    columns = {str(metric): metric.per_input(evidence).astype(float).tolist() for metric in chosen}
-    names = [str(name) for name in evidence.input_ids]
-    values = {
-        name: {metric: column[row] if np.isfinite(column[row]) else None for metric, column in columns.items()}
-        for row, name in enumerate(names)
-    }
-    lines = [["input_id", *columns]]
-    for row, name in enumerate(names):
-        values_of_row = (column[row] for column in columns.values())
-        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in values_of_row)])
-    return Output(data={"inputs": values}, text="\n".join(map("\t".join, lines)))
+    columns = [metric.per_input(evidence).astype(float).tolist() for metric in chosen]
+    names, rows = map(str, evidence.input_ids), zip(*columns, strict=True)
+    values = {name: dict(zip(map(str, chosen), row, strict=True)) for name, row in zip(names, rows, strict=True)}
+    lines = [["input_id", *map(str, chosen)]]
+    for name, row in values.items():
+        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in row.values())])
+    return Output(data={"inputs": as_json(values)}, text="\n".join(map("\t".join, lines)))

@@ -218,7 +218,9 @@ def _measured(options: Running, *, again: bool) -> Output:
     return measured(
         study,
         options.out or RUNS / name,
-        options,
+        device=options.device,
+        quiet=options.quiet,
+        cache=options.cache,
         again=again,
         plan=options.plan,
         probe=options.probe,

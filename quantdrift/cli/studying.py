@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.ask import State
 from quantdrift.base.display import clean, duration, note
@@ -26,25 +26,16 @@ if TYPE_CHECKING:
     from quantdrift.engine.study import Work
 
 
-class Means(Protocol):
-    """What a command that measures a study is told of how."""
-
-    @property
-    def device(self) -> str | None: ...  # noqa: D102 -- an option, as the next two
-    @property
-    def cache(self) -> bool: ...  # noqa: D102
-    @property
-    def quiet(self) -> bool: ...  # noqa: D102
-
-
 def measured(
     study: Study,
     out: Path,
-    options: Means,
     *,
+    device: str | None,
+    quiet: bool,
+    cache: bool = True,
     again: bool = False,
     plan: bool = False,
-    probe: bool = True,
+    probe: bool | None = None,
     kind: StudyKind = "grid",
     streaming: Mapping[str, Any] = {},
 ) -> Output:
@@ -53,16 +44,18 @@ def measured(
     Args:
         study: its cells.
         out: its folder.
-        options: device, cache and display.
+        device: that models run on; the fastest one if None.
+        quiet: whether there are no progress bars.
+        cache: whether embeddings and quantized layers are kept on disk.
         again: whether cells that failed are tried again.
         plan: whether to say what there is to do, and stop.
-        probe: whether each model is loaded first, to tell how long it will take.
+        probe: whether each model is loaded first, to tell how long it will take; as `plan` if None.
         kind: what its results are read as.
         streaming: how data are measured that are never in memory as a whole.
     """
     cells = cells_of(study)
     check_folder(out)
-    bars: Progress = Silent() if options.quiet else Terminal()
+    bars: Progress = Silent() if quiet else Terminal()
     data = Data(progress=bars)
     folder = plan_into(
         out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
@@ -75,8 +68,8 @@ def measured(
     from quantdrift.engine.store import EmbeddingStore, default_store
     from quantdrift.engine.study import run_cells, survey
 
-    store = default_store() if options.cache else EmbeddingStore(None)
-    works = survey(to_do, data, store=store, progress=bars, device=options.device) if probe else []
+    store = default_store() if cache else EmbeddingStore(None)
+    works = survey(to_do, data, store=store, progress=bars, device=device) if (plan if probe is None else probe) else []
     counts = _plan(folder, states, works, len(to_do))
     if plan:
         return counts
@@ -87,7 +80,7 @@ def measured(
         for cell in to_do:
             folder.forget_failure(cell)
     expected = {name: seconds for work in works for name, seconds in work.of_cells.items()}
-    display = Display(len(to_do), expected, quiet=options.quiet)
+    display = Display(len(to_do), expected, quiet=quiet)
     try:
         with display.bars:
             run_cells(
@@ -98,7 +91,7 @@ def measured(
                 progress=display,
                 announce=display.announce,
                 failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
-                device=options.device,
+                device=device,
                 streaming=streaming,
             )
     except KeyboardInterrupt:

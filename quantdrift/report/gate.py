@@ -10,13 +10,7 @@ from quantdrift.report.changes import changes_of
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.words import Tone
 
-_TONES: dict[Verdict, Tone] = {
-    "pass": "good",
-    "fail": "bad",
-    "error": "bad",
-    "incomparable": "warn",
-    "underpowered": "warn",
-}
+_TONES: dict[Verdict, Tone] = {"pass": "good", "fail": "bad", "error": "bad"}
 
 
 def page_of(result: GateResult) -> Page:
@@ -39,7 +33,7 @@ def page_of(result: GateResult) -> Page:
         kind="gate",
         title=output.subject(result),
         word=f"{result.verdict} (accepted)" if result.accepted else result.verdict,
-        tone="warn" if result.accepted else _TONES[result.verdict],
+        tone="warn" if result.accepted else _TONES.get(result.verdict, "warn"),
         verdict=f"{output.finding(result)}.",
         words=[line for line in sentences if line not in {*to_do, *named}],
         numbers=list(_numbers(result)),

@@ -34,7 +34,6 @@ from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, ta
 from quantdrift.spec.grammar import Spec, parse_pair
 
 _MOST_BITS = 7.5
-_FIRST_NUMBERS = ("flip@1", "noise_floor", "change.accuracy", "change.ndcg@10", "gold_lost@1", "at_risk")
 _CALLED = {
     "flip@1": "top-1 changes",
     "noise_floor": "noise floor",
@@ -103,12 +102,12 @@ def _told(say: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
     estimates = headlines(record)
-    for name in _FIRST_NUMBERS:
+    for name, label in _CALLED.items():
         if name in estimates and has_value(estimates[name]):
             metric = parse_metric(name)
             value, interval = show(metric, estimates[name]), show_interval(metric, estimates[name])
             note = _TOLD.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
-            yield Number(label=_CALLED[name], value=value, note=note)
+            yield Number(label=label, value=value, note=note)
     bits = (record.get("bits_per_weight") or {}).get("linear_with_scales")
     if bits is not None:
         yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")

@@ -30,7 +30,7 @@ Vectors = NDArray[np.float32]
 
 
 def seconds(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What a call gives, and how long it takes."""
+    """Return the result of a call, and its duration."""
     start = time.perf_counter()
     return call(), time.perf_counter() - start
 

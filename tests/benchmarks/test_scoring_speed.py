@@ -66,7 +66,7 @@ def test_streamed_scoring_against_bare_products(arms: Arms, fused: bool) -> None
 
 
 def test_the_start_of_numba() -> None:
-    """What a process pays once, before its first tile: the first time with compiling, later with what was kept."""
+    """The cost of numba, once a process: the first time with compiling, later with what was kept."""
     pytest.importorskip("numba")
     program = (
         "import time, quantdrift.engine.scoring.fused as fused; start = time.perf_counter(); assert fused.kernel();"

@@ -1,4 +1,4 @@
-"""What the stability check and the router add to a batch, against scoring that batch.
+"""The cost of the stability check and the router for a batch, against scoring that batch.
 
 The wanted figure is below 0.02. A batch is what a server answers at once: it is put through the
 quantized MiniLM and a probe; beside that, the answers are checked and routed.

@@ -44,7 +44,7 @@ HQQ's tau moves by 0.4 %."""
 
 
 def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What every command gives, by name.
+    """Run every command, and return the outcomes by name.
 
     Args:
         folder: to work in; empty.
@@ -146,7 +146,7 @@ def _short(value: Any) -> Any:
 def differences(
     expected: Any, actual: Any, place: str = "", *, rough: tuple[float, float] | None = None
 ) -> Iterator[str]:
-    """Where two values differ by more than noise; roughly, by more than that and without intervals and counts."""
+    """Say where two values differ by more than noise, or by more than `rough`, without intervals and counts."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for key in expected.keys() | actual.keys():
             if key not in expected or key not in actual:
@@ -167,12 +167,12 @@ def differences(
 
 
 def file_of(name: str) -> Path:
-    """Where a command's outcome is kept."""
+    """Return the file of a command's outcome."""
     return EXPECTED / f"{re.sub(r'[^a-zA-Z0-9]+', '-', name).strip('-')}.json"
 
 
-def _told(name: str, value: Any) -> list[str]:
-    """How what a command gives differs from what is kept."""
+def _differences_of(name: str, value: Any) -> list[str]:
+    """Say how the outcome of a command differs from the kept one."""
     expected = json.loads(file_of(name).read_text(encoding="utf-8"))
     return list(differences(expected, json.loads(json.dumps(value)), rough=ROUGH.get(name)))
 
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str]) -> int:
     if write:
         EXPECTED.mkdir(exist_ok=True)
         for name, value in outcomes.items():
-            if file_of(name).is_file() and not _told(name, value):
+            if file_of(name).is_file() and not _differences_of(name, value):
                 continue
             text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
             # a list of numbers on one line
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     bad = 0
     for name, value in outcomes.items():
-        for line in _told(name, value)[:12]:
+        for line in _differences_of(name, value)[:12]:
             bad += 1
             print(f"{name}: {line}")
     return 1 if bad else 0

@@ -1,4 +1,4 @@
-"""What the golden commands work on: English sentences by rule, and tiny models by seed.
+"""The inputs of the golden commands: English sentences by rule, and tiny models by seed.
 
 Everything is made on the spot and is the same wherever the pinned versions are installed.
 """

@@ -16,6 +16,7 @@ import pytest
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import main
 from quantdrift.runs.folder import read_run
+from support.finished_samples import DATE, A, question, write_json, write_mteb, write_samples, write_trec
 from support.hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
 from support.written_samples import EVIDENCE, RECORD, Written, record, write_all
 
@@ -131,35 +132,8 @@ WORDS = (
     *("", "x", "nan", "inf", "-inf", "1e999", "-1e999", "1e308", "-1e308", "9" * 30, "9" * 5_000),
     *("0", "-1", "2", "q1", "d1", "Q0", "\x1b[31m", "\u202e", "1_0", "\uff10", "0x1", "true", "{}", "\0"),
 )
-LISTS: dict[str, dict[str, float]] = {"q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3}}
-
-
-def trec() -> str:
-    return "".join(
-        f"{query} Q0 {item} {rank} {score} tag\n"
-        for query, own in LISTS.items()
-        for rank, (item, score) in enumerate(own.items(), start=1)
-    )
-
-
-def sample(number: int) -> dict[str, Any]:
-    answers = [[str(-n - 0.5), "False"] for n in range(3)]
-    return {
-        "doc_id": number,
-        "doc": {"q": number},
-        "target": "0",
-        "arguments": {f"gen_args_{n}": {"arg_0": f"question {number}", "arg_1": f" {n}"} for n in range(3)},
-        "resps": [[answer] for answer in answers],
-        "filtered_resps": answers,
-        "filter": "none",
-        "metrics": ["acc"],
-        "acc": 1.0,
-        **{f"{name}_hash": f"{name}{number}" for name in ("doc", "prompt", "target")},
-    }
-
-
 MTEB: dict[str, Any] = {
-    "rankings": LISTS,
+    "rankings": A,
     "labels": [["a", "b", "a"], ["a", "a", "b"]],
     "scores": [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]],
     "neighbours": {"a-b": [{"corpus_id": 0, "score": 0.5}, {"corpus_id": 1, "score": 0.25}]},
@@ -173,30 +147,25 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
         rng = random.Random(seed)
         a, b = tmp_path / f"a{seed}", tmp_path / f"b{seed}"
         if kind == "trec":
-            a.write_text(trec(), encoding="utf-8")
-            b.write_text(mutate_lines(rng, trec(), WORDS), encoding="utf-8")
+            text = write_trec(a, A).read_text(encoding="utf-8")
+            b.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
         elif kind == "json":
-            a.write_text(json.dumps(LISTS), encoding="utf-8")
-            write_hostile_json(rng, b, LISTS, seal=False)
+            write_json(a, A)
+            write_hostile_json(rng, b, A, seal=False)
         elif kind == "lm-eval":
-            whole = [sample(number) for number in range(3)]
+            samples = [question(number, [-0.5, -1.5, -2.5]) for number in range(3)]
+            results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
             for place in (a, b):
-                place.mkdir()
-                text = "".join(json.dumps(each) + "\n" for each in whole)
-                (place / "samples_t_2026-01-02T03-04-05.jsonl").write_text(text, encoding="utf-8")
-                results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
-                (place / "results_2026-01-02T03-04-05.json").write_text(json.dumps(results))
+                write_json(write_samples(place, "t", samples) / f"results_{DATE}.json", results)
             if seed % 4 == 0:
-                write_hostile_json(rng, b / "results_2026-01-02T03-04-05.json", results, seal=False)
+                write_hostile_json(rng, b / f"results_{DATE}.json", results, seal=False)
             else:
-                one = tmp_path / "one"
-                write_hostile_json(rng, one, whole[0], seal=False)
-                lines = [one.read_text(encoding="utf-8"), *map(json.dumps, whole[1:])]
-                file = b / "samples_t_2026-01-02T03-04-05.jsonl"
-                file.write_text("\n".join(lines), encoding="utf-8")
+                file = b / f"samples_t_{DATE}.jsonl"
+                others = file.read_text(encoding="utf-8").split("\n", 1)[1]
+                write_hostile_json(rng, file, samples[0], seal=False)
+                file.write_text(f"{file.read_text(encoding='utf-8')}\n{others}", encoding="utf-8")
         else:
-            whole = {"mteb_model_meta": {"model_name": "m"}, "default": {"test": MTEB[kind]}}
-            a.write_text(json.dumps(whole), encoding="utf-8")
+            whole = json.loads(write_mteb(a, MTEB[kind]).read_text())
             write_hostile_json(rng, b, whole, seal=False)
         first, second = (a, b) if seed % 2 else (b, a)
         more = rng.choice(((), ("--common",), ("--complete",), ("--json",), ("--out", tmp_path / "out")))

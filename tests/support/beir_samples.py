@@ -38,7 +38,7 @@ def exact(model: Any, **options: Any) -> DenseRetrievalExactSearch:
 
 
 def assert_same_results(results: Results, expected: Results, tolerance: float = 1e-5) -> None:
-    """The same documents for every query, with the same scores; the order of a dict is nothing."""
+    """Assert that every query has equal documents with equal scores, in any order."""
     assert results.keys() == expected.keys()
     for query, scores in expected.items():
         assert results[query].keys() == scores.keys(), query
@@ -48,7 +48,7 @@ def assert_same_results(results: Results, expected: Results, tolerance: float = 
 
 
 def dataset_of(corpus: dict[str, Any], queries: dict[str, str]) -> RetrievalDataset:
-    """The same data as quantdrift's own runs take them: title, a space, text."""
+    """Make the dataset of quantdrift's own runs: title, a space, text."""
     return RetrievalDataset(
         name="tiny",
         query_ids=tuple(queries),

@@ -25,9 +25,16 @@ JUNK: Sequence[Any] = (
 
 
 def places(whole: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where there is a value, at any depth."""
+    """Return the paths of all values, at any depth."""
     keys = whole.keys() if isinstance(whole, dict) else range(len(whole)) if isinstance(whole, list) else ()
     return [at, *(place for key in keys for place in places(whole[key], (*at, key)))]
+
+
+def holder_of(whole: Any, above: Sequence[Any]) -> Any:
+    """Return the value at a path."""
+    for key in above:
+        whole = whole[key]
+    return whole
 
 
 def junk(rng: random.Random) -> Any:
@@ -39,24 +46,17 @@ def mutate_json(rng: random.Random, whole: Any) -> Any:
     """A copy with one to three values replaced, removed, doubled or moved to another place."""
     whole = json.loads(json.dumps(whole))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        known = [place for place in places(whole) if place]
-        if not known:
+        if not (paths := places(whole)[1:]):
             return junk(rng)
-        *above, last = rng.choice(known)
-        holder = whole
-        for key in above:
-            holder = holder[key]
+        *above, last = rng.choice(paths)
+        holder = holder_of(whole, above)
         match rng.randrange(8):
             case 0:
                 del holder[last]
             case 1 if isinstance(holder, list):
                 holder.insert(last, holder[last])
             case 2:
-                other = rng.choice(known)
-                value = whole
-                for key in other:
-                    value = value[key]
-                holder[last] = json.loads(json.dumps(value))
+                holder[last] = json.loads(json.dumps(holder_of(whole, rng.choice(paths))))
             case 3 if isinstance(holder, dict):
                 holder[rng.choice(("", "x", "name", "value", "\x1b]0;x\x07"))] = junk(rng)
             case _:
@@ -65,17 +65,12 @@ def mutate_json(rng: random.Random, whole: Any) -> Any:
 
 
 def text_of(rng: random.Random, content: Any) -> str:
-    """As JSON; now and then with what Python's own writer never gives."""
-    if rng.random() < 0.9 or not isinstance(content, (dict, list)):
+    """Write JSON, now and then with what Python's own writer never gives."""
+    paths = places(content)[1:]
+    if rng.random() < 0.9 or not paths:
         return json.dumps(content)
-    known = [place for place in places(content) if place]
-    if not known:
-        return json.dumps(content)
-    *above, last = rng.choice(known)
-    holder = content
-    for key in above:
-        holder = holder[key]
-    holder[last] = "@RAW@"
+    *above, last = rng.choice(paths)
+    holder_of(content, above)[last] = "@RAW@"
     return json.dumps(content).replace('"@RAW@"', rng.choice(_RAW), 1)
 
 
@@ -90,11 +85,8 @@ def new_checksum(content: Any) -> Any:
 def write_hostile_json(rng: random.Random, path: Path, content: Any, *, seal: bool) -> None:
     """Write a mutated copy, with a new checksum where the file has one."""
     changed = mutate_json(rng, content)
-    if seal:
-        changed = new_checksum(changed)
-        path.write_text(json.dumps(changed), encoding="utf-8")
-    else:
-        path.write_text(text_of(rng, changed), encoding="utf-8")
+    text = json.dumps(new_checksum(changed)) if seal else text_of(rng, changed)
+    path.write_text(text, encoding="utf-8")
 
 
 def mutate_lines(rng: random.Random, text: str, words: Sequence[str]) -> str:
@@ -125,6 +117,7 @@ def mutate_table(rng: random.Random, path: Path) -> None:
         name = rng.choice(table.column_names)
         number = table.column_names.index(name)
         values = table[name].to_pylist()
+        row = rng.randrange(max(len(values), 1))
         match rng.randrange(8):
             case 0:
                 table = table.drop_columns([name])
@@ -139,16 +132,13 @@ def mutate_table(rng: random.Random, path: Path) -> None:
                 table = table.set_column(number, name, table[rng.choice(table.column_names)])
                 continue
             case 4 if isinstance(values[0], list):
-                row = rng.randrange(len(values))
                 values[row] = rng.choice([None, [], values[row] * 2, values[row][:-1], [None]])
             case 5:
-                kind = rng.choice([pa.string(), pa.int32(), pa.float64(), pa.large_string(), pa.null()])
-                values = [None] * len(values) if pa.types.is_null(kind) else values
                 with suppress(pa.ArrowException):
+                    kind = rng.choice([pa.string(), pa.int32(), pa.float64(), pa.large_string()])
                     table = table.set_column(number, name, pa.array(map(str, values)).cast(kind))
                 continue
             case _:
-                row = rng.randrange(len(values))
                 odd = rng.choice([None, float("nan"), float("inf"), -1, 0, 2**40, "", "x", values[0]])
                 if isinstance(values[row], list) and values[row]:
                     values[row] = [*values[row]]

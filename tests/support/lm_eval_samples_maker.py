@@ -85,7 +85,7 @@ def write_tasks(folder: Path, model: str, n: int = N) -> Path:
 
 
 def own_answers(model: str, prompts: Sequence[str], *, n_tokens: int) -> list[str]:
-    """What a model says after each prompt, by greedy decoding, up to a bar."""
+    """Continue each prompt by greedy decoding, up to a bar."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
     loaded = LlamaForCausalLM.from_pretrained(model)
     answers = []
@@ -165,7 +165,7 @@ def _write(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def evaluate(model: Any, tasks: Path, names: Sequence[str], **options: Any) -> dict[str, Any]:
-    """What lm-eval's simple_evaluate returns, without what takes long and is beside the point."""
+    """Run lm-eval's simple_evaluate without its slow parts that no test needs."""
     from lm_eval import evaluator, simple_evaluate  # noqa: PLC0415 -- it takes seconds
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 -- likewise
 

@@ -6,35 +6,63 @@ take that.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from support.model_zoo_parts import (
-    BLOCKS,
-    IMAGE,
-    VOCABULARY,
-    WIDTH,
-    Batch,
-    TorchEncoder,
-    called,
-    clip,
-    common,
-    decoder,
-    image_by_text,
-    logits,
-    mean_of_logits,
-    mean_of_tokens,
-    pooled,
-    vision,
-)
-
-__all__ = ["ZOO", "Batch", "ZooModel", "zoo_model"]
-
-TOKENS = 7
+Batch = dict[str, Tensor]
+VOCABULARY, HIDDEN, WIDTH, HEADS, BLOCKS = 50, 40, 72, 4, 2
+IMAGE, TOKENS = 16, 7
 EXPERTS, TWO = 8, {"num_experts_per_tok": 2}
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+OF_IMAGES = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDTH,
+    "num_hidden_layers": BLOCKS,
+    "num_attention_heads": HEADS,
+    "initializer_range": 0.2,
+    "image_size": IMAGE,
+    "patch_size": 8,
+}
+COMMON: dict[str, Any] = {
+    **{name: size for name, size in OF_IMAGES.items() if name not in {"image_size", "patch_size"}},
+    **{f"{kind}_token_id": number for number, kind in enumerate(("pad", "bos", "eos"))},
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 32,
+}
+"""Settings that most configurations of transformers have by these names."""
+DECODER: dict[str, Any] = {**COMMON, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def mean_of_tokens(model: nn.Module, batch: Batch) -> Tensor:
+    mask = batch["attention_mask"].unsqueeze(-1)
+    return normalize((model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1))
+
+
+def mean_of_logits(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean over all tokens, padding too, so that every expert that runs has a part in it."""
+    mean: Tensor = model(**batch).logits.mean(dim=1)
+    return mean
+
+
+class TorchEncoder(nn.Module):
+    """Token embeddings and torch's own transformer, which fuses whole blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+        layer = nn.TransformerEncoderLayer(HIDDEN, HEADS, WIDTH, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, BLOCKS)
+        for parameter in self.parameters():  # copies of one layer until now
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden = self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+        mask = attention_mask.unsqueeze(-1)
+        return (hidden * mask).sum(1) / mask.sum(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +125,14 @@ class ZooModel:
 ZOO: tuple[ZooModel, ...] = (
     ZooModel(
         name="bert",
-        build=lambda: hf.BertModel(hf.BertConfig(**common())),
+        build=lambda: hf.BertModel(hf.BertConfig(**COMMON)),
         answer=mean_of_tokens,
         n_layers=6 * BLOCKS + 1,
         unreached=("pooler.dense",),
     ),
     ZooModel(
         name="albert",  # one block, run again and again
-        build=lambda: hf.AlbertModel(hf.AlbertConfig(**common(embedding_size=24))),
+        build=lambda: hf.AlbertModel(hf.AlbertConfig(embedding_size=24, **COMMON)),
         answer=mean_of_tokens,
         n_layers=6 + 2,
         unreached=("pooler",),
@@ -112,16 +140,24 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="vit",
-        build=lambda: hf.ViTForImageClassification(hf.ViTConfig(**vision(num_labels=10))),
-        answer=logits,
+        build=lambda: hf.ViTForImageClassification(hf.ViTConfig(num_labels=10, **OF_IMAGES)),
+        answer=lambda model, batch: model(**batch).logits,
         inputs=("image",),
         n_layers=6 * BLOCKS + 1,
     ),
-    ZooModel(name="clip", build=clip, answer=image_by_text, inputs=("text", "image"), n_layers=2 * 6 * BLOCKS + 2),
+    ZooModel(
+        name="clip",
+        build=lambda: hf.CLIPModel(
+            hf.CLIPConfig(text_config={**COMMON, "projection_dim": 24}, vision_config=OF_IMAGES, projection_dim=24)
+        ),
+        answer=lambda model, batch: model(**batch).logits_per_image,
+        inputs=("text", "image"),
+        n_layers=2 * 6 * BLOCKS + 2,
+    ),
     ZooModel(
         name="siglip",  # pools by torch's attention
-        build=lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**vision())),
-        answer=pooled,
+        build=lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**OF_IMAGES)),
+        answer=lambda model, batch: model(**batch).pooler_output,
         inputs=("image",),
         n_layers=6 * BLOCKS + 4,
         unseen=("head.attention.",),
@@ -129,7 +165,7 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="gpt2",  # keeps weights transposed
-        build=lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_inner=WIDTH, **common())),
+        build=lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_inner=WIDTH, **COMMON)),
         answer=mean_of_logits,
         n_layers=4 * BLOCKS,
         left_out=("lm_head",),
@@ -137,13 +173,13 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="llama",
-        build=lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**decoder())),
+        build=lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**DECODER)),
         answer=mean_of_logits,
         n_layers=7 * BLOCKS + 1,
     ),
     ZooModel(
         name="qwen3-tied",
-        build=lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**decoder(tie_word_embeddings=True))),
+        build=lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(tie_word_embeddings=True, **DECODER)),
         answer=mean_of_logits,
         n_layers=7 * BLOCKS,
         left_out=("lm_head",),
@@ -151,7 +187,7 @@ ZOO: tuple[ZooModel, ...] = (
     ZooModel(
         name="qwen3-moe",
         build=lambda: hf.Qwen3MoeForCausalLM(
-            hf.Qwen3MoeConfig(num_experts=EXPERTS, moe_intermediate_size=24, **decoder(**TWO))
+            hf.Qwen3MoeConfig(num_experts=EXPERTS, moe_intermediate_size=24, **TWO, **DECODER)
         ),
         answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
@@ -163,7 +199,7 @@ ZOO: tuple[ZooModel, ...] = (
     ZooModel(
         name="gpt-oss",  # keeps experts transposed
         build=lambda: hf.GptOssForCausalLM(
-            hf.GptOssConfig(num_local_experts=EXPERTS, rope_parameters=ROPE, **decoder(**TWO))
+            hf.GptOssConfig(num_local_experts=EXPERTS, rope_parameters=ROPE, **TWO, **DECODER)
         ),
         answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
@@ -172,7 +208,13 @@ ZOO: tuple[ZooModel, ...] = (
         left_out=tuple(f"model.layers.{block}.mlp.router.weight" for block in range(BLOCKS)),
         others=("embed", "router.weight", "proj_bias"),
     ),
-    ZooModel(name="torch-encoder", build=TorchEncoder, answer=called, n_layers=4 * BLOCKS, unseen=("self_attn.",)),
+    ZooModel(
+        name="torch-encoder",
+        build=TorchEncoder,
+        answer=lambda model, batch: model(**batch),
+        n_layers=4 * BLOCKS,
+        unseen=("self_attn.",),
+    ),
 )
 
 

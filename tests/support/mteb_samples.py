@@ -26,7 +26,7 @@ QUIET = {"batch_size": 8, "show_progress_bar": False}
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Where it is imported: threads only stand in each other's way in models this small."""
+    """Run the tests of a module that imports this on one thread, which is faster for models this small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,7 +64,7 @@ class Model:
 
 
 def scores(model: Any, task: Any, **kwargs: Any) -> Mapping[str, list[dict[str, Any]]]:
-    """What mteb.evaluate finds on one task, by split; nothing is stored unless a cache is given."""
+    """Return the scores of mteb.evaluate on one task, by split; nothing is stored unless a cache is given."""
     options = {"cache": None, "co2_tracker": False, "encode_kwargs": dict(QUIET), **kwargs}
     result = mteb.evaluate(model, task, show_progress_bar=False, **options)
     return result.task_results[0].scores

@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,60 +20,52 @@ VOCABULARY, HIDDEN, INNER = len(WORDS) + 4, 32, 64
 METHODS = ("dynamic", "QDQ", "QOperator", "nbits", "float16")
 
 
+def parsed(text: str, **weights: Any) -> Any:
+    """A model of a graph as ONNX writes it in text, and its weights by name."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> by_hand {text}')
+    for name, weight in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return model
+
+
 def graph(
-    *, output: str = "last_hidden_state", ids: int | None = None, extra: Sequence[str] = (), pooled: bool = False
+    *,
+    output: str = "last_hidden_state",
+    ids: str = "int64",
+    extra: Sequence[str] = (),
+    pooled: bool = False,
+    behind: str = "",
+    **more: Any,
 ) -> Any:
-    """E[input_ids] W1, of which what is negative is cut, W2: states of tokens; their mean over positions if pooled."""
+    """E[input_ids] W1, of which what is negative is cut, W2: states of tokens; their mean over positions if pooled.
+
+    Nodes that come behind, with weights of their own, make something else of the states.
+    """
     rng = np.random.default_rng(0)
     shapes = {"E": (VOCABULARY, HIDDEN), "W1": (HIDDEN, INNER), "W2": (INNER, HIDDEN)}
-    weights = [onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32) / 4, n) for n, s in shapes.items()]
-    last = "states" if pooled else output
-    nodes = [
-        onnx.helper.make_node("Gather", ["E", "input_ids"], ["tokens"]),
-        onnx.helper.make_node("MatMul", ["tokens", "W1"], ["inner"]),
-        onnx.helper.make_node("Relu", ["inner"], ["cut"]),
-        onnx.helper.make_node("MatMul", ["cut", "W2"], [last]),
-    ]
-    if pooled:
-        nodes.append(onnx.helper.make_node("ReduceMean", [last], [output], axes=[1], keepdims=0))
-    names = ("input_ids", "attention_mask", *extra)
-    kind = ids or onnx.TensorProto.INT64
-    made = onnx.helper.make_graph(
-        nodes,
-        "by hand",
-        [onnx.helper.make_tensor_value_info(name, kind, ["batch", "sequence"]) for name in names],
-        [
-            onnx.helper.make_tensor_value_info(
-                output, onnx.TensorProto.FLOAT, ["batch", *([] if pooled else ["sequence"]), HIDDEN]
-            )
-        ],
-        weights,
+    weights = {name: rng.normal(size=shape).astype(np.float32) / 4 for name, shape in shapes.items()}
+    inputs = ", ".join(f"{ids}[batch,sequence] {name}" for name in ("input_ids", "attention_mask", *extra))
+    sizes = ("batch", HIDDEN) if pooled else ("batch", "sequence", HIDDEN)
+    behind = behind or f"{output} = {'ReduceMean <axes = [1], keepdims = 0>' if pooled else 'Identity'}(states)"
+    return parsed(
+        f"""({inputs}) => (float[{",".join(map(str, sizes))}] {output}) {{
+            tokens = Gather(E, input_ids)
+            inner = MatMul(tokens, W1)
+            cut = Relu(inner)
+            states = MatMul(cut, W2)
+            {behind}
+        }}""",
+        **weights,
+        **more,
     )
-    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    return model
 
 
 def endless() -> Any:
     """A loop that turns 2^62 times before it gives the states of tokens."""
-    make, kinds = onnx.helper, onnx.TensorProto
-    value = make.make_tensor_value_info
-    body = make.make_graph(
-        [
-            make.make_node("Identity", ["go_on"], ["go_on_out"]),
-            make.make_node("Mul", ["states_in", "half"], ["states_out"]),
-        ],
-        "body",
-        [value("turn", kinds.INT64, []), value("go_on", kinds.BOOL, []), value("states_in", kinds.FLOAT, None)],
-        [value("go_on_out", kinds.BOOL, []), value("states_out", kinds.FLOAT, None)],
-        [onnx.numpy_helper.from_array(np.float32(0.5), "half")],
-    )
-    model = graph()
-    model.graph.node[-1].output[0] = "before"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1 << 62), "turns"))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.bool_(True), "always"))
-    model.graph.node.append(make.make_node("Loop", ["turns", "always", "before"], ["last_hidden_state"], body=body))
-    return model
+    typed = "(int64 turn, bool go_on, float[] before) => (bool go_on_out, float[] after)"
+    body = f"{typed} {{go_on_out = Identity(go_on) after = Mul(before, half)}}"
+    loop = f"last_hidden_state = Loop <body = inside {body}> (turns, always, states)"
+    return graph(behind=loop, turns=np.int64(1 << 62), always=np.bool_(True), half=np.float32(0.5))
 
 
 def quantized(plain: Path, method: str, path: Path) -> None:
@@ -81,6 +74,8 @@ def quantized(plain: Path, method: str, path: Path) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415
 
+    ids = np.arange(VOCABULARY, dtype=np.int64)[None]
+    every_token = iter([{"input_ids": ids, "attention_mask": np.ones_like(ids)}])
     logging.disable(logging.WARNING)  # advice
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,25 +91,12 @@ def quantized(plain: Path, method: str, path: Path) -> None:
             quantization.quantize_static(
                 plain,
                 path,
-                _Calibration(),
+                SimpleNamespace(get_next=lambda: next(every_token, None), set_range=lambda *_: None),
                 quant_format=quantization.QuantFormat[method],
                 op_types_to_quantize=["MatMul"],
             )
     finally:
         logging.disable(logging.NOTSET)
-
-
-class _Calibration:
-    """Every token once."""
-
-    def __init__(self) -> None:
-        ids = np.arange(VOCABULARY, dtype=np.int64)[None]
-        self.left: Iterator[dict[str, NDArray[Any]]] = iter([{"input_ids": ids, "attention_mask": np.ones_like(ids)}])
-
-    def get_next(self) -> dict[str, NDArray[Any]] | None:
-        return next(self.left, None)
-
-    def set_range(self, *_: int) -> None: ...
 
 
 def folder(path: Path, **files: Any) -> Path:
@@ -129,7 +111,7 @@ def folder(path: Path, **files: Any) -> Path:
 
 
 def states(file: Path, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What onnxruntime gives of texts, by hand, and their masks."""
+    """The output of onnxruntime for texts, by hand, and their masks."""
     import onnxruntime  # noqa: PLC0415 -- seconds to import
 
     options = onnxruntime.SessionOptions()
@@ -138,8 +120,8 @@ def states(file: Path, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArr
     given = tokenizer()(list(texts), padding=True, truncation=True, return_tensors="np")
     types = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
     feed = {value.name: given[value.name].astype(types[value.type]) for value in session.get_inputs()}
-    (found,) = session.run(None, feed)
-    return np.asarray(found, dtype=np.float64), given["attention_mask"].astype(np.float64)
+    (output,) = session.run(None, feed)
+    return np.asarray(output, dtype=np.float64), given["attention_mask"].astype(np.float64)
 
 
 def pooled(file: Path, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -155,14 +137,10 @@ def means(of_tokens: NDArray[np.float64], mask: NDArray[np.float64]) -> NDArray[
 
 def classifier(path: Path, labels: Sequence[str]) -> Path:
     """A folder with config.json, tokenizer and a graph that gives each text three logits."""
-    model = graph(output="before", pooled=True)
     head = np.random.default_rng(1).normal(size=(HIDDEN, len(labels))).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(head, "head"))
-    model.graph.node.append(onnx.helper.make_node("MatMul", ["before", "head"], ["logits"]))
-    model.graph.output.pop()
-    model.graph.output.append(
-        onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", len(labels)])
-    )
+    nodes = "mean = ReduceMean <axes = [1], keepdims = 0> (states) logits = MatMul(mean, head)"
+    model = graph(output="logits", pooled=True, behind=nodes, head=head)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = len(labels)
     onnx.checker.check_model(model)
     folder(path, model=model)
     config = json.loads((path / "config.json").read_text())

@@ -1,7 +1,7 @@
 """Tiny random cross-encoders, data with judgements, and shortlists for the tests of reranking."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -43,32 +43,22 @@ def write_data(folder: Path, *, n_queries: int = N_QUERIES, seed: int = 0) -> Re
     return read_beir_folder(write_beir_folder(folder, numbered("q", queries), numbered("c", documents), judged))
 
 
-def lists(n: int = 8, *, n_queries: int = N_QUERIES, seed: int = 1) -> dict[str, list[str]]:
-    """Documents of each query in an order of their own; every third lacks the relevant one."""
+def lists(n: int = 8, *, n_queries: int = N_QUERIES, seed: int = 1) -> dict[str, dict[str, float]]:
+    """Documents of each query with scores that put them in an order; every third lacks the relevant one."""
     rng = random.Random(seed)
-    made = {}
+    shortlists = {}
     for query in range(n_queries):
-        own = f"c{query}"
-        others = rng.sample([f"c{row}" for row in range(N_DOCS) if f"c{row}" != own], k=n)
-        made[f"q{query}"] = others if query % 3 == 0 else [own, *others[1:]]
-    return made
-
-
-def write_trec(path: Path, shortlist: Mapping[str, Sequence[str]]) -> Path:
-    """A TREC run file, best first."""
-    lines = [
-        f"{query} Q0 {name} {rank} {100 - rank} bm25"
-        for query, names in shortlist.items()
-        for rank, name in enumerate(names, start=1)
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+        relevant = f"c{query}"
+        others = rng.sample([f"c{row}" for row in range(N_DOCS) if f"c{row}" != relevant], k=n)
+        names = others if query % 3 == 0 else [relevant, *others[1:]]
+        shortlists[f"q{query}"] = {name: 99.0 - rank for rank, name in enumerate(names)}
+    return shortlists
 
 
 def predicted(
-    folder: Path, dataset: RetrievalDataset, shortlist: Mapping[str, Sequence[str]], scheme: str | None = None
+    folder: Path, dataset: RetrievalDataset, shortlist: Mapping[str, Iterable[str]], scheme: str | None = None
 ) -> dict[str, dict[str, float]]:
-    """What sentence-transformers itself scores, by a copy that is quantized."""
+    """Return the scores of sentence-transformers itself, by a copy that is quantized."""
     model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
@@ -84,7 +74,7 @@ def predicted(
 def by_hand(
     reference: Mapping[str, float], candidate: Mapping[str, float], dataset: RetrievalDataset
 ) -> dict[str, Any]:
-    """What the evidence of one query must hold, the slow way."""
+    """Return what the evidence of a query must hold, the slow way."""
     position = {name: row for row, name in enumerate(dataset.document_ids)}
     names = sorted(reference, key=position.__getitem__)
     delta = {name: np.float32(candidate[name]) - np.float32(reference[name]) for name in names}

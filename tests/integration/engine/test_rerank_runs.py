@@ -17,16 +17,8 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.runs.folder import read_run
-from support.rerank_samples import (
-    N_QUERIES,
-    by_hand,
-    lists,
-    predicted,
-    save_cross_encoder,
-    top_names,
-    write_data,
-    write_trec,
-)
+from support.finished_samples import write_trec
+from support.rerank_samples import N_QUERIES, by_hand, lists, predicted, save_cross_encoder, top_names, write_data
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -44,8 +36,8 @@ def dataset(place: Path) -> RetrievalDataset:
 
 
 def record(out: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(out)
-    return parsed
+    content: dict[str, Any] = json.loads(out)
+    return content
 
 
 def test_both_arms_are_what_sentence_transformers_scores(

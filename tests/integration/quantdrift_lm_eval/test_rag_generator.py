@@ -33,7 +33,7 @@ def command(place: Path, out: Path, *more: object) -> list[str]:
 
 
 def continued(place: Path, prompt: str) -> str:
-    """What transformers says after the last tokens of a prompt, greedily, up to the end of the line."""
+    """Let transformers continue the last tokens of a prompt, greedily, up to the end of the line."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place / "tiny")
     model = LlamaForCausalLM.from_pretrained(place / "tiny").eval()
     ids = tokenizer(prompt, return_tensors="pt").input_ids[:, -(256 - TOKENS) :]

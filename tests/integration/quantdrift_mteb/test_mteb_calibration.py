@@ -74,7 +74,7 @@ def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared
 
 
 def texts_of(model: Any, sample: Sample) -> list[str]:
-    """What a sentence-transformers model is given when a sample is run."""
+    """Return the texts that a sentence-transformers model gets when a sample is run."""
     seen: list[str] = []
     encode = model.model.encode
 

@@ -1,4 +1,4 @@
-"""What is changed in mteb, and that nothing else is."""
+"""The changes in mteb, and that nothing else changes."""
 
 import sys
 from pathlib import Path

@@ -111,7 +111,7 @@ def pair_task(base: Any, main_score: str, **changes: Any) -> Any:
 
 
 def similarities(model: Model, kind: str) -> list[Floats]:
-    """Of the pairs, in both arms."""
+    """Compute the similarities of the pairs in both arms."""
 
     def of_one_arm() -> Floats:
         left, right = (embed(model, PAIRS[side]) for side in ("sentence1", "sentence2"))

@@ -1,4 +1,4 @@
-"""Which models can be paired, how they are loaded, and what they are called."""
+"""Models that can be paired, how they are loaded, and their names."""
 
 import os
 import shutil

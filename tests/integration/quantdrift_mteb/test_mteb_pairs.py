@@ -1,4 +1,4 @@
-"""What a pair does to a process: weights, caches, files, interruptions, names."""
+"""The effects of a pair on a process: weights, caches, files, interruptions, names."""
 
 from pathlib import Path
 from typing import Any

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is measured, one by one; the runs are copies of those that were made."""
+    """The specs that are measured, in order; the runs are copies of those that were made."""
     specs: list[str] = []
 
     def copy(pair: object, _data: object, path: Path, *_: Any, fingerprint: str, **__: Any) -> Any:

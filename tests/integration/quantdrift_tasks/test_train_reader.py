@@ -82,7 +82,7 @@ def test_pieces_of_some_passages_are_learned_from_and_others_without_an_answer()
 def test_it_learns_and_is_not_asked_what_it_has_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of "WORD ANSWER of the layer" it learns the second word."""
+    """The reader learns the second word of "WORD ANSWER of the layer"."""
     monkeypatch.setattr(train_reader, "RATE", 3e-3)  # of weights that are random
     config = bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)
     save_backbone(tmp_path / "tiny", BertForQuestionAnswering(config))

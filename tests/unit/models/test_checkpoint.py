@@ -1,4 +1,4 @@
-"""What a folder or file is, told from its configuration, and what it needs."""
+"""Folders and files, their methods by their configuration, and what they need."""
 
 import importlib.util
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
-from quantdrift.checkpoints.checkpoint import find_checkpoint, nominal_bits, refuse_missing
+from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, nominal_bits, refuse_missing
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
 
@@ -67,6 +67,23 @@ def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_js
 )
 def test_the_width_that_a_method_names(quantization: dict[str, Any], bits: float | None) -> None:
     assert nominal_bits(quantization) == bits
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"scheme": {"format": "quantdrift-candidate", "format_version": 1}}, "saved by quantdrift quantize"),
+        ({"config": {"quantization_config": GPTQ}}, r"\(its config.json says gptq\)"),
+        ({}, "a GGUF file"),
+    ],
+)
+def test_a_pair_starts_at_full_precision(files: dict[str, Any], message: str, tmp_path: Path) -> None:
+    for name, content in ({"config": {}} | files).items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    name = str(tmp_path) if files else "org/repo:q4.gguf"
+    with pytest.raises(UnsupportedError, match=message) as refused:
+        full_precision(name)
+    assert f'quantdrift run "REFERENCE vs {name}"' in str(refused.value)
 
 
 def test_a_missing_library_is_named_with_its_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

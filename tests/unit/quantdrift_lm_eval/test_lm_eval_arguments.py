@@ -1,4 +1,4 @@
-"""What --model_args of a pair mean, and what cannot be one."""
+"""The pair that --model_args name, and arguments that are refused."""
 
 from types import ModuleType
 

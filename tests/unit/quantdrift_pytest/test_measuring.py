@@ -1,4 +1,4 @@
-"""What a kept run is known by: digests of files, the pair, and its settings."""
+"""The key of a kept run: digests of files, the pair, and its settings."""
 
 import os
 import shutil

@@ -154,15 +154,6 @@ def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path:
             load_classifier(source, device=CPU)
 
 
-def test_a_head_that_is_not_in_the_checkpoint_is_not_made_up(tmp_path: Path) -> None:
-    source = saved(tmp_path, lambda: hf.BertModel(hf.BertConfig(**common())), tokenizer())
-    config = tmp_path / "config.json"
-    said = json.loads(config.read_text()) | {"architectures": ["BertForSequenceClassification"]}
-    config.write_text(json.dumps(said))
-    with pytest.raises(UnsupportedError, match=r"no weights for classifier\.bias and 1 more"):
-        load_classifier(source, device=CPU)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

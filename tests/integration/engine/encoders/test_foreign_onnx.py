@@ -139,7 +139,7 @@ def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder,
 def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_and_int32_is_fed(
     reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool, said: str
 ) -> None:
-    model = samples.graph(output=output, pooled=pooled, ids=onnx.TensorProto.INT32)
+    model = samples.graph(output=output, pooled=pooled, ids="int32")
     folder = samples.folder(tmp_path, model=model)
     found = load(folder, reference)
     file = folder / "onnx" / "model.onnx"
@@ -152,16 +152,10 @@ def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_an
 def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
     reference: SentenceEncoder, plain: Path, tmp_path: Path
 ) -> None:
-    model, make = samples.graph(extra=("token_type_ids", "position_ids"), output="before"), onnx.helper.make_node
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2]), "axes"))
-    model.graph.node.extend(
-        [
-            make("Cast", ["position_ids"], ["place"], to=onnx.TensorProto.FLOAT),
-            make("Unsqueeze", ["place", "axes"], ["wide"]),
-            make("Add", ["before", "wide"], ["last_hidden_state"]),
-        ]
+    nodes = (
+        """place = Cast <to = 1> (position_ids) wide = Unsqueeze(place, axes) last_hidden_state = Add(states, wide)"""
     )
-    model.graph.output[0].name = "last_hidden_state"
+    model = samples.graph(extra=("token_type_ids", "position_ids"), behind=nodes, axes=np.array([2]))
     found = load(samples.folder(tmp_path / "model", model=model), reference)
     states, mask = samples.states(plain, TEXTS)
     wanted = samples.means(states + np.arange(states.shape[1])[None, :, None], mask)
@@ -245,7 +239,7 @@ def test_what_cannot_be_fed_or_read_is_refused(reference: SentenceEncoder, tmp_p
     fixed = samples.graph()
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     for name, model, text in (
-        ("cache", samples.graph(extra=("past_key_values.0.key",)), "past_key_values.0.key .* cache"),
+        ("cache", samples.graph(extra=("past_key_values_0_key",)), "past_key_values_0_key .* cache"),
         ("logits", samples.graph(output="logits"), "gives logits, .* classification data"),
         ("fixed", fixed, r"input_ids of the fixed size \[1, None\]"),
     ):

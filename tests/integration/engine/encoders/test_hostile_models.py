@@ -49,7 +49,7 @@ DONE = "done"
 
 
 class Command:
-    """What a pickled checkpoint runs: the place of a file that it leaves."""
+    """A command that a pickled checkpoint runs: it makes a folder."""
 
     def __init__(self, done: Path) -> None:
         self.done = done
@@ -141,7 +141,10 @@ def code(folder: Path) -> str:
     return f"import os\nos.mkdir({str(folder.parent / DONE)!r})\nclass Own: ...\n"
 
 
-def test_a_model_as_it_was_made_is_taken(form: str, folder: Path) -> None:
+def test_a_model_as_it_was_made_is_taken_and_may_say_what_is_harmless(form: str, folder: Path) -> None:
+    if (folder / "sentence_bert_config.json").is_file():
+        model = {"attn_implementation": "eager", "dtype": "bfloat16"}
+        change(folder / "sentence_bert_config.json", model_args=model, config_args={"use_cache": False})
     FORMS[form][0](folder)
 
 
@@ -167,10 +170,10 @@ def pickled(folder: Path) -> None:
 
 
 def own_code(folder: Path) -> None:
-    own = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
-    own |= {f"AutoModelFor{kind}": "own.Own" for kind in ("CausalLM", "SequenceClassification")}
-    change(folder / "config.json", auto_map=own, model_type="own")
-    change(folder / "tokenizer_config.json", auto_map=own, tokenizer_class="Own")
+    classes = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
+    classes |= {f"AutoModelFor{kind}": "own.Own" for kind in ("CausalLM", "SequenceClassification")}
+    change(folder / "config.json", auto_map=classes, model_type="own")
+    change(folder / "tokenizer_config.json", auto_map=classes, tokenizer_class="Own")
     (folder / "own.py").write_text(code(folder))
 
 
@@ -222,12 +225,12 @@ def test_modules_are_classes_of_sentence_transformers(form: str, folder: Path, k
     if not (folder / "modules.json").is_file():
         pytest.skip("it has none")
     modules = json.loads((folder / "modules.json").read_text())
-    own = modules[0]["type"]
+    transformer = modules[0]["type"]
     modules[-1]["type"] = kind
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "own.py").write_text(code(folder))
     refused(form, folder, f"names the class {kind}")
-    modules[-1] = {**modules[-1], "type": own, "path": "../reference"}
+    modules[-1] = {**modules[-1], "type": transformer, "path": "../reference"}
     (folder / "modules.json").write_text(json.dumps(modules))
     refused(form, folder, "leads out of its folder")
 
@@ -263,7 +266,7 @@ def keys_taken(function: Any, pattern: str) -> set[str]:
 
 
 def arguments() -> dict[str, set[str]]:
-    """What transformers' loaders take as arguments, found in their source, by the name that a folder has for them."""
+    """Find the arguments of transformers' loaders in their source, by the name that a folder has for them."""
     config_class = transformers.PretrainedConfig
     pops = r'kwargs\.(?:pop|get)\(\s*"(\w+)"'
     model = keys_taken(PreTrainedModel.from_pretrained.__func__, pops) | keys_taken(
@@ -309,9 +312,9 @@ def test_settings_of_a_transformer_are_on_a_list(honest: Path, tmp_path: Path) -
     shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
     source, file = resolve(str(tmp_path / "evil")), tmp_path / "evil" / "sentence_bert_config.json"
     taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path"}
-    known = {*TRANSFORMER_KEYS, *ARGUMENT_KEYS, *NEW_NAMES.values()}
+    allowed = {*TRANSFORMER_KEYS, *ARGUMENT_KEYS, *NEW_NAMES.values()}
     others = {"backend", "tokenizer_name_or_path", "query_length", "document_length", "query_expansion"}
-    assert taken <= known | others  # a new one is decided here first
+    assert taken <= allowed | others  # a new one is decided here first
     for key in others:
         file.write_text(json.dumps({key: "x"}))
         with pytest.raises(UnsupportedError, match=f"sets {key}, which no file"):
@@ -326,14 +329,6 @@ def test_entries_of_a_config_that_change_how_files_are_read_are_refused(honest: 
         change(tmp_path / "evil" / "config.json", **{key: "other.safetensors"})
         with pytest.raises(UnsupportedError, match=f"config.json of .* sets .*{key}"):
             vet(resolve(str(tmp_path / "evil")))
-
-
-def test_a_model_without_wishes_may_say_what_is_harmless(form: str, folder: Path) -> None:
-    if not (folder / "sentence_bert_config.json").is_file():
-        pytest.skip("it has none")
-    given = {"model_args": {"attn_implementation": "eager", "dtype": "bfloat16"}, "config_args": {"use_cache": False}}
-    change(folder / "sentence_bert_config.json", **given)
-    FORMS[form][0](folder)
 
 
 READ = (
@@ -368,14 +363,14 @@ def test_no_pickle_is_run_wherever_it_lies(form: str, folder: Path, wish: str) -
 
 
 def test_a_loader_reads_no_pickles_whatever_it_is_told(honest: Path, tmp_path: Path) -> None:
-    """Where a key is on no list yet, the function that reads the weights has the last word."""
+    """The function that reads the weights has the last word, for keys that are on no list yet."""
     seen: list[dict[str, Any]] = []
-    own = PreTrainedModel.__dict__["from_pretrained"]
+    original = PreTrainedModel.__dict__["from_pretrained"]
     with pytest.MonkeyPatch.context() as patch:
 
         def watched(cls: Any, *args: Any, **kwargs: Any) -> Any:
             seen.append(kwargs)
-            return own.__func__(cls, *args, **kwargs)
+            return original.__func__(cls, *args, **kwargs)
 
         patch.setattr(PreTrainedModel, "from_pretrained", classmethod(watched))
         with loading(resolve(str(honest / "MODEL@SCHEME"))):
@@ -383,15 +378,15 @@ def test_a_loader_reads_no_pickles_whatever_it_is_told(honest: Path, tmp_path: P
     assert seen
     decided = {"weights_only": True, "use_safetensors": True, "trust_remote_code": False, "allow_all_kernels": False}
     assert all(decided.items() <= kwargs.items() for kwargs in seen)
-    assert PreTrainedModel.__dict__["from_pretrained"] is own
+    assert PreTrainedModel.__dict__["from_pretrained"] is original
 
 
 @pytest.mark.parametrize("name", ["torch.utils.collect_env.main", "torch.hub.os.getpid"])
 def test_activations_are_on_a_list(honest: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(honest / "cross-encoder", tmp_path / "evil")
     source = resolve(str(tmp_path / "evil"))
-    own = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    for given in ({"sentence_transformers": own}, {"sbert_ce_default_activation_function": own["activation_fn"]}):
+    good = "torch.nn.modules.activation.Sigmoid"
+    for given in ({"sentence_transformers": {"activation_fn": good}}, {"sbert_ce_default_activation_function": good}):
         change(tmp_path / "evil" / "config.json", **given)
         vet(source)
     for given in ({"sentence_transformers": {"activation_fn": name}}, {"sbert_ce_default_activation_function": name}):

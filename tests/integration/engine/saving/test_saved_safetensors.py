@@ -7,7 +7,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift.checkpoints.saved import read_record
 from quantdrift.engine.encoders.sentence import load_encoder
@@ -36,13 +35,3 @@ def test_what_is_loaded_is_the_candidate_to_the_last_bit(dtype: torch.dtype, tmp
     again = load_encoder(resolve(str(out)), device=torch.device("cpu"), dtype="auto")
     assert torch.equal(embed(again.model), wanted)
     assert not (out / "README.md").exists()  # it would speak of the reference
-
-
-def test_a_model_with_an_adapter_is_refused_as_nobody_rounds_one_by_itself(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    model = encoder(tmp_path / "tiny")
-    how = peft.LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query"], r=4)
-    model[0].auto_model.add_adapter(how)
-    with pytest.raises(UnsupportedError, match=r"has an adapter beside its weights .*merge_and_unload"):
-        save(candidate("W4-g64", model=model.eval()), tmp_path / "out")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny"]
