@@ -85,6 +85,7 @@ def drift(
     device: str | None = None,
     revision: str | None = None,
     dtype: str = "float32",
+    trust_remote_code: bool = False,
     cache: bool = True,
     progress: bool = False,
 ) -> Run:
@@ -121,6 +122,7 @@ def drift(
         revision: of a reference on the hub.
         dtype: of a model given by name, at full precision: "float32", "bfloat16" or "float16"; one in memory has its
             own.
+        trust_remote_code: whether Python code that comes with a model given by name may run.
         cache: of models given by name: keep embeddings and quantized layers for the next run.
         progress: of models: show bars on standard error.
 
@@ -167,7 +169,13 @@ def drift(
                 pair,
                 dataset,
                 out=where,
-                settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor, dtype=dtype_named(dtype)),
+                settings=Settings(
+                    k=k,
+                    batch_size=batch_size,
+                    noise_floor=noise_floor,
+                    dtype=dtype_named(dtype),
+                    trust_remote_code=trust_remote_code,
+                ),
                 # what code a model in memory runs is not known, so nothing of it is kept
                 store=default_store() if cache and models == (None, None) else EmbeddingStore(None),
                 progress=Terminal() if progress else Silent(),

@@ -100,6 +100,7 @@ class OnModel:
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     revision: str | None = option("NAME: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
+    trust_remote_code: bool = flag("Run Python code that comes with the model; it can do whatever you can.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
@@ -108,7 +109,8 @@ class OnModel:
         """How inputs are put through the model."""
         from quantdrift.engine.inputs import Settings
 
-        return Settings(batch_size=self.batch_size, noise_floor=False, dtype=dtype_named(self.dtype))
+        how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
+        return Settings(batch_size=self.batch_size, noise_floor=False, **how)
 
     @property
     def progress(self) -> Progress:

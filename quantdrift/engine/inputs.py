@@ -26,6 +26,7 @@ class Settings:
         noise_floor: whether to run the reference a second time.
         seed: of the order in which the noise floor is run.
         dtype: of the weights of a model at full precision, and of what is computed with them: one of DTYPES.
+        trust_remote_code: whether Python code that comes with a model may run.
     """
 
     k: int = 200
@@ -33,6 +34,7 @@ class Settings:
     noise_floor: bool = True
     seed: int = 0
     dtype: str = "float32"
+    trust_remote_code: bool = False
 
 
 class Chosen(Sequence[Any]):

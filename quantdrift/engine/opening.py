@@ -48,11 +48,12 @@ NONE: Given = (None, None)
 
 
 class Place(TypedDict, total=False):
-    """Where and how weights are loaded: a device, a revision on the hub, a number type."""
+    """Where and how weights are loaded: device, revision on the hub, number type, and whether a model's code may run."""
 
     device: str | None
     revision: str | None
     dtype: str
+    trusted: bool
 
 
 class Loading(Place, total=False):
@@ -163,11 +164,14 @@ def load_model(
     device: str | None = None,
     revision: str | None = None,
     dtype: str = "float32",
+    trusted: bool = False,
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
     encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
-    model: LocalModel = imported(encoder_kind.load)(source, device=where, revision=revision, dtype=dtype)
+    model: LocalModel = imported(encoder_kind.load)(
+        source, device=where, revision=revision, dtype=dtype, **({"trusted": True} if trusted else {})
+    )
     takes = model.takes if isinstance(model, Classifier) else "text"
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
@@ -375,7 +379,13 @@ def _refuse_same(name: Versus) -> None:
 
 
 def _two_classifiers(
-    name: Versus, kind: Kind, *, device: str | None = None, revision: str | None = None, dtype: str = "float32"
+    name: Versus,
+    kind: Kind,
+    *,
+    device: str | None = None,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> TwoModels:
     """Load both classifiers, whose classes are the same in the same order."""
     _refuse_same(name)
@@ -384,7 +394,7 @@ def _two_classifiers(
     check_kind(source, "classifier", revision)
     check_kind(candidate_source(checkpoint), "classifier")
     place = pick_device(device)
-    reference = load_classifier(source, device=place, revision=revision, dtype=dtype)
+    reference = load_classifier(source, device=place, revision=revision, dtype=dtype, trusted=trusted)
     refuse_quantized([reference.module], source.name)
     candidate = load_stored_classifier(checkpoint, device=place)
     for model in (reference, candidate):

@@ -45,7 +45,7 @@ def run(
     """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
     check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
     check_place(out.absolute())
-    how |= {"dtype": settings.dtype, "root": store.root}
+    how |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code, "root": store.root}
     opened = open_pair(pair, dataset, shortlist=shortlist, **how)
     more = {} if fingerprint is None else {"cell": fingerprint}
     return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
@@ -119,6 +119,8 @@ def describe_run(
     """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
     how = {name: value for name, value in asdict(settings).items() if name != "dtype"}  # told as the model has it
+    if not how["trust_remote_code"]:  # as it is nearly always
+        del how["trust_remote_code"]
     notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),

@@ -155,6 +155,7 @@ class _Models:
             "reranks": cell.data.retriever is not None,
             "device": cell.settings.device or self.device,
             "dtype": settings_of(cell).dtype,
+            "trusted": settings_of(cell).trust_remote_code,
         }
         if asked != self._asked:
             self._asked, self._model = asked, None  # the earlier one is let go before the next is loaded

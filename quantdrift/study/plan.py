@@ -58,6 +58,7 @@ class CellSettings(Part):
     noise_floor: bool | None = None
     device: str | None = None
     dtype: Dtype | None = None
+    trust_remote_code: bool | None = None
     held_out: HeldOut | None = None
 
     def over(self, other: CellSettings) -> CellSettings:

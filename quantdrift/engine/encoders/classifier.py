@@ -103,11 +103,12 @@ def load_classifier(
     device: torch.device,
     revision: str | None = None,
     dtype: str = "float32",
+    trusted: bool = False,
     graph: Callable[[Any], nn.Module] | None = None,
 ) -> Classifier:
     """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
     takes = classifier_kind(source, revision)
-    with loading(source, "classifier", reads="head", revision=revision) as remarks:
+    with loading(source, "classifier", reads="head", revision=revision, trusted=trusted) as remarks:
         import transformers  # noqa: PLC0415 -- takes seconds to import
 
         if takes is None:
@@ -121,7 +122,7 @@ def load_classifier(
             import PIL  # noqa: F401, PLC0415 -- only asked whether it is there
 
             kind, reader_of = "ImageClassification", transformers.AutoImageProcessor
-        options = {"revision": revision, "trust_remote_code": False}
+        options = {"revision": revision, "trust_remote_code": trusted}
         config = transformers.AutoConfig.from_pretrained(source.location, **options)
         if getattr(config, "problem_type", None) == "regression" or config.num_labels == 1:
             raise UnsupportedError(

@@ -93,17 +93,28 @@ class CrossEncoderModel:
 
 
 def load_cross_encoder(
-    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair.
 
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
     are equal.
     """
-    with loading(source, "cross-encoder", reads="head", revision=revision) as remarks:
+    with loading(source, "cross-encoder", reads="head", revision=revision, trusted=trusted) as remarks:
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
-        model = CrossEncoder(source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype})
+        model = CrossEncoder(
+            source.location,
+            device=str(device),
+            revision=revision,
+            trust_remote_code=trusted,
+            model_kwargs={"dtype": dtype},
+        )
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
     model.eval()

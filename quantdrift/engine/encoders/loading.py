@@ -89,6 +89,8 @@ def loading(
                 stack.enter_context(_warnings_noted(log))
                 stack.enter_context(_read_as_decided(source, log, reads, trusted=trusted))
                 yield log
+        if trusted:
+            log.notes.append(f"Python code that comes with {source.name} was allowed to run")
     except QuantDriftError:
         raise
     except BaseException as error:  # a dozen libraries read models, each with its own errors

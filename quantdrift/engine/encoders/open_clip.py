@@ -79,7 +79,12 @@ _PRECISION = {"float32": "fp32", "bfloat16": "pure_bf16", "float16": "pure_fp16"
 
 
 def load_open_clip(
-    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> SentenceEncoder:
     """The model of a folder with open_clip_config.json, of a hub repository, or ARCHITECTURE/TAG of open_clip's list.
 
@@ -87,6 +92,7 @@ def load_open_clip(
         MissingExtraError: open_clip is not installed.
         UnsupportedError: a revision is asked for, which open_clip does not take.
     """
+    del trusted  # its models bring no code
     with loading(source, revision=revision) as remarks:
         import open_clip  # noqa: PLC0415 -- an extra
 

@@ -108,10 +108,15 @@ def pick_device(wanted: str | None = None) -> torch.device:
 
 
 def load_encoder(
-    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> SentenceEncoder:
     """Load a sentence-transformers model, or a candidate that another library runs; "auto" leaves its own dtype."""
-    model, notes = load_sentence_transformer(source, device=device, revision=revision, dtype=dtype)
+    model, notes = load_sentence_transformer(source, device=device, revision=revision, dtype=dtype, trusted=trusted)
     return encoder_of(model, source, notes=notes)
 
 
@@ -123,9 +128,10 @@ def load_sentence_transformer(
     dtype: str = "float32",
     kind: str = "SentenceTransformer",
     reads: Reads = "states",
+    trusted: bool = False,
 ) -> tuple[Any, list[str]]:
     """Load a model of one of the library's kinds, and what was told of it."""
-    with loading(source, revision=revision, kind=kind, reads=reads) as remarks:
+    with loading(source, revision=revision, kind=kind, reads=reads, trusted=trusted) as remarks:
         import sentence_transformers  # noqa: PLC0415 -- takes seconds to import
 
         written = model_format(Path(source.location)) if source.kind == "local" else ""
@@ -134,7 +140,11 @@ def load_sentence_transformer(
         else:
             unsaid = kind == "SentenceTransformer" and refuse_unsaid_pooling(source, revision)
             model = getattr(sentence_transformers, kind)(
-                source.location, device=str(device), revision=revision, model_kwargs={"dtype": dtype}
+                source.location,
+                device=str(device),
+                revision=revision,
+                trust_remote_code=trusted,
+                model_kwargs={"dtype": dtype},
             )
             if dtype != "auto":  # what lies behind the transformer has a type of its own
                 model.to(getattr(torch, dtype))

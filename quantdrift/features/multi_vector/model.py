@@ -69,11 +69,16 @@ def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
 
 
 def load_multi_vector(
-    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> MultiVectorModel:
     """Load a late-interaction model."""
     model, notes = load_sentence_transformer(
-        source, device=device, revision=revision, dtype=dtype, kind="MultiVectorEncoder"
+        source, device=device, revision=revision, dtype=dtype, trusted=trusted, kind="MultiVectorEncoder"
     )
     return multi_vector_of(model, source, notes=notes)
 

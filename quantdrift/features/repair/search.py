@@ -91,6 +91,7 @@ class Tuner:
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
         means: Any = {"device": self.device, "revision": self.revision, "dtype": self.settings.dtype}
+        means["trusted"] = self.settings.trust_remote_code
         kind = None
         if isinstance(self.dataset, ClassificationDataset):
             kind = self.dataset.kind

@@ -142,11 +142,16 @@ def term_weights(encoded: Tensor) -> list[Matrix]:
 
 
 def load_sparse(
-    source: ModelSource, *, device: torch.device, revision: str | None = None, dtype: str = "float32"
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
 ) -> SparseModel:
     """Load a sparse model, whose head is what makes its weights."""
     model, notes = load_sentence_transformer(
-        source, device=device, revision=revision, dtype=dtype, kind="SparseEncoder", reads="head"
+        source, device=device, revision=revision, dtype=dtype, trusted=trusted, kind="SparseEncoder", reads="head"
     )
     return sparse_of(model, source, notes=notes)
 
