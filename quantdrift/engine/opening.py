@@ -48,7 +48,7 @@ NONE: Given = (None, None)
 
 
 class Place(TypedDict, total=False):
-    """Where and how weights are loaded: device, revision on the hub, number type, and whether a model's code may run."""
+    """Where and how weights are loaded: device, revision, number type, and whether code of a model may run."""
 
     device: str | None
     revision: str | None

@@ -58,7 +58,8 @@ def weights_line(record: Record) -> str:
     of_all = f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
     if bits["linear"] == bits["all_parameters"]:  # there are no linear layers
         return f"bits per weight: {of_all}"
-    return f"{bits['linear']:g} bits per weight of the linear layers ({bits['linear_with_scales']:.3f} with scales), {of_all}"
+    with_scales = f"{bits['linear_with_scales']:.3f} with scales"
+    return f"{bits['linear']:g} bits per weight of the linear layers ({with_scales}), {of_all}"
 
 
 def _dtypes(record: Record) -> str:

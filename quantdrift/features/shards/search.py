@@ -85,9 +85,8 @@ def run_shards(
     check_place(how["out"].absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    opens = partial(
-        load_pair, name, device=device, revision=revision, dtype=settings.dtype, trusted=settings.trust_remote_code
-    )
+    code = {"dtype": settings.dtype, "trusted": settings.trust_remote_code}
+    opens = partial(load_pair, name, device=device, revision=revision, **code)
     pair = opens()
     team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
