@@ -36,6 +36,11 @@ class Settings:
     dtype: str = "float32"
     trust_remote_code: bool = False
 
+    @property
+    def loading(self) -> dict[str, Any]:
+        """The settings that a model is loaded with."""
+        return {"dtype": self.dtype, "trusted": self.trust_remote_code}
+
 
 class Chosen(Sequence[Any]):
     """Some rows of a sequence, each read when it is asked for: images are large."""

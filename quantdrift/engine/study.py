@@ -154,8 +154,7 @@ class _Models:
             "kind": dataset.kind if isinstance(dataset, ClassificationDataset) else None,
             "reranks": cell.data.retriever is not None,
             "device": cell.settings.device or self.device,
-            "dtype": settings_of(cell).dtype,
-            "trusted": settings_of(cell).trust_remote_code,
+            **settings_of(cell).loading,
         }
         if asked != self._asked:
             self._asked, self._model = asked, None  # the earlier one is let go before the next is loaded
@@ -187,7 +186,7 @@ class _Shortlists:
         key = entry.model_dump_json()
         if key not in self._found:
             settings = replace(settings_of(cell), k=entry.top)
-            model = load_searching(entry.retriever, device=cell.settings.device or self.device, dtype=settings.dtype)
+            model = load_searching(entry.retriever, device=cell.settings.device or self.device, **settings.loading)
             _check_prompts(data, entry, model, entry.retriever)
             opened = open_pair(parse(f"{entry.retriever}@W8"), dataset, models=(model, None))
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)

@@ -86,7 +86,7 @@ def allocate_spec(
     Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with `check`
     the allocation is compared with its rivals on held-out queries.
     """
-    where |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code}
+    where |= settings.loading
     opened = open_pair(spec, dataset, **where)
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
@@ -207,7 +207,7 @@ def predict_model(
     **where: Unpack[Place],
 ) -> Predicted:
     """Predict flips at the widths of a spec, from forward and backward passes of the reference; nothing is rounded."""
-    where |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code}
+    where |= settings.loading
     opened = open_pair(spec, dataset, **where)
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)

@@ -155,7 +155,7 @@ def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: s
 
     means = {name: value for name, value in options.how.items() if name in {"settings", "store", "progress"}}
     settings = options.settings
-    opened = open_pair(spec, part, device=options.device, revision=options.revision, dtype=settings.dtype)
+    opened = open_pair(spec, part, device=options.device, revision=options.revision, **settings.loading)
     flow = Flow(pair=opened.pair, **means)
     sides = opened.reading.sides
     seconds = [flow.pace(side)[0] * float(side.work().mean()) for side in sides]

@@ -90,8 +90,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
-        means: Any = {"device": self.device, "revision": self.revision, "dtype": self.settings.dtype}
-        means["trusted"] = self.settings.trust_remote_code
+        means: Any = {"device": self.device, "revision": self.revision, **self.settings.loading}
         kind = None
         if isinstance(self.dataset, ClassificationDataset):
             kind = self.dataset.kind

@@ -85,8 +85,7 @@ def run_shards(
     check_place(how["out"].absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
-    code = {"dtype": settings.dtype, "trusted": settings.trust_remote_code}
-    opens = partial(load_pair, name, device=device, revision=revision, **code)
+    opens = partial(load_pair, name, device=device, revision=revision, **settings.loading)
     pair = opens()
     team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
