@@ -37,7 +37,7 @@ class Settings:
     trust_remote_code: bool = False
 
     @property
-    def loading(self) -> dict[str, Any]:
+    def loading(self) -> Any:
         """The settings that a model is loaded with."""
         return {"dtype": self.dtype, "trusted": self.trust_remote_code}
 
