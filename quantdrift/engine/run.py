@@ -45,7 +45,7 @@ def run(
     """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
     check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
     check_place(out.absolute())
-    how |= {**settings.loading, "root": store.root}
+    how |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code, "root": store.root}
     opened = open_pair(pair, dataset, shortlist=shortlist, **how)
     more = {} if fingerprint is None else {"cell": fingerprint}
     return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
