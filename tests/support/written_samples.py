@@ -18,8 +18,8 @@ from quantdrift.runs.identity import Identity
 from quantdrift.spec.allocation import Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
-from support.routing_samples import classified
 from support.allocations import allocation as widths
+from support.routing_samples import classified
 
 __all__ = ["EVIDENCE", "PROBE", "RECORD", "Written", "write_all"]
 
