@@ -114,9 +114,9 @@ def stamp_of(model: str) -> str:
             resolve(model)
         return canonical
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-    told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
+    sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
-    return bytes_digest(repr((canonical, told, times)).encode())
+    return bytes_digest(repr((canonical, sizes, times)).encode())
 
 
 def _place(model: str) -> tuple[Path | None, str, bool]:

@@ -137,12 +137,12 @@ class Outcome(Measured):
         return None if self.state is None else self.state.told
 
     @classmethod
-    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Outcome:
         """What was found, without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
         part = evidence.part(rest) if left_out else evidence
-        return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **known)
+        return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **more)
 
     def record(
         self, spec: Any, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str

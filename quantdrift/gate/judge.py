@@ -143,12 +143,12 @@ def verdict_of(outcomes: Sequence[Verdict]) -> Verdict:
 
 def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None) -> Snapshot:
     """What a baseline holds of a run: the stored metrics, and those that rules or its forerunner compare."""
-    known = []
+    metrics = []
     for metric in [] if earlier is None else [parse_metric(name) for name in earlier.values]:
         with suppress(MetricError):  # a run of fewer ranks
             target.values(metric)
-            known.append(metric)
-    whole = target.snapshot([*stored_metrics(target), *(rule.metric for rule in rules if rule.compares), *known])
+            metrics.append(metric)
+    whole = target.snapshot([*stored_metrics(target), *(rule.metric for rule in rules if rule.compares), *metrics])
     # a column without a value, say of labels that are not there, is noise in the file
     return replace(whole, values={name: held for name, held in whole.values.items() if not np.isnan(held).all()})
 
@@ -198,8 +198,8 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
     elif moved:
         notes.append(f"{moves} than when the baseline was made")
-    known = here.candidate_fingerprint
-    same = here.spec == there.spec and known is not None and known == there.candidate_fingerprint
+    weights = here.candidate_fingerprint
+    same = here.spec == there.spec and weights is not None and weights == there.candidate_fingerprint
     if here.spec != there.spec:
         notes.append(f"the baseline is of {there.spec}")
     elif same:

@@ -117,13 +117,13 @@ def page_of(folder: StudyFolder) -> Page:
     )
 
 
-def _texts(run: Run, known: dict[object, Texts]) -> Texts:
+def _texts(run: Run, read: dict[object, Texts]) -> Texts:
     """The texts of a run, read once for each corpus."""
     data = run.record["data"]
     key = (data.get("name"), data.get("path"), data.get("fingerprint"), data.get("split"))
-    if key not in known:
-        known[key] = read_texts(run)
-    return known[key]
+    if key not in read:
+        read[key] = read_texts(run)
+    return read[key]
 
 
 def _name(result: Result) -> str:
@@ -225,8 +225,8 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
 def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Number]:
     def extreme(pick: Callable[..., tuple[float, Result]], name: str, label: str, note: str = "") -> Iterator[Number]:
         values = [(result.metrics[name].value, result) for result in results if name in result.metrics]
-        if known := [(value, result) for value, result in values if value is not None and isfinite(value)]:
-            value, result = pick(known, key=lambda pair: pair[0])
+        if finite := [(value, result) for value, result in values if value is not None and isfinite(value)]:
+            value, result = pick(finite, key=lambda pair: pair[0])
             yield Number(label=label, value=percent(value), note=note or _name_on_data(result))
 
     yield Number(label="runs", value=f"{len(seen):,}", note=f"of {len(results):,} in the study")

@@ -35,9 +35,9 @@ def rules(*texts: str) -> list[Rule]:
 
 def ones(n: int, places: Iterable[int]) -> Values:
     """0.0 and 1.0 by input."""
-    found = np.zeros(n)
-    found[list(places)] = 1
-    return found
+    flags = np.zeros(n)
+    flags[list(places)] = 1
+    return flags
 
 
 def snapshot(
@@ -70,8 +70,8 @@ def judged(rule: str, before: Values, now: Values, *, alpha: float = ALPHA) -> J
     """One rule, on outcomes of its own metric."""
     (parsed,) = rules(rule)
     name = str(parsed.metric)
-    (found,) = judge_changes([parsed], pair({name: before}, {name: now}), alpha=alpha)
-    return found
+    (judgement,) = judge_changes([parsed], pair({name: before}, {name: now}), alpha=alpha)
+    return judgement
 
 
 def reference(n: int = 60) -> Values:

@@ -51,7 +51,7 @@ def test_whatever_decides_a_run_is_in_it(model: Path) -> None:
         replace(first, part=["pilot", 100, 0]),
         replace(first, models=["content"]),
     ]
-    assert len({first.fingerprint, *(each.fingerprint for each in others)}) == 1 + len(others)
+    assert len({first.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
 
 
 @pytest.mark.parametrize("option", ["calib", "allocation"])
@@ -70,12 +70,12 @@ def test_a_file_that_a_spec_names_is_read(option: str, model: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_another_version_of_a_library_is_another_run(name: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    fingerprints = []
     for version in ("1", "2", None):
         libraries.cache_clear()
         monkeypatch.setattr(asking, "version_of", lambda package, v=version: v if package == name else "0")
-        found.append(ask(f"{model}@W4-rtn").fingerprint)
-    assert len(set(found)) == 3
+        fingerprints.append(ask(f"{model}@W4-rtn").fingerprint)
+    assert len(set(fingerprints)) == 3
 
 
 def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
     (model / "more.bin").write_bytes(b"")
     graph = tmp_path / "graph.onnx"  # which transformers cannot load by itself
     graph.write_bytes(b"1")
-    found = {first, second, stamp_of(str(model)), stamp_of(str(graph))}
+    stamps = {first, second, stamp_of(str(model)), stamp_of(str(graph))}
     graph.write_bytes(b"12")
-    assert len({*found, stamp_of(str(graph))}) == 5
+    assert len({*stamps, stamp_of(str(graph))}) == 5
     assert ask(f"{model} vs {graph}").certain
 
 

@@ -56,7 +56,7 @@ def check(file: Path, *words: object) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("model", "code", "told"),
+    ("model", "code", "message"),
     [
         ("fine", 0, ""),
         ("half", 0, ""),
@@ -67,11 +67,11 @@ def check(file: Path, *words: object) -> tuple[int, dict[str, Any]]:
         ("cut", 1, "only long texts changed: they may be cut"),
     ],
 )
-def test_another_model_behind_the_same_server(server: Server, saved: Path, model: str, code: int, told: str) -> None:
-    found, content = check(saved, server.name(model))
-    assert (found, content["verdict"]) == (code, "changed" if code else "same")
+def test_another_model_behind_the_same_server(server: Server, saved: Path, model: str, code: int, message: str) -> None:
+    exit_code, content = check(saved, server.name(model))
+    assert (exit_code, content["verdict"]) == (code, "changed" if code else "same")
     shown = " ".join(cli("canary", "check", saved, server.name(model))[1].split())
-    assert told in shown
+    assert message in shown
     assert ("quantdrift diagnose" in shown) == bool(code)
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_only_the_file_names_gets_no_common_key(
     for words, sent in (((), False), ((server.name("fine"),), True)):
         server.forget()
         assert check(saved, *words)[0] == 0
-        assert ["authorization" in one for one in server.headers] == [sent]
+        assert ["authorization" in headers for headers in server.headers] == [sent]
 
 
 def test_texts_of_a_corpus(server: Server, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_texts_of_a_corpus(server: Server, tmp_path: Path) -> None:
     words = ("canary", "save", server.name("fine"), "-o", tmp_path / "own.json")
     assert cli(*words, "--data", data, "--texts", 9)[0] == 0
     kept = json.loads((tmp_path / "own.json").read_text())["texts"]
-    texts = {(each["role"], each["text"]) for each in kept}
+    texts = {(text["role"], text["text"]) for text in kept}
     corpus = {("query", "a question"), *(("document", text) for text in documents.values())}
     assert len(texts) == 9
     assert {("query", "a question"), ("document", documents["d29"])} < texts < corpus  # the longest is among them

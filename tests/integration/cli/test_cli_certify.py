@@ -83,13 +83,13 @@ def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
     code, out, err = certify(newer, "--check", file)
     assert (code, err) == (0, "")
     assert "check.json: S at level 0.1 for net@W4-g128-rtn, calibrated on older" in out
-    (found,) = json.loads(certify(newer, "--check", file, "--json")[1])["runs"]
-    (note,) = found["notes"]
+    (result,) = json.loads(certify(newer, "--check", file, "--json")[1])["runs"]
+    (note,) = result["notes"]
     assert note.startswith("data: older (test), here newer one (test)")
-    assert (found["n_inputs"], found["resemblance"]["alike"]) == (300, True)
-    assert 0 < found["coverage"]["value"] < 1
-    assert found["joint_violation"]["value"] <= found["flip_rate"]
-    assert found["violation"]["n"] == round(300 * found["coverage"]["value"])
+    assert (result["n_inputs"], result["resemblance"]["alike"]) == (300, True)
+    assert 0 < result["coverage"]["value"] < 1
+    assert result["joint_violation"]["value"] <= result["flip_rate"]
+    assert result["violation"]["n"] == round(300 * result["coverage"]["value"])
 
     code, _, err = certify(write("others", spec="net@W3-g128-rtn"), "--check", file)
     assert code == 2

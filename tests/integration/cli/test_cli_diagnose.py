@@ -23,24 +23,24 @@ def pooled(place):
 
 
 def test_a_folder_that_pools_in_another_way(quantdrift: Run, pooled):
-    told = quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12")
-    assert "the candidate pools by cls" in told
-    assert "set the candidate's pooling to mean" in told
-    assert "That explains all of it." in told
-    found = json.loads(quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12", "--json"))
-    assert [one["name"] for one in found["found"]] == ["pooling"]
-    assert found["left"] < 1e-6 < found["before"]
+    shown = quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12")
+    assert "the candidate pools by cls" in shown
+    assert "set the candidate's pooling to mean" in shown
+    assert "That explains all of it." in shown
+    result = json.loads(quantdrift("diagnose", "TINY vs ROOT/pooled", "--data", "ROOT/data", "-n", "12", "--json"))
+    assert [hypothesis["name"] for hypothesis in result["found"]] == ["pooling"]
+    assert result["left"] < 1e-6 < result["before"]
 
 
 def test_a_server_that_rounds(quantdrift: Run, place):
     model = SentenceTransformer(str(place / "tiny"), device="cpu")
     with serving(rounding=lambda texts: np.round(model.encode(list(texts)), 1)) as server:
         words = ("diagnose", f"TINY vs {server.name('rounding')}", "--data", "ROOT/data", "-n", "12")
-        told, found = quantdrift(*words), json.loads(quantdrift(*words, "--json"))
-    assert "No hypothesis explains it" in told
-    assert found["left"] == pytest.approx(found["before"])
+        shown, result = quantdrift(*words), json.loads(quantdrift(*words, "--json"))
+    assert "No hypothesis explains it" in shown
+    assert result["left"] == pytest.approx(result["before"])
 
 
 def test_one_model_is_refused(quantdrift: Run):
-    told = quantdrift("diagnose", "TINY@W4", "--data", "ROOT/data", code=2)
-    assert 'expected two, such as "minilm vs ./minilm-onnx"' in told
+    shown = quantdrift("diagnose", "TINY@W4", "--data", "ROOT/data", code=2)
+    assert 'expected two, such as "minilm vs ./minilm-onnx"' in shown

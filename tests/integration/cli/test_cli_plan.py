@@ -20,22 +20,22 @@ LINE = ("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "25", "--
 
 
 def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quantdrift: Run) -> None:
-    told = json.loads(quantdrift(*LINE, "--margin", "0.02"))
+    result = json.loads(quantdrift(*LINE, "--margin", "0.02"))
     (kept,) = Path("quantdrift-runs").iterdir()
     stamp = (kept / "run.json").stat().st_mtime_ns
-    assert (told["pilot"], told["inputs"], Path(told["run"])) == (25, 40, kept.absolute())
-    (rule,) = told["rules"]  # without labels there is one
+    assert (result["pilot"], result["inputs"], Path(result["run"])) == (25, 40, kept.absolute())
+    (rule,) = result["rules"]  # without labels there is one
     assert rule["rule"] == "flip@1 no worse by 0.02"
     run = read_run(kept)
     drawn = sampled(read_beir_folder(place / "data"), 25, 0)
     assert [str(name) for name in run.evidence().input_ids] == list(drawn.query_ids)  # type: ignore[union-attr]
     flips = parse_metric("flip@1").per_input(run.evidence())
     assert rule["pilot"]["value"] == pytest.approx(flips.mean())
-    assert told["seconds"] > 0
+    assert result["seconds"] > 0
 
     other = json.loads(quantdrift(*LINE, "--margin", "0.1", "--power", "0.9", "-m", "flip@1", "-r", "flip@1 <= 0.5"))
     assert (kept / "run.json").stat().st_mtime_ns == stamp
-    assert [each["rule"] for each in other["rules"]] == ["flip@1 <= 0.5", "flip@1 no worse by 0.1"]
+    assert [judged["rule"] for judged in other["rules"]] == ["flip@1 <= 0.5", "flip@1 no worse by 0.1"]
     assert other["rules"][1]["to_pass"] < rule["to_pass"]
     quantdrift(*LINE, "--seed", "1")
     assert len(list(Path("quantdrift-runs").iterdir())) == 2  # another draw
@@ -43,7 +43,7 @@ def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quant
 
 def test_against_a_run_the_disagreement_is_measured(place: Path, quantdrift: Run) -> None:
     quantdrift("run", "TINY@W4", "--data", "ROOT/data", "--out", "w4", "--no-noise-floor")
-    told = json.loads(quantdrift(*LINE, "--against", "w4", "--margin", "0.05", "--no-noise-floor"))
+    result = json.loads(quantdrift(*LINE, "--against", "w4", "--margin", "0.05", "--no-noise-floor"))
     (kept,) = Path("quantdrift-runs").iterdir()
     pilot, whole = read_run(kept).evidence(), read_run("w4").evidence()
     row = {str(name): number for number, name in enumerate(whole.input_ids)}
@@ -51,7 +51,7 @@ def test_against_a_run_the_disagreement_is_measured(place: Path, quantdrift: Run
     before = flip(whole)[[row[str(name)] for name in pilot.input_ids]]
     apart = int((before != flip(pilot)).sum())
     share = (apart + 2) / (25 + 4)
-    (rule,) = told["rules"]
+    (rule,) = result["rules"]
     assert rule["differs"] == pytest.approx(share)
     assert rule["to_pass"] == inputs_for_rate(share, margin=0.05)
     shown = quantdrift(*LINE[:-1], "--against", "w4", "--margin", "0.05", "--no-noise-floor")

@@ -29,15 +29,15 @@ def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run
 
 
 def test_json_has_the_whole_curve(quantdrift: Run) -> None:
-    found = json.loads(quantdrift("allocate", "--predict", "TINY", *DATA, "--json"))
-    curve = found["curve"]
+    result = json.loads(quantdrift("allocate", "--predict", "TINY", *DATA, "--json"))
+    curve = result["curve"]
     uniform = {p["budget"]: p for p in curve if not p["allocated"]}
     # shifts shrink by about two a bit
     shifts = [uniform[width]["median_shift"]["value"] for width in range(2, 9)]
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[0] > 16 * shifts[-1]
     assert uniform[2]["random_signs"]["value"] > 4 * uniform[8]["random_signs"]["value"]
-    assert uniform[2]["flip@1"]["n"] == len(found["input_ids"]) == 10
+    assert uniform[2]["flip@1"]["n"] == len(result["input_ids"]) == 10
 
 
 def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:

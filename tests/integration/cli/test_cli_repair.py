@@ -25,25 +25,25 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdrift: Run, tmp_path: Path) -> None:
     asked = ("repair", "TINY@W3-g32", "--data", "ROOT/data", "--bits", "4.25", *CONFIGURATIONS, "--out", "out")
-    found = json.loads(quantdrift(*asked, "--json"))
-    plain, chosen = found["deployments"][0], found["deployments"][found["chosen"]]
+    result = json.loads(quantdrift(*asked, "--json"))
+    plain, chosen = result["deployments"][0], result["deployments"][result["chosen"]]
     assert plain["scheme"] == "W3-g32-rtn"
     assert chosen["bits"] <= 4.25
-    fitting = [each for each in found["deployments"] if each["bits"] <= 4.25 and each["cost"] == 1]
-    assert chosen["flip@1"]["value"] == min(each["flip@1"]["value"] for each in fitting)
+    fitting = [trial for trial in result["deployments"] if trial["bits"] <= 4.25 and trial["cost"] == 1]
+    assert chosen["flip@1"]["value"] == min(trial["flip@1"]["value"] for trial in fitting)
     # the inputs of the choice and those of what was chosen are the run's, and none is both
-    apart = found["confirmed"]
-    changed = sum(each["flip@1"]["value"] * each["flip@1"]["n"] for each in (chosen, apart["chosen"]))
+    apart = result["confirmed"]
+    changed = sum(trial["flip@1"]["value"] * trial["flip@1"]["n"] for trial in (chosen, apart["chosen"]))
     assert changed == pytest.approx(flips(read_run(Path(chosen["run"])).evidence()).sum())
     assert apart["n"] == apart["plain"]["flip@1"]["n"]
-    assert all(each["front"] or each != chosen for each in found["deployments"])
-    trials = {each["scheme"]: each for each in found["tried"] if each["shift"] is not None}
+    assert all(trial["front"] or trial != chosen for trial in result["deployments"])
+    trials = {trial["scheme"]: trial for trial in result["tried"] if trial["shift"] is not None}
     assert {"W3-g32-rtn", "W3-g32-hqq"} <= trials.keys()
-    for each in found["deployments"]:
-        run = read_run(Path(each["run"]))
-        assert len(run.evidence().input_ids) == found["deployments"][0]["flip@1"]["n"] + apart["n"]
+    for trial in result["deployments"]:
+        run = read_run(Path(trial["run"]))
+        assert len(run.evidence().input_ids) == result["deployments"][0]["flip@1"]["n"] + apart["n"]
     # the allocation that the recommendation may name is there, and quantize takes it
-    made = [each["scheme"] for each in found["deployments"]]
+    made = [trial["scheme"] for trial in result["deployments"]]
     assert any("allocation" in scheme for scheme in made)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")}
     shown = quantdrift(*asked)
@@ -69,25 +69,25 @@ def test_the_best_quantizer_is_tried_guided_by_the_gap_too(quantdrift: Run, monk
 
     monkeypatch.setattr("quantdrift.engine.pair.guide_of", counted)
     asked = ("repair", "TINY@W3-g32-adaround", "--data", "ROOT/data", "--bits", "4.25", "--quantizers", "adaround")
-    found = json.loads(quantdrift(*asked, "--json"))
-    shifts = {each["scheme"]: each["shift"] for each in found["tried"]}
+    result = json.loads(quantdrift(*asked, "--json"))
+    shifts = {trial["scheme"]: trial["shift"] for trial in result["tried"]}
     guided = [scheme for scheme in shifts if "guided" in scheme]
     assert guided
     assert None not in [shifts[scheme] for scheme in guided]
     assert len(asked_for) <= 2  # once for all widths and groups, and once with the embedding table rounded
     best = min((scheme for scheme in shifts if "gap+" not in scheme), key=lambda scheme: shifts[scheme] or 0.0)
-    assert best in [each["scheme"] for each in found["deployments"]]
+    assert best in [trial["scheme"] for trial in result["deployments"]]
 
 
 @pytest.mark.usefixtures("small")
 def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W2-channel", "--data", "ROOT/data", "--quantizers", "rtn")
-    found = json.loads(quantdrift(*asked, "--target", "flip@1=0.4", "--json"))
-    chosen = found["deployments"][found["chosen"]]
-    reaching = [each for each in found["deployments"] if each["flip@1"]["high"] <= 0.4]
+    result = json.loads(quantdrift(*asked, "--target", "flip@1=0.4", "--json"))
+    chosen = result["deployments"][result["chosen"]]
+    reaching = [trial for trial in result["deployments"] if trial["flip@1"]["high"] <= 0.4]
     if reaching:
-        assert chosen["cost"] == min(each["cost"] for each in reaching)
-    assert found["confirmed"]["target_shown"] is (found["confirmed"]["chosen"]["flip@1"]["high"] <= 0.4)
+        assert chosen["cost"] == min(trial["cost"] for trial in reaching)
+    assert result["confirmed"]["target_shown"] is (result["confirmed"]["chosen"]["flip@1"]["high"] <= 0.4)
     shown = quantdrift(*asked, "--latency", "1", "--target", "flip@1=0")
     assert "Not shown: that at most 0.0 % change there: the interval ends at" in shown
 

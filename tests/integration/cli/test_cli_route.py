@@ -35,11 +35,11 @@ def pets(tmp_path: Path) -> Path:
 
 
 def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Path) -> None:
-    code, told, err = route(pets)
+    code, words, err = route(pets)
     assert (code, err) == (0, "")
-    assert "vit@W4-channel-rtn on pets" in told
-    assert all(f"│ {score} │ 25 │" in told for score in ("gap", "msp", "entropy"))
-    assert "at 77.8 % it is that of full precision" in told
+    assert "vit@W4-channel-rtn on pets" in words
+    assert all(f"│ {score} │ 25 │" in words for score in ("gap", "msp", "entropy"))
+    assert "at 77.8 % it is that of full precision" in words
     out = cli("route", pets, "--markdown")[1]
     assert "| score | percentile | routed | cost | lost accuracy recovered | changes recovered |" in out
     rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
@@ -54,30 +54,30 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
 
 
 def test_one_seed_gives_one_result(pets: Path) -> None:
-    told = ("--score", "msp", "--percentile", "5,30", "--splits", "3", "--share", "0.3", "--json")
-    out = route(pets, *told)[1]
+    options = ("--score", "msp", "--percentile", "5,30", "--splits", "3", "--share", "0.3", "--json")
+    out = route(pets, *options)[1]
     read = json.loads(out)
     assert [(p["score"], p["percentile"]) for p in read["runs"][0]["sweep"]] == [("msp", 5), ("msp", 30)]
-    assert route(pets, *told)[1] == out
-    assert json.loads(route(pets, *told, "--seed", "1")[1])["runs"] != read["runs"]
+    assert route(pets, *options)[1] == out
+    assert json.loads(route(pets, *options, "--seed", "1")[1])["runs"] != read["runs"]
 
 
 def test_several_runs_are_told_one_by_one_and_in_one_table(tmp_path: Path) -> None:
     for seed, noise in enumerate((0.0, 0.5, 1.5)):
         classifier(tmp_path / f"task{seed}", noise, seed)
-    told = route(tmp_path, "--score", "gap", "--markdown")[1]
-    assert all(f"task{number} | 300 |" in told for number in range(3))
+    words = route(tmp_path, "--score", "gap", "--markdown")[1]
+    assert all(f"task{number} | 300 |" in words for number in range(3))
 
 
 def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", 0.03, similarity="euclidean"), tmp_path / "router.json"
-    code, told, _ = route(run, "--save", path)
-    (found,) = json.loads(route(run, "--score", "gap", "--percentile", "20", "--json")[1])["runs"]
-    assert (code, found["sweep"]) == (0, [])
-    assert [(e["percentile"], e["k"]) for e in found["rescoring"]] == [(20, 5), (20, 10), (100, 5), (100, 10)]
-    assert found["rescoring"][-1]["restored"] == found["rescoring"][-1]["ceiling"]
-    assert "Embeddings were compared by euclidean" in told
-    evidence, point = read_evidence(run / "evidence.parquet"), found["operating_point"]
+    code, out, _ = route(run, "--save", path)
+    (result,) = json.loads(route(run, "--score", "gap", "--percentile", "20", "--json")[1])["runs"]
+    assert (code, result["sweep"]) == (0, [])
+    assert [(e["percentile"], e["k"]) for e in result["rescoring"]] == [(20, 5), (20, 10), (100, 5), (100, 10)]
+    assert result["rescoring"][-1]["restored"] == result["rescoring"][-1]["ceiling"]
+    assert "Embeddings were compared by euclidean" in out
+    evidence, point = read_evidence(run / "evidence.parquet"), result["operating_point"]
     # one by one: routed below the threshold, and the reference's first among the first ten
     threshold = quantdrift.GapRouter.load(path).threshold
     tops = evidence.reference_top.items, evidence.candidate_top.items
@@ -88,7 +88,7 @@ def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     assert len(back) == math.ceil(round(0.9 * (len(changed) + 1), 9))  # of this run more come back than of new inputs
     assert point["changes"] == pytest.approx(len(back) / (len(changed) + 1))
     assert point["low"] < point["changes"] < point["high"]
-    assert f"rescore the first 10 of the {100 * len(below) / 80:.1f} % with the least gap" in told
+    assert f"rescore the first 10 of the {100 * len(below) / 80:.1f} % with the least gap" in out
 
 
 def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ __all__ = ["corpora", "one_thread", "place", "quantdrift"]
 def test_every_way_is_a_run_and_is_held_against_one(place: Path, quantdrift: Run) -> None:
     quantdrift("run", "TINY@W2", "--data", "ROOT/a", "-k", "20", "--out", "w2")
     asked = ("noise", "TINY", "--data", "ROOT/a", "-k", "20")
-    told = json.loads(quantdrift(*asked, "--json"))
-    ways = {one["way"]: one["metrics"] for one in told["ways"]}
+    result = json.loads(quantdrift(*asked, "--json"))
+    ways = {way["way"]: way["metrics"] for way in result["ways"]}
     assert list(ways)[:5] == ["batch=1", "batch=8", "batch=128", "dtype=fp16", "dtype=bf16"]
     for way in ("batch=1", "dtype=bf16"):
         quantdrift("run", f"TINY@fp+{way}", "--data", "ROOT/a", "-k", "20", "--out", "plain", "--no-cache")
@@ -36,7 +36,7 @@ def test_a_server_that_answers_by_the_size_of_a_batch(quantdrift: Run) -> None:
         return of_letters(texts) if len(texts) > 1 else of_odd_letters(texts)
 
     with serving(m=embed) as server:
-        told = json.loads(quantdrift("noise", server.name("m"), "--data", "ROOT/a", "-k", "20", "--json"))
-    flips = {one["way"]: one["metrics"]["flip@1"]["value"] for one in told["ways"]}
+        result = json.loads(quantdrift("noise", server.name("m"), "--data", "ROOT/a", "-k", "20", "--json"))
+    flips = {way["way"]: way["metrics"]["flip@1"]["value"] for way in result["ways"]}
     assert flips.pop("4 requests of 1") > 0
     assert set(flips.values()) == {0}

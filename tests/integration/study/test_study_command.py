@@ -32,8 +32,8 @@ def write(place: Path, **changes: Any) -> None:
 
 
 def states(quantdrift: Run) -> dict[str, str]:
-    told = json.loads(quantdrift("study", "status", "study.yaml", "--json", quiet=False))
-    return {cell["name"]: cell["state"] for cell in told["cells"]}
+    result = json.loads(quantdrift("study", "status", "study.yaml", "--json", quiet=False))
+    return {cell["name"]: cell["state"] for cell in result["cells"]}
 
 
 def stamps() -> dict[str, int]:
@@ -57,10 +57,10 @@ def test_cells_are_the_runs_of_the_plain_command_and_results_say_what_they_say(p
     assert json.loads(moved)["cells"]
     Path("elsewhere").rename(FOLDER)
     line = ("study", "results", "study.yaml", "--pooled", "flip@1", "--table", "t.parquet", "--json")
-    told = json.loads(quantdrift(*line, quiet=False))
-    rows = {(row["scheme"], row["data"]): row for row in told["cells"]}
+    result = json.loads(quantdrift(*line, quiet=False))
+    rows = {(row["scheme"], row["data"]): row for row in result["cells"]}
     assert rows["W3-g128-rtn", "a"]["flip@1"] == pytest.approx(plain["flip@1"].value)
-    assert pq.read_table("t.parquet").column("flip@1").to_pylist() == [row["flip@1"] for row in told["cells"]]
+    assert pq.read_table("t.parquet").column("flip@1").to_pylist() == [row["flip@1"] for row in result["cells"]]
     flips = {
         name: [
             parse_metric("flip@1").per_input(read_run(FOLDER / "cells" / f"tiny@{name}-g128-rtn_on_{data}").evidence())
@@ -68,7 +68,7 @@ def test_cells_are_the_runs_of_the_plain_command_and_results_say_what_they_say(p
         ]
         for name in ("W8", "W2")
     }
-    pooled = next(each for each in told["pooled"] if each["scheme"] == "W2-g128-rtn")
+    pooled = next(scheme for scheme in result["pooled"] if scheme["scheme"] == "W2-g128-rtn")
     worse = sum(int(((new == 1) & (old == 0)).sum()) for new, old in zip(flips["W2"], flips["W8"], strict=True))
     better = sum(int(((new == 0) & (old == 1)).sum()) for new, old in zip(flips["W2"], flips["W8"], strict=True))
     assert (pooled["worse"], pooled["better"]) == (worse, better)
@@ -108,8 +108,8 @@ def test_a_folder_of_something_else_is_refused(place: Path, quantdrift: Run) -> 
     write(place)
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("mine")
-    told = quantdrift("study", "run", "study.yaml", "--out", "mine", code=2)
-    assert "something that is not a study" in told
+    shown = quantdrift("study", "run", "study.yaml", "--out", "mine", code=2)
+    assert "something that is not a study" in shown
     assert "expected the folder of a study" in quantdrift("study", "status", "mine", code=2, quiet=False)
 
 

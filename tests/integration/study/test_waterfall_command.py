@@ -26,23 +26,23 @@ def test_shares_add_up_to_what_run_finds_and_vectors_are_reused(
         return encode(self, items, role, batch_size)
 
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
-    told = json.loads(quantdrift("waterfall", SPEC, "--data", "ROOT/a", "-k", "20", "--no-noise-floor", "--json"))
+    result = json.loads(quantdrift("waterfall", SPEC, "--data", "ROOT/a", "-k", "20", "--no-noise-floor", "--json"))
     n = len((place / "a" / "corpus.jsonl").read_text().splitlines())
     n += len((place / "a" / "queries.jsonl").read_text().splitlines())
     looked_at = 2 * 2 * 7  # each combination first looks at which layers two inputs of either side reach
     assert sum(encoded) == 2 * n + looked_at
-    flips = told["waterfalls"][0]
+    flips = result["waterfalls"][0]
     assert [stage["name"] for stage in flips["stages"]] == ["weights", "embeddings", "index"]
     quantdrift("run", SPEC, "--data", "ROOT/a", "-k", "20", "--out", "plain")
     run = json.loads(Path("plain/run.json").read_text())["metrics"]
-    assert len(told["waterfalls"]) == 1  # there are no labels
+    assert len(result["waterfalls"]) == 1  # there are no labels
     assert flips["total"]["value"] == pytest.approx(run["flip@1"]["value"])
     assert sum(stage["share"]["value"] for stage in flips["stages"]) == pytest.approx(run["flip@1"]["value"])
-    quantdrift("report", told["path"], "-o", "page.html", quiet=False)
+    quantdrift("report", result["path"], "-o", "page.html", quiet=False)
     assert "Which part changes the answers" in Path("page.html").read_text()
-    stamps = {path: path.stat().st_mtime_ns for path in Path(told["path"]).glob("cells/*/run.json")}
+    stamps = {path: path.stat().st_mtime_ns for path in Path(result["path"]).glob("cells/*/run.json")}
     again = json.loads(quantdrift("waterfall", SPEC, "--data", "ROOT/a", "-k", "20", "--no-noise-floor", "--json"))
-    assert again == told
+    assert again == result
     assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
 
 

@@ -15,22 +15,22 @@ from support.gate_samples import evidence, judged, rules, target
 
 def needed(rule: str, pilot: Target, baseline: Target | None = None, **changes: Any) -> Needed:
     question = Question(there=500, margin=0.03, alpha=0.05, power=0.8)
-    (found,) = needed_by(rules(rule), pilot, baseline, question=replace(question, **changes))
-    return found
+    (rule_needs,) = needed_by(rules(rule), pilot, baseline, question=replace(question, **changes))
+    return rule_needs
 
 
 def test_with_a_baseline_it_is_what_the_gate_says() -> None:
     rule = "flip@1 no worse by 0.03"
     pilot, baseline = target(evidence(range(18), n=120)), target(evidence(range(12, 24), n=120))
-    found = needed(rule, pilot, baseline)
+    needs = needed(rule, pilot, baseline)
     result = gate(pilot, rules(rule), snapshot_for(baseline, rules(rule)))
     (judgement,) = result.rules
-    assert found.to_pass == judgement.needed > 120
-    assert found.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120
-    assert found.difference.value == pytest.approx(6 / 120)
-    assert not found.enough
-    assert needed(rule, pilot, baseline, there=found.to_pass).enough
-    assert found.to_pass_low < found.to_pass < found.to_pass_high
+    assert needs.to_pass == judgement.needed > 120
+    assert needs.differs == pytest.approx((18 + 2) / (120 + 4))  # 12 flip only now and 6 only then, of 120
+    assert needs.difference.value == pytest.approx(6 / 120)
+    assert not needs.enough
+    assert needed(rule, pilot, baseline, there=needs.to_pass).enough
+    assert needs.to_pass_low < needs.to_pass < needs.to_pass_high
 
 
 def test_at_the_smallest_margin_the_data_are_enough() -> None:
@@ -42,14 +42,14 @@ def test_at_the_smallest_margin_the_data_are_enough() -> None:
 
 def test_without_a_baseline_two_are_alike_and_independent() -> None:
     """24 of 120 flip: two such candidates differ on 2 p (1 - p) of the inputs."""
-    found = needed("flip@1 no worse by 0.03", target(evidence(range(24), n=120)))
+    needs = needed("flip@1 no worse by 0.03", target(evidence(range(24), n=120)))
     p = (24 + 2) / (120 + 4)
-    assert found.differs == pytest.approx(2 * p * (1 - p))
-    assert found.difference is None
+    assert needs.differs == pytest.approx(2 * p * (1 - p))
+    assert needs.difference is None
     rng = np.random.default_rng(2)
     before, now = (rng.random((2, 40_000)) < p).astype(float)
-    told = judged("flip@1 no worse by 0.03", before, now).needed
-    assert found.to_pass == pytest.approx(told, rel=0.03)
+    measured = judged("flip@1 no worse by 0.03", before, now).needed
+    assert needs.to_pass == pytest.approx(measured, rel=0.03)
 
 
 def test_inputs_that_do_not_count_are_added() -> None:
@@ -61,17 +61,17 @@ def test_inputs_that_do_not_count_are_added() -> None:
 
 
 def test_a_limit_needs_what_puts_it_on_the_right_side() -> None:
-    found = needed("flip@1 <= 0.25", target(evidence(range(24), n=120)), margin=0.05)
-    assert found.to_pass == pytest.approx((0.8416 / 0.05) ** 2 * 0.3 * 0.7, rel=0.15)
-    assert found.to_fail is None
-    assert found.pilot.value == pytest.approx(0.2)
+    needs = needed("flip@1 <= 0.25", target(evidence(range(24), n=120)), margin=0.05)
+    assert needs.to_pass == pytest.approx((0.8416 / 0.05) ** 2 * 0.3 * 0.7, rel=0.15)
+    assert needs.to_fail is None
+    assert needs.pilot.value == pytest.approx(0.2)
 
 
 def test_what_has_no_value_says_why_and_others_are_refused() -> None:
     unlabelled = target(evidence(range(24), n=120, labels=False))
-    found = needed("gold_lost@10 no worse by 0.05", unlabelled)
-    assert (found.to_pass, found.enough) == (None, False)
-    assert found.reason
+    needs = needed("gold_lost@10 no worse by 0.05", unlabelled)
+    assert (needs.to_pass, needs.enough) == (None, False)
+    assert needs.reason
     assert "quantile" in needed("separation >= 0.5", unlabelled).reason
     with pytest.raises(RunError, match=r"lacks 60 of the pilot's 120 inputs"):
         needed("flip@1 no worse by 0.05", unlabelled, target(evidence(range(5), n=60)))

@@ -54,18 +54,18 @@ def results(text: str) -> Any:
 def test_the_table_and_the_metadata_say_what_the_evidence_says(tmp_path: Path) -> None:
     card = card_of([written(tmp_path / "a"), written(tmp_path / "b", "W8-g128-rtn", same=True)])
     head, *rows = cells(card.section)
-    found = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [row["quantized as"] for row in found] == ["W4-g128-rtn", "W8-g128-rtn"]
-    assert [row["another first result"].split(" (")[0] for row in found] == ["50.0 %", "0.0 %"]
-    assert [row["right first result lost"].split(" (")[0] for row in found] == ["66.7 %", "0.0 %"]
+    shown = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["quantized as"] for row in shown] == ["W4-g128-rtn", "W8-g128-rtn"]
+    assert [row["another first result"].split(" (")[0] for row in shown] == ["50.0 %", "0.0 %"]
+    assert [row["right first result lost"].split(" (")[0] for row in shown] == ["66.7 %", "0.0 %"]
     assert "From 0.0 % to 50.0 % of the inputs get another first result" in card.section
     data = results(card.text())
     assert (data.base_model, data.base_model_relation) == ("org/MiniLM", "quantized")
-    told = {(each.metric_type, each.metric_args["scheme"]): each.metric_value for each in data.eval_results}
-    assert told["drift_flip_at_1", "W4-g128-rtn"] == 0.5
-    assert told["drift_gold_lost_at_1", "W4-g128-rtn"] == pytest.approx(2 / 3, abs=1e-4)
-    assert told["drift_flip_at_1", "W8-g128-rtn"] == 0.0
-    assert {(each.task_type, each.dataset_name) for each in data.eval_results} == {("information-retrieval", "corpus")}
+    values = {(row.metric_type, row.metric_args["scheme"]): row.metric_value for row in data.eval_results}
+    assert values["drift_flip_at_1", "W4-g128-rtn"] == 0.5
+    assert values["drift_gold_lost_at_1", "W4-g128-rtn"] == pytest.approx(2 / 3, abs=1e-4)
+    assert values["drift_flip_at_1", "W8-g128-rtn"] == 0.0
+    assert {(row.task_type, row.dataset_name) for row in data.eval_results} == {("information-retrieval", "corpus")}
     # the hub's own writer gives back what was read: nothing was lost or misplaced
     again = huggingface_hub.repocard_data.eval_results_to_model_index(data.model_name, data.eval_results)
     assert again == card.metadata["model-index"]
@@ -77,7 +77,7 @@ def test_without_labels_nothing_is_said_of_relevance(tmp_path: Path) -> None:
     assert head == ["data", "quantized as", "bits per weight", "another first result"]
     assert "**2 of 4 inputs (50.0 %) get another first result**" in card.section
     assert "nDCG" not in card.section
-    assert [each.metric_type for each in results(card.text()).eval_results] == ["drift_flip_at_1"]
+    assert [row.metric_type for row in results(card.text()).eval_results] == ["drift_flip_at_1"]
 
 
 def parts(text: str) -> tuple[Any, str]:
@@ -96,11 +96,11 @@ def test_all_else_stays_and_a_second_call_changes_nothing(tmp_path: Path, before
     assert re.sub(rf"(?:\r?\n)*{BEGIN}(?:.|\n)*{END}\r?\n\Z", "", whole).strip("\r\n") == body.rstrip("\r\n")
     if "model-index" in held:
         index = metadata["model-index"][0]
-        index["results"] = [one for one in index["results"] if "drift_flip_at_1" not in str(one)]
+        index["results"] = [row for row in index["results"] if "drift_flip_at_1" not in str(row)]
     assert {key: metadata[key] for key in held} == held
     data = results(after)
     assert "org/MiniLM" in data.base_model
-    assert "drift_flip_at_1" in {each.metric_type for each in data.eval_results}
+    assert "drift_flip_at_1" in {row.metric_type for row in data.eval_results}
     if MTEB.split(maxsplit=1)[0] in before:
         assert data.model_name == "mine"
     assert ("\r\n" in after) == ("\r\n" in before)
@@ -122,9 +122,9 @@ def test_metadata_that_cannot_be_joined_are_refused_and_the_file_stays(tmp_path:
     written(tmp_path / "run")
     readme = tmp_path / "README.md"
     readme.write_text(f"---\n{metadata}\n---\n# Mine\n")
-    code, _, told = cli("report", "--card", tmp_path / "run", "--into", readme)
+    code, _, message = cli("report", "--card", tmp_path / "run", "--into", readme)
     assert code == 2
-    assert why in told
+    assert why in message
     assert readme.read_text() == f"---\n{metadata}\n---\n# Mine\n"
     assert cli("report", "--card", tmp_path / "run", "--into", readme, "--no-metadata")[0] == 0
     assert readme.read_text().startswith(f"---\n{metadata}\n---\n# Mine\n\n{BEGIN}")
@@ -157,12 +157,12 @@ def test_names_from_outside_are_text_wherever_they_stand(tmp_path: Path) -> None
 
 
 def test_a_card_is_of_one_model_and_each_run_counts_once(tmp_path: Path) -> None:
-    one = written(tmp_path / "a")
+    first = written(tmp_path / "a")
     other = {"name": "other", "fingerprint": "other"}
     with pytest.raises(RunError, match="a card is of one model"):
-        card_of([one, written(tmp_path / "b", "W8-g128-rtn", model=other)])
+        card_of([first, written(tmp_path / "b", "W8-g128-rtn", model=other)])
     with pytest.raises(RunError, match="would count twice"):
-        card_of([one, written(tmp_path / "c")])
+        card_of([first, written(tmp_path / "c")])
 
 
 def test_folders_of_the_user_are_not_told(tmp_path: Path) -> None:
@@ -194,20 +194,20 @@ def test_the_command_prints_writes_and_says_what_it_did(tmp_path: Path) -> None:
 
 
 def test_classes_are_told_by_accuracy(tmp_path: Path) -> None:
-    found = evidence(0)
-    run = write_run(tmp_path / "run", evidence=found, record={**record(), "metrics": {}})
+    sample = evidence(0)
+    run = write_run(tmp_path / "run", evidence=sample, record={**record(), "metrics": {}})
     right = [
-        [found.judgements.of(row).get(int(top.items[row, 0]), 0) > 0 for row in range(found.n_inputs)]
-        for top in (found.reference_top, found.candidate_top)
+        [sample.judgements.of(row).get(int(top.items[row, 0]), 0) > 0 for row in range(sample.n_inputs)]
+        for top in (sample.reference_top, sample.candidate_top)
     ]
     card = card_of([run])
     head, *rows = cells(card.section)
-    (row,) = [dict(zip(head, each, strict=True)) for each in rows]
+    (row,) = [dict(zip(head, cells_of_row, strict=True)) for cells_of_row in rows]
     assert row["accuracy, full precision"] == f"{100 * sum(right[0]) / len(right[0]):.1f} %"
     assert row["accuracy, quantized"] == f"{100 * sum(right[1]) / len(right[1]):.1f} %"
     kept = [after for before, after in zip(*right, strict=True) if before]
     assert row["right class lost"].startswith(f"{100 * kept.count(False) / len(kept):.1f} %")
     data = results(card.text())
-    assert {each.task_type for each in data.eval_results} == {"text-classification"}
-    (accuracy,) = [each.metric_value for each in data.eval_results if each.metric_type == "accuracy"]
+    assert {row.task_type for row in data.eval_results} == {"text-classification"}
+    (accuracy,) = [row.metric_value for row in data.eval_results if row.metric_type == "accuracy"]
     assert accuracy == pytest.approx(sum(right[1]) / len(right[1]), abs=1e-4)

@@ -18,7 +18,7 @@ FLIP = parse_metric("flip@1")
 
 
 def subsets(order):
-    return [frozenset(each) for each in chain.from_iterable(combinations(order, n) for n in range(1, len(order) + 1))]
+    return [frozenset(part) for part in chain.from_iterable(combinations(order, n) for n in range(1, len(order) + 1))]
 
 
 def test_two_stages_by_hand():
@@ -28,11 +28,11 @@ def test_two_stages_by_hand():
         frozenset({"index"}): np.array([1.0, 0, 0, 0]),
         frozenset({"weights", "index"}): np.array([1.0, 1, 1, 0]),
     }
-    found = waterfall(values, ["weights", "index"], FLIP)
-    weights, index = found.stages
+    result = waterfall(values, ["weights", "index"], FLIP)
+    weights, index = result.stages
     assert (weights.alone.value, weights.so_far.value, weights.share.value) == (0.5, 0.5, 0.5)  # 1/2, 1, 1/2, 0
     assert (index.alone.value, index.added.value, index.so_far.value, index.share.value) == (0.25, 0.25, 0.75, 0.25)
-    assert (found.total.value, found.interaction.value, found.n) == (0.75, 0.0, 4)
+    assert (result.total.value, result.interaction.value, result.n) == (0.75, 0.0, 4)
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,18 +41,18 @@ def test_shares_are_the_mean_over_all_orders_and_add_up(size, seed):
     order = ["weights", "activations", "embeddings", "index"][:size]
     rng = np.random.default_rng(seed)
     values = {stages: rng.normal(size=5) for stages in subsets(order)}
-    found = waterfall(values, order, parse_metric("change.ndcg@10"))
-    known = {frozenset(): np.zeros(5), **values}
-    for stage in found.stages:
+    result = waterfall(values, order, parse_metric("change.ndcg@10"))
+    whole = {frozenset(): np.zeros(5), **values}
+    for stage in result.stages:
         steps = []
-        for each in permutations(order):
-            before = frozenset(each[: each.index(stage.name)])
-            steps.append(known[before | {stage.name}] - known[before])
+        for permutation in permutations(order):
+            before = frozenset(permutation[: permutation.index(stage.name)])
+            steps.append(whole[before | {stage.name}] - whole[before])
         assert stage.share.value == pytest.approx(np.mean(steps))
-    assert sum(stage.share.value for stage in found.stages) == pytest.approx(found.total.value)
-    assert sum(stage.added.value for stage in found.stages) == pytest.approx(found.total.value)
-    alone = sum(stage.alone.value for stage in found.stages)
-    assert found.interaction.value == pytest.approx(found.total.value - alone)
+    assert sum(stage.share.value for stage in result.stages) == pytest.approx(result.total.value)
+    assert sum(stage.added.value for stage in result.stages) == pytest.approx(result.total.value)
+    alone = sum(stage.alone.value for stage in result.stages)
+    assert result.interaction.value == pytest.approx(result.total.value - alone)
 
 
 def test_inputs_without_a_value_are_left_out():
@@ -64,17 +64,17 @@ def test_inputs_without_a_value_are_left_out():
 
 
 def test_combinations():
-    found = list(
+    names = list(
         map(str, combinations_of(parse_scheme("W4A8-gptq+emb=int8+rescore=2+index=IVF8,Flat+search=nprobe=2")))
     )
-    assert len(found) == len(set(found)) == 15
-    assert found[:4] == [
+    assert len(names) == len(set(names)) == 15
+    assert names[:4] == [
         "W4-g128-gptq",
         "W16A8-g128-rtn",
         "fp+emb=int8+rescore=2",
         "fp+index=IVF8,Flat+rescore=2+search=nprobe=2",
     ]
-    assert found[-1] == "W4A8-g128-gptq+emb=int8+index=IVF8,Flat+rescore=2+search=nprobe=2"
+    assert names[-1] == "W4A8-g128-gptq+emb=int8+index=IVF8,Flat+rescore=2+search=nprobe=2"
     with pytest.raises(StudyError, match="weights alone"):
         combinations_of(parse_scheme("W4"))
 
@@ -83,21 +83,21 @@ SCHEMES = ("W4", "fp+emb=int8", "W4+emb=int8")
 
 
 def test_a_folder_is_read_only_if_every_combination_is_there(tmp_path):
-    for name, schemes, missing, told in (
+    for name, schemes, missing, message in (
         ("whole", SCHEMES, (), None),
         ("open", SCHEMES, ("fp+emb=int8",), "is open"),
         ("less", SCHEMES[1:], (), "lacks"),
     ):
         folder = study_of(tmp_path / name, models=("minilm",), schemes=schemes, data=("cranfield",), missing=missing)
         StudyRecord(cells=folder.cells, kind="waterfall").write(tmp_path / name / STUDY)
-        if told is None:
-            found = waterfalls_of(open_study(tmp_path / name))
-            assert str(found[0].metric) == "flip@1"
+        if message is None:
+            waterfalls = waterfalls_of(open_study(tmp_path / name))
+            assert str(waterfalls[0].metric) == "flip@1"
             flips = [folder.run(cell).evidence() for cell in folder.cells]
-            assert found[0].total.value == pytest.approx(FLIP(flips[-1]).value)
-            assert found[0].stages[0].alone.value == pytest.approx(FLIP(flips[0]).value)
+            assert waterfalls[0].total.value == pytest.approx(FLIP(flips[-1]).value)
+            assert waterfalls[0].stages[0].alone.value == pytest.approx(FLIP(flips[0]).value)
         else:
-            with pytest.raises(StudyError, match=told):
+            with pytest.raises(StudyError, match=message):
                 waterfalls_of(open_study(tmp_path / name))
     plain = study_of(tmp_path / "plain", models=("minilm",), schemes=SCHEMES, data=("cranfield",))
     with pytest.raises(StudyError, match="no waterfall"):
