@@ -124,7 +124,7 @@ class Baseline(Record):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Baseline:
-        """What is written of a snapshot."""
+        """Make the file of a snapshot."""
         who = snapshot.identity
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(

@@ -1,4 +1,4 @@
-"""What is judged: the evidence of a finished run, or of two that were compared."""
+"""The target of a gate: the evidence of a finished run, or of two that were compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """What is judged.
+    """A finished run, or two that were compared, to be judged.
 
     Attributes:
         identity: who was measured, on what, how.
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Of all parts."""
+        """The evidence of all parts."""
         return [part.evidence for part in self.parts]
 
     def snapshot(self, metrics: Sequence[Metric]) -> Snapshot:

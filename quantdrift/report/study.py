@@ -52,7 +52,7 @@ _TONES: tuple[Tone, ...] = ("bad", "plain", "warn", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What the page says of one finished run."""
+    """A finished run as the page shows it."""
 
     result: Result
     run: Run
@@ -63,7 +63,7 @@ class _Seen:
 
     @property
     def line(self) -> tuple[str, str]:
-        """Which line of a chart it is a part of: model and scheme."""
+        """The line of a chart that it is a part of: model and scheme."""
         return self.result.cell.model, short(self.result.parsed)
 
 
@@ -202,7 +202,7 @@ def _verdict(schemes: Mapping[str, Tone]) -> str:
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
-    """Which schemes are safe, which not, and by how much."""
+    """Say which schemes are safe, which not, and by how much."""
     heads: Mapping[Tone, str] = {
         "good": "Safe to deploy, by every run",
         "warn": "Top-1 changes, and no loss that is shown",
