@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of
-from quantdrift.gate.judge import Matched, match
+from quantdrift.gate.judge import match
 from quantdrift.gate.result import Judgement
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.metrics import FAMILIES, members, parse_metric
-from support.gate_samples import IDENTITY, judge_changes, snapshot
+from support.gate_samples import IDENTITY, judge_changes, pair, snapshot
 from support.metric_samples import Qrels, Scores, evidence_of, labelled
 
 Values = NDArray[np.float64]
@@ -26,8 +26,7 @@ FEWER = settings(deadline=None, max_examples=25)
 
 
 def judged(rules: Sequence[str], before: Columns, now: Columns, *, alpha: float = 0.05) -> list[Judgement]:
-    matched = Matched(now=snapshot(now), before=snapshot(before))
-    return judge_changes([parse_rule(rule) for rule in rules], matched, alpha=alpha)
+    return judge_changes([parse_rule(rule) for rule in rules], pair(before, now), alpha=alpha)
 
 
 RULES = (
