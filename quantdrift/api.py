@@ -55,7 +55,7 @@ _LIKE_A_SCHEME = re.compile(r"\s*[Ww]\d")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embeddings:
-    """What one model makes of queries and documents.
+    """The embeddings that one model makes of queries and documents.
 
     Attributes:
         queries: float [n_queries, dim], an array, memory map or tensor.
@@ -376,7 +376,7 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
 
 
 def _arrays(arm: Any, name: str) -> list[NDArray[Any]]:
-    """What one arm put out: embeddings of either side, or scores."""
+    """Return the output of an arm as arrays: embeddings of either side, or scores."""
     if isinstance(arm, Embeddings):
         return [_matrix(getattr(arm, side), f"{name} embeddings of {side}") for side in ("queries", "documents")]
     return [_matrix(arm, f"{name} scores")]
@@ -408,7 +408,7 @@ def _matrix(values: Any, what: str) -> NDArray[Any]:
 
 
 def _digest(*arrays: NDArray[Any]) -> str:
-    """Of the numbers, in their shapes, 32 hex digits."""
+    """Return the digest of arrays, shapes included, as 32 hex digits."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype.str}:{array.shape};".encode())

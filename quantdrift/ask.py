@@ -1,4 +1,4 @@
-"""What is asked of a measurement, as one value with one fingerprint; and whether a finished run answers it.
+"""A measurement that is asked for, as one value with one fingerprint; and whether a finished run answers it.
 
 `run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin ask by
 it, so that a run is measured anew for the same reasons everywhere: another pair, other files of a model, another file
@@ -48,7 +48,7 @@ def libraries() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What decides a run.
+    """Everything that decides a run.
 
     Attributes:
         pair: two models, or one and how it is quantized.
@@ -101,7 +101,7 @@ def files_of(spec: Spec) -> dict[str, str]:
 
 
 def stamp_of(model: str) -> str:
-    """What tells that a model's files are the same, without reading them: names, sizes and times.
+    """Return a digest by which a model's files are known without reading them: of names, sizes and times.
 
     A model on the hub or on a server is known by its name alone.
 
@@ -114,13 +114,13 @@ def stamp_of(model: str) -> str:
             resolve(model)
         return canonical
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-    told = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
+    sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
-    return bytes_digest(repr((canonical, told, times)).encode())
+    return bytes_digest(repr((canonical, sizes, times)).encode())
 
 
 def _place(model: str) -> tuple[Path | None, str, bool]:
-    """Where a model's files lie here, None if elsewhere; its name; and whether they may be written to."""
+    """Return where a model's files lie here, None if elsewhere; its name; and whether they may be written to."""
     if is_endpoint(model):
         return None, model, True
     try:
@@ -133,7 +133,7 @@ def _place(model: str) -> tuple[Path | None, str, bool]:
 
 
 def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
-    """How far the run of a place is, and the run if it is whole and has the fingerprint."""
+    """Return how far the run of a place is, and the run if it is whole and has the fingerprint."""
     if not place.exists():
         return "open", None
     try:

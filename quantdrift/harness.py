@@ -1,4 +1,4 @@
-"""What the harness plugins share: the two arms of one model, run on the same inputs with the same draws.
+"""The common part of the harness plugins: the two arms of one model, run on the same inputs with the same draws.
 
 A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
 and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
@@ -133,21 +133,21 @@ class Outcome(Measured):
 
     @property
     def deployment(self) -> Mapping[str, Any] | None:
-        """How the candidate was stored and searched; None where the harness keeps the scores."""
+        """The way in which the candidate was stored and searched; None where the harness keeps the scores."""
         return None if self.state is None else self.state.told
 
     @classmethod
-    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Outcome:
-        """What was found, without the inputs that layers were measured on; the reference's weights are in place."""
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Outcome:
+        """Make an outcome without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
         part = evidence.part(rest) if left_out else evidence
-        return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **known)
+        return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **more)
 
     def record(
         self, spec: Any, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str
     ) -> dict[str, Any]:
-        """What run.json says of it."""
+        """Return the record of it, as run.json has it."""
         size = {"n_queries": self.evidence.n_inputs + self.left_out, "n_documents": self.n_items}
         return describe_run(
             spec,
@@ -185,7 +185,7 @@ class Sides:
         self._sides = {side.inputs.role: side for side in sides}
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
-        """What the model makes of rows, by their numbers."""
+        """Encode rows, by their numbers."""
         vectors: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
         return vectors
 
@@ -369,7 +369,7 @@ def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Seq
 
 
 def as_vectors(embeddings: Any) -> Vectors:
-    """What a model of a harness's returned, as float32 [n, dim]."""
+    """Return the embeddings that a harness's model made as float32 [n, dim]."""
     if isinstance(embeddings, list) and embeddings and isinstance(embeddings[0], Tensor):
         embeddings = torch.stack(embeddings)
     if isinstance(embeddings, Tensor):
@@ -383,7 +383,7 @@ def progress_if(shown: bool) -> Progress:
 
 
 def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
-    """What puts every random generator back to where it is now, so that both arms see the same draws."""
+    """Return a function that puts every random generator back to where it is, so that both arms see the same draws."""
     states = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -415,7 +415,7 @@ def finite(value: Any) -> float | None:
 
 
 def summary(flip: float | None, floor: float | None, n: int) -> str:
-    """What a harness's command says of the inputs whose top-1 changed; the rest is in its result."""
+    """Say in a line how many inputs have another top-1; the rest is in the harness's result."""
     share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
     noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
     return f"another top-1 for {share} of {n:,} inputs{noise}"

@@ -1,4 +1,4 @@
-"""What commands that measure share: one run of a pair, where it is written, and what is said of it."""
+"""The common part of commands that measure: one run of a pair, where it is written, and what is said of it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def slug(text: str) -> str:
 
 
 def shown_run(run: Run) -> Output:
-    """What a run found, how its candidate was made, and where it lies."""
+    """Show what a run found, how its candidate was made, and where it lies."""
     record = run.record
     outcome = verdict(record)
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]

@@ -106,7 +106,7 @@ class OnModel:
 
     @property
     def settings(self) -> Settings:
-        """How inputs are put through the model."""
+        """The settings that inputs are put through the model with."""
         from quantdrift.engine.inputs import Settings
 
         how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
@@ -119,7 +119,7 @@ class OnModel:
 
     @property
     def how(self) -> dict[str, Any]:
-        """What all that runs a model is told: settings, where embeddings are kept, progress, device, revision."""
+        """The arguments of all that runs a model: settings, where embeddings are kept, progress, device, revision."""
         from quantdrift.engine.store import EmbeddingStore, default_store
 
         return {
@@ -195,7 +195,7 @@ class Streaming:
 
     @property
     def streaming(self) -> dict[str, Any]:
-        """What `StreamedDataset.run` is told of them."""
+        """The arguments of `StreamedDataset.run`."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 

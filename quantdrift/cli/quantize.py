@@ -62,7 +62,7 @@ def command(options: QuantizeOptions) -> Output:
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:
-    """What the folder holds, and how to use it."""
+    """Say what the folder holds, and how to use it."""
     layers, where = record["layers"], str(options.out)
     linear = f"{record['bits_per_weight']['linear']:g} bits per weight of {len(layers)} linear layers"
     yield f"{sum(record['files'].values()) / 1e6:,.1f} MB on disk"

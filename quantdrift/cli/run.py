@@ -53,7 +53,7 @@ class RunOptions(Streaming, MeasuringAnything):
         return None if self.data is None else streamed_kind(self.data, asked=asked)
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
-        """How servers are asked; None where no model is on one."""
+        """Return how servers are asked; None where no model is on one."""
         names = ("concurrency", "requests_per_minute", "query_prefix", "document_prefix")
         given = [name for name in names if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):

@@ -1,4 +1,4 @@
-"""What commands that measure a study share: its cells one after the other, progress, and what is said in the end."""
+"""The common part of commands that measure a study: its cells one by one, progress, and the words in the end."""
 
 from __future__ import annotations
 

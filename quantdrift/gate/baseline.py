@@ -124,7 +124,7 @@ class Baseline(Record):
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Baseline:
-        """What is written of a snapshot."""
+        """Make the file of a snapshot."""
         who = snapshot.identity
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(
@@ -154,9 +154,9 @@ class Baseline(Record):
             if not (numbers and ANSWER.fullmatch(str(answers))):
                 raise ValueError(f"input {name!r} has not its answers and a number per column ({len(self.columns)})")
         for name, column in self.snapshot().values.items():
-            metric, known = parse_metric(name), column[~np.isnan(column)]
-            fine = (metric.low <= known) & (known <= metric.high)
-            if not (fine & (metric.uncertainty != "wilson" or known % 1 == 0)).all():
+            metric, defined = parse_metric(name), column[~np.isnan(column)]
+            fine = (metric.low <= defined) & (defined <= metric.high)
+            if not (fine & (metric.uncertainty != "wilson" or defined % 1 == 0)).all():
                 raise ValueError(f"an input has a value for {name} that it cannot have")
         return self
 

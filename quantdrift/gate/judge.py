@@ -142,13 +142,13 @@ def verdict_of(outcomes: Sequence[Verdict]) -> Verdict:
 
 
 def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None) -> Snapshot:
-    """What a baseline holds of a run: the stored metrics, and those that rules or its forerunner compare."""
-    known = []
+    """Return the snapshot for a baseline: the stored metrics, and those that rules or its forerunner compare."""
+    metrics = []
     for metric in [] if earlier is None else [parse_metric(name) for name in earlier.values]:
         with suppress(MetricError):  # a run of fewer ranks
             target.values(metric)
-            known.append(metric)
-    whole = target.snapshot([*stored_metrics(target), *(rule.metric for rule in rules if rule.compares), *known])
+            metrics.append(metric)
+    whole = target.snapshot([*stored_metrics(target), *(rule.metric for rule in rules if rule.compares), *metrics])
     # a column without a value, say of labels that are not there, is noise in the file
     return replace(whole, values={name: held for name, held in whole.values.items() if not np.isnan(held).all()})
 
@@ -198,8 +198,8 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
     elif moved:
         notes.append(f"{moves} than when the baseline was made")
-    known = here.candidate_fingerprint
-    same = here.spec == there.spec and known is not None and known == there.candidate_fingerprint
+    weights = here.candidate_fingerprint
+    same = here.spec == there.spec and weights is not None and weights == there.candidate_fingerprint
     if here.spec != there.spec:
         notes.append(f"the baseline is of {there.spec}")
     elif same:
@@ -224,7 +224,7 @@ def _only(names: Sequence[str], others: Container[str], where: str) -> list[str]
 
 
 def judge_limit(rule: Rule, target: Target, rows: Flags | None) -> Judgement:
-    """What a limit comes to, on the inputs of its slice, bool [n_inputs], or on all."""
+    """Judge a limit, on the inputs of its slice, bool [n_inputs], or on all."""
     metric, limit, upper = rule.metric, rule.number, rule.test == "<="
     assert limit is not None  # a limit has a number
     now = _estimate(rule, target)
@@ -265,7 +265,7 @@ def _incomparable(rule: Rule, reason: str) -> Judgement:
 
 
 def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: float) -> Judgement:
-    """What a comparison with the baseline comes to, before p-values are adjusted."""
+    """Judge a comparison with the baseline, before p-values are adjusted."""
     name = str(rule.metric)
     now = matched.now.values[name]
     before = matched.before.values.get(name)
@@ -356,7 +356,7 @@ def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
 
 
 def least_inputs(rule: Rule, *, alpha: float) -> int:
-    """How many inputs show "no worse" if none of them differs: (1 - margin / span)^n < alpha."""
+    """Count the inputs that show "no worse" if none of them differs: (1 - margin / span)^n < alpha."""
     assert rule.number is not None  # it has a margin
     return math.floor(math.log(alpha) / math.log1p(-rule.number / rule.span)) + 1
 

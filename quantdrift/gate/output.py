@@ -1,4 +1,4 @@
-"""What a judged run is told with: sentences and cells, Markdown, JUnit, JSON, and the files of a CI."""
+"""The result of a gate for people and programs: sentences, tables, Markdown, JUnit, JSON, and the files of a CI."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rule_name(judgement: Judgement) -> str:
 
 
 def subject(result: GateResult) -> str:
-    """Who was judged, on what."""
+    """Name the candidate and its data."""
     n, data = counted(result.n_inputs, "input"), shown(result.data)
     # of two finished runs the data may have no other name than its size
     whole = f"{shown(result.spec)} on {data}" + ("" if data == n else f", {n}")
@@ -72,7 +72,7 @@ def headline(result: GateResult) -> str:
 
 
 def sentences(result: GateResult) -> list[str]:
-    """What changed, what each rule that does not pass means, what to do, what to know."""
+    """Say what changed, what each rule that does not pass means, what to do, and what to know."""
     n, changed, moved = counted(result.n_inputs, "input"), result.n_changed, result.n_answers_changed
     new = f"; {result.n_new:,} of them had not in the baseline" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]

@@ -1,4 +1,4 @@
-"""What a gate says of a run, and the JSON file that holds it: one shape, which is written and read back."""
+"""The result of a gate, and the JSON file that holds it: one shape, which is written and read back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Text = Annotated[str, Field(max_length=10_000)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What one rule came to.
+    """The outcome of one rule.
 
     Attributes:
         rule: what was asked.
@@ -134,11 +134,11 @@ class GateResult:
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
+        """The exit code of the command."""
         return EXIT_CODES["pass" if self.accepted else self.verdict]
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, in which the exit code says whether too few inputs are accepted."""
+        """Return a JSON object, in which the exit code says whether too few inputs are accepted."""
         content = _shape().dump_python(self, exclude={"accept_underpowered"})
         return {"verdict": self.verdict, "exit_code": self.exit_code, **content}
 

@@ -1,4 +1,4 @@
-"""What is asked of a run, one line each: a limit, or a comparison with the baseline.
+"""Rules, one line each: a limit, or a comparison with the baseline.
 
     RULE  := METRIC [ "[" SLICE "]" ] TEST
     TEST  := ( "<=" | ">=" ) NUMBER             a limit on what is observed
@@ -95,7 +95,7 @@ class Rule:
 
     @property
     def kind(self) -> Literal["rate", "mean", "quantile"]:
-        """What is tested: a rate (0 or 1 per input), a mean or a quantile."""
+        """The kind of value that is tested: a rate (0 or 1 per input), a mean or a quantile."""
         kinds: dict[str, Literal["rate", "quantile"]] = {"wilson": "rate", "order statistics": "quantile"}
         return kinds.get(self.metric.uncertainty, "mean")
 
@@ -188,7 +188,7 @@ def parse_slice(text: str) -> tuple[str, list[str]]:
 
 
 def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
-    """Which inputs belong to a slice, bool [n_inputs].
+    """Return which inputs belong to a slice, bool [n_inputs].
 
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
@@ -209,7 +209,7 @@ TABLE = "[tool.quantdrift.gate]"
 
 
 class GateConfig(BaseModel, strict=True, extra="forbid"):
-    """What a file says, its paths as they are seen from its folder; None or empty where it says nothing."""
+    """The settings of a file, paths as they are seen from its folder; None or empty where it says nothing."""
 
     target: str | None = Field(default=None, min_length=1)
     data: str | None = Field(default=None, min_length=1)
@@ -254,7 +254,7 @@ def read_config(path: Path) -> GateConfig:
 
 
 def _table(path: Path) -> Any:
-    """What stands there, a table or not; None for nothing."""
+    """Return the value of [tool.quantdrift.gate], a table or not; None for nothing."""
     content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     for name in ("tool", "quantdrift", "gate"):
         content = content.get(name) if isinstance(content, Mapping) else None

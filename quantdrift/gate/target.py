@@ -1,4 +1,4 @@
-"""What is judged: the evidence of a finished run, or of two that were compared."""
+"""The target of a gate: the evidence of a finished run, or of two that were compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """What is judged.
+    """A finished run, or two that were compared, to be judged.
 
     Attributes:
         identity: who was measured, on what, how.
@@ -51,7 +51,7 @@ class Target:
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Of all parts."""
+        """The evidence of all parts."""
         return [part.evidence for part in self.parts]
 
     def snapshot(self, metrics: Sequence[Metric]) -> Snapshot:
@@ -91,20 +91,20 @@ def target_of_run(run: Run) -> Target:
 
 def target_of_diff(diff: Diff) -> Target:
     """A comparison of two finished runs, to be judged; A is the reference, B the candidate."""
-    known = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
-    if not known:
+    compared = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
+    if not compared:
         reasons = "; ".join(part.reason for part in diff.parts if part.reason)
         raise RunError(f"there is nothing to judge: {reasons or 'no answer that could change'}")
-    if len({part.inputs for part, _ in known}) < len(known):
-        names = ", ".join(part.name for part, _ in known)
+    if len({part.inputs for part, _ in compared}) < len(compared):
+        names = ", ".join(part.name for part, _ in compared)
         raise RunError(
             "some parts hold the same inputs, which would count more than once; choose one for "
             f"each with --part: {names}"
         )
-    several = len(known) > 1
-    parts = tuple(Part(name=part.name if several else "", evidence=evidence) for part, evidence in known)
+    several = len(compared) > 1
+    parts = tuple(Part(name=part.name if several else "", evidence=evidence) for part, evidence in compared)
     # of one part that of its data, so that a comparison that was written down has it too
-    digests = [data_digest(evidence, part.asked) for part, evidence in known]
+    digests = [data_digest(evidence, part.asked) for part, evidence in compared]
     named = [f"{part.name}\n{data}" for part, data in zip(parts, digests, strict=True)]
     settings: dict[str, object] = {}
     for part in parts:
@@ -125,8 +125,8 @@ def target_of_diff(diff: Diff) -> Target:
             settings=settings,
         ),
         parts=parts,
-        classes=all(not part.lists for part, _ in known),
-        notes=tuple(dict.fromkeys([*diff.notes, *(note for part, _ in known for note in part.notes)])),
+        classes=all(not part.lists for part, _ in compared),
+        notes=tuple(dict.fromkeys([*diff.notes, *(note for part, _ in compared for note in part.notes)])),
     )
 
 

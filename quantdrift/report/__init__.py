@@ -1,1 +1,1 @@
-"""What people look at: one page of a run, a study or a gate, pictures, and tables for papers."""
+"""Reports for people: one page of a run, a study or a gate, pictures, and tables for papers."""

@@ -79,7 +79,7 @@ def changes_of(
 
 
 def _entry(change: Changed, items: _Items) -> dict[str, Any]:
-    known = {
+    facts = {
         "kind": change.kind,
         "before": items.place(change.input_id, change.before),
         "after": items.place(change.input_id, change.after),
@@ -88,7 +88,7 @@ def _entry(change: Changed, items: _Items) -> dict[str, Any]:
     }
     # what a link names; two long names can be shown alike, and the first is then found
     name = shorten(clean(change.input_id), _NAME)
-    return {"id": name, **{name: value for name, value in known.items() if value is not None}}
+    return {"id": name, **{name: value for name, value in facts.items() if value is not None}}
 
 
 def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: _Items) -> None:

@@ -346,7 +346,7 @@ def routing_of(evidence: Evidence) -> Points:
 
 
 def coverage_chart(lines: Lines) -> Figure:
-    """How many answers the stability check accepts, by level."""
+    """Chart the answers that the stability check accepts, by level."""
     return _curves(
         lines,
         name="stability",
@@ -361,7 +361,7 @@ def coverage_chart(lines: Lines) -> Figure:
 
 
 def routing_chart(lines: Lines) -> Figure:
-    """How many top-1 changes come back, by the share of inputs that full precision answers."""
+    """Chart the top-1 changes that come back, by the share of inputs that full precision answers."""
     return _curves(
         lines,
         name="routing",
@@ -401,7 +401,7 @@ _BINS_PER_DECADE = 6
 
 
 def separation_histogram(group: Sequence[Evidence]) -> Figure:
-    """How many inputs have which separation, and which of them changed; pooled over runs."""
+    """Chart how many inputs have which separation, and which of them changed; pooled over runs."""
     ratios = np.concatenate([separation_ratio(evidence) for evidence in group])
     changed = np.concatenate([flips(evidence) for evidence in group])[~np.isnan(ratios)]
     ratios = ratios[~np.isnan(ratios)]

@@ -140,7 +140,7 @@ def _json_text(value: Any) -> str:
 
 
 def json_size(value: Any) -> int:
-    """How many bytes of a page something takes."""
+    """Return the bytes of a page that a value takes."""
     return len(_json_text(value).encode())
 
 

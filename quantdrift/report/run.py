@@ -114,7 +114,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
 
 
 def _steps(run: Run, tone: str) -> Iterator[Step]:
-    """What helps, and only what this run can be given to."""
+    """Yield the commands that help, and only those that take this run."""
     record, place = run.record, shlex.quote(str(run.path))
     if tone in {"warn", "bad"}:
         yield Step(text="Find the answers that can be trusted, without labels.", command=f"quantdrift certify {place}")
@@ -228,7 +228,7 @@ def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _facts(run: Run) -> Section:
-    """What was measured, how, and with which versions."""
+    """The facts of a run: what was measured, how, and with which versions."""
     record = run.record
 
     def part(label: str, name: str) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,7 @@ _TONES: tuple[Tone, ...] = ("bad", "plain", "warn", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What the page says of one finished run."""
+    """A finished run as the page shows it."""
 
     result: Result
     run: Run
@@ -63,7 +63,7 @@ class _Seen:
 
     @property
     def line(self) -> tuple[str, str]:
-        """Which line of a chart it is a part of: model and scheme."""
+        """The line of a chart that it is a part of: model and scheme."""
         return self.result.cell.model, short(self.result.parsed)
 
 
@@ -117,13 +117,13 @@ def page_of(folder: StudyFolder) -> Page:
     )
 
 
-def _texts(run: Run, known: dict[object, Texts]) -> Texts:
+def _texts(run: Run, read: dict[object, Texts]) -> Texts:
     """The texts of a run, read once for each corpus."""
     data = run.record["data"]
     key = (data.get("name"), data.get("path"), data.get("fingerprint"), data.get("split"))
-    if key not in known:
-        known[key] = read_texts(run)
-    return known[key]
+    if key not in read:
+        read[key] = read_texts(run)
+    return read[key]
 
 
 def _name(result: Result) -> str:
@@ -202,7 +202,7 @@ def _verdict(schemes: Mapping[str, Tone]) -> str:
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
-    """Which schemes are safe, which not, and by how much."""
+    """Say which schemes are safe, which not, and by how much."""
     heads: Mapping[Tone, str] = {
         "good": "Safe to deploy, by every run",
         "warn": "Top-1 changes, and no loss that is shown",
@@ -225,8 +225,8 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
 def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Number]:
     def extreme(pick: Callable[..., tuple[float, Result]], name: str, label: str, note: str = "") -> Iterator[Number]:
         values = [(result.metrics[name].value, result) for result in results if name in result.metrics]
-        if known := [(value, result) for value, result in values if value is not None and isfinite(value)]:
-            value, result = pick(known, key=lambda pair: pair[0])
+        if finite := [(value, result) for value, result in values if value is not None and isfinite(value)]:
+            value, result = pick(finite, key=lambda pair: pair[0])
             yield Number(label=label, value=percent(value), note=note or _name_on_data(result))
 
     yield Number(label="runs", value=f"{len(seen):,}", note=f"of {len(results):,} in the study")

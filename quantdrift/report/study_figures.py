@@ -46,7 +46,7 @@ def _value(result: Result, metric: str) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heat:
-    """How the heat map shows a metric.
+    """The form in which the heat map shows a metric.
 
     Attributes:
         title: what it is called.

@@ -95,7 +95,7 @@ class StudyFolder:
         return finished(self.place(cell.name), cell.fingerprint)[1]
 
     def state(self, cell: Cell) -> State:
-        """How far a cell is; a run that was changed is damaged, one of other data or settings outdated."""
+        """Return how far a cell is; a run that was changed is damaged, one of other data or settings outdated."""
         state, _ = finished(self.place(cell.name), cell.fingerprint)
         if state == "done":
             return state

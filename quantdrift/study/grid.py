@@ -39,14 +39,14 @@ class Part(BaseModel):
 
 
 class HeldOut(Part):
-    """Which queries rates are over: a share of all, drawn by a seed. Criteria look at others only."""
+    """The queries that rates are over: a share of all, drawn by a seed. Criteria look at others only."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.75
     seed: _Seed = 0
 
 
 class CaptureGrid(Part):
-    """What a capture study compares.
+    """The criteria, budgets and quantizers that a capture study compares.
 
     Attributes:
         criteria: that choose widths.

@@ -51,7 +51,10 @@ SchemeText = Annotated[str, AfterValidator(_checked)]
 
 
 class CellSettings(Part):
-    """How cells are measured: the options of `quantdrift run`, and queries to hold out; None where nothing is said."""
+    """The settings that cells are measured with, as options of `quantdrift run`, and queries to hold out.
+
+    None where nothing is said.
+    """
 
     k: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
@@ -87,7 +90,7 @@ class ModelEntry(Part):
 
     @property
     def called(self) -> str:
-        """What the cells call it."""
+        """The name that cells have for it."""
         is_place = self.model.startswith((".", "~", "/"))
         return self.name or (Path(self.model).name if is_place else self.model)
 
@@ -153,18 +156,18 @@ class DataEntry(Part):
 
     @property
     def corpus(self) -> str:
-        """What the cells call it, without the size."""
+        """The name that cells have for it, without the size."""
         return self.name or (f"{self.plain}-self" if self.neighbours else self.plain)
 
     @property
     def plain(self) -> str:
-        """What they are called where they lie, however they are read."""
+        """The name of the folder or task, however the data are read."""
         plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
         return plain if self.subset is None else f"{plain}-{self.subset}"
 
     @property
     def called(self) -> str:
-        """What the cells call it."""
+        """The name that cells have for it."""
         return "-".join([self.corpus, *map(str, self.sizes)])
 
 
@@ -283,7 +286,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def loaded_yaml(path: Path) -> Any:
-    """What a YAML file of ours says.
+    """Read a YAML file.
 
     Raises:
         StudyError: it cannot be read, or is no YAML, or too large.

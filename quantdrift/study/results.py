@@ -1,4 +1,4 @@
-"""What the finished cells of a study say: a row a cell, and schemes compared over all corpora."""
+"""The results of a study: a row a cell, and schemes compared over all corpora."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Data:
         return dataset
 
     def known(self, entry: DataEntry) -> Dataset | StreamedDataset:
-        """As `of`, or data that are never in memory as a whole."""
+        """Return the data of an entry, also where they are never in memory as a whole."""
         key = entry.whole
         if key not in self._read:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.faults import RUN, Forks, essence, files_in, write_inputs, write_study
+from faults.processes import RUN, Forks, essence, files_in, write_inputs, write_study
 
 
 @pytest.fixture(scope="session")

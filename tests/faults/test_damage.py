@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.processes import FULL, RUN, Forks, essence, files_in, write_study
 from quantdrift.base.cache import CHECKSUM
 from quantdrift.base.records import bytes_digest
 from quantdrift.study.folder import open_study
-from support.faults import FULL, RUN, Forks, essence, files_in, write_study
 
 N_PLACES, N_ROUNDS = (200, 12) if FULL else (12, 1)
 

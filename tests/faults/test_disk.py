@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import FULL, RUN, Forks, essence, files_in, stamps, write_study
+from faults.processes import FULL, RUN, Forks, essence, files_in, stamps, write_study
 
 MOUNTS = os.geteuid() == 0
 needs_mounts = pytest.mark.skipif(not MOUNTS, reason="only root mounts a disk")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import FULL, RETRY, RUN, Forks, essence, write_study
-from support.hub import Hub, hub
+from faults.hub import Hub, hub
+from faults.processes import FULL, RETRY, RUN, Forks, essence, write_study
 
 NAME = "someone/tiny"
 WAIT = "2" if FULL else "20"  # seconds; only a hub that hangs takes them, and a busy machine must not seem to hang

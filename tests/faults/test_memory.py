@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import FULL, RUN, Forks, essence, write_study
+from faults.processes import FULL, RUN, Forks, essence, write_study
 
-FULL_DEVICE = "support.faults:no_room_for_batches"
+FULL_DEVICE = "faults.processes:no_room_for_batches"
 
 
 def said(printed: str) -> list[str]:

@@ -48,24 +48,24 @@ def _only_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outcomes(n: int, moved: float, rng: np.random.Generator) -> Columns:
     """Of a candidate that moves the relevant document of some queries: by a rank, or out of the list."""
-    found, top, gone = (rng.random(n) < share for share in (0.75, 0.5, 0.12))
+    labelled, top, gone = (rng.random(n) < share for share in (0.75, 0.5, 0.12))
     moves = rng.random(n) < moved
     after = np.where(gone, 0.0, rng.choice([1.0, 0.63093, 0.5, 0.43068], n))
     return {
         "flip@1": 1.0 * (moves & top),
-        "gold_lost@10": np.where(found, 1.0 * (moves & gone), np.nan),
+        "gold_lost@10": np.where(labelled, 1.0 * (moves & gone), np.nan),
         "ndcg@10": np.where(moves, after, 0.63093),
     }
 
 
 def exchanged(n: int, moved: float, redrawn: float, more: float, rng: np.random.Generator) -> list[Columns]:
     """Two candidates that differ on a share of the queries, and change places on half of them."""
-    one, fresh = outcomes(n, moved, rng), outcomes(n, moved + more, rng)
+    before, fresh = outcomes(n, moved, rng), outcomes(n, moved + more, rng)
     again, swapped = rng.random(n) < redrawn, rng.random(n) < 0.5
-    undefined = np.isnan(one["gold_lost@10"])  # by the reference, which both share
+    undefined = np.isnan(before["gold_lost@10"])  # by the reference, which both share
     sides = []
     for taken in (again & swapped, again & ~swapped):
-        side = {name: np.where(taken, fresh[name], one[name]) for name in one}
+        side = {name: np.where(taken, fresh[name], before[name]) for name in before}
         sides.append({**side, "gold_lost@10": np.where(undefined, np.nan, np.nan_to_num(side["gold_lost@10"]))})
     return sides
 

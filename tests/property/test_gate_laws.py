@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of
-from quantdrift.gate.judge import Matched, match
+from quantdrift.gate.judge import match
 from quantdrift.gate.result import Judgement
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.metrics import FAMILIES, members, parse_metric
-from support.gate_samples import IDENTITY, judge_changes, snapshot
+from support.gate_samples import IDENTITY, judge_changes, pair, snapshot
 from support.metric_samples import Qrels, Scores, evidence_of, labelled
 
 Values = NDArray[np.float64]
@@ -26,8 +26,7 @@ FEWER = settings(deadline=None, max_examples=25)
 
 
 def judged(rules: Sequence[str], before: Columns, now: Columns, *, alpha: float = 0.05) -> list[Judgement]:
-    matched = Matched(now=snapshot(now), before=snapshot(before))
-    return judge_changes([parse_rule(rule) for rule in rules], matched, alpha=alpha)
+    return judge_changes([parse_rule(rule) for rule in rules], pair(before, now), alpha=alpha)
 
 
 RULES = (
@@ -62,9 +61,9 @@ def outcomes(draw: st.DrawFn) -> tuple[Columns, Columns]:
     return sides[0], sides[1]
 
 
-def told(found: Judgement) -> dict[str, Any]:
+def told(judgement: Judgement) -> dict[str, Any]:
     """What is compared: exactly, but for means of floats, which depend on the order added up in."""
-    content = asdict(found)
+    content = asdict(judgement)
     # sums of floats depend on their order in the last bits, and so do p-values and what is needed
     content.pop("needed")
     content["reason"] = content["reason"].partition("about")[0]
@@ -82,9 +81,9 @@ def test_the_order_of_the_inputs_does_not_matter(sides: tuple[Columns, Columns],
     before, now = (snapshot(side) for side in sides)
     rows = [random.sample(range(before.n_inputs), before.n_inputs) for _ in range(2)]
     rules = [parse_rule(rule) for rule in RULES]
-    found = judge_changes(rules, match(now, before))
+    judgements = judge_changes(rules, match(now, before))
     again = judge_changes(rules, match(now.part(rows[0]), before.part(rows[1])))
-    assert [told(each) for each in again] == [told(each) for each in found]
+    assert [told(judgement) for judgement in again] == [told(judgement) for judgement in judgements]
 
 
 @given(st.integers(1, 400), st.floats(0.005, 0.5), st.sampled_from([0.05, 0.1]), st.floats(0, 1))
@@ -98,12 +97,12 @@ def test_a_run_passes_against_its_own_baseline_once_there_are_inputs_enough(
     """
     assume(abs((1 - margin) ** n - alpha) > 1e-9)
     rng = np.random.default_rng(n)
-    own = {"flip@1": (rng.random(n) < share).astype(np.float64), "ndcg@10": np.round(rng.random(n), 6)}
-    rules = [f"{metric} no worse by {margin!r}" for metric in own]
+    outcomes_of_both = {"flip@1": (rng.random(n) < share).astype(np.float64), "ndcg@10": np.round(rng.random(n), 6)}
+    rules = [f"{metric} no worse by {margin!r}" for metric in outcomes_of_both]
     wanted = "pass" if (1 - margin) ** n < alpha else "underpowered"
-    for each in judged(rules, own, own, alpha=alpha):
-        assert (each.outcome, each.p_worse, each.worse, each.better) == (wanted, 1, 0, 0)
-    (bare,) = judged(["flip@1 no worse"], own, own, alpha=alpha)
+    for judgement in judged(rules, outcomes_of_both, outcomes_of_both, alpha=alpha):
+        assert (judgement.outcome, judgement.p_worse, judgement.worse, judgement.better) == (wanted, 1, 0, 0)
+    (bare,) = judged(["flip@1 no worse"], outcomes_of_both, outcomes_of_both, alpha=alpha)
     assert bare.outcome == "pass"
 
 
@@ -137,12 +136,12 @@ def test_one_more_worse_input_never_turns_fail_into_pass(
 def test_exchanged_the_two_are_never_both_worse(sides: tuple[Columns, Columns], alpha: float) -> None:
     before, now = sides
     both = [judged(RULES[:2] + RULES[3:5], *pair, alpha=alpha) for pair in ((before, now), (now, before))]
-    for one, other in zip(*both, strict=True):
-        assert (one.worse, one.better) == (other.better, other.worse)
-        assert {one.outcome, other.outcome} != {"fail"}
-        if one.p_worse is not None:
-            assert one.p_worse + other.p_worse >= 1 - 1e-12
-            assert one.set_aside == other.set_aside
+    for first, other in zip(*both, strict=True):
+        assert (first.worse, first.better) == (other.better, other.worse)
+        assert {first.outcome, other.outcome} != {"fail"}
+        if first.p_worse is not None:
+            assert first.p_worse + other.p_worse >= 1 - 1e-12
+            assert first.set_aside == other.set_aside
 
 
 @FEWER
@@ -150,11 +149,11 @@ def test_exchanged_the_two_are_never_both_worse(sides: tuple[Columns, Columns], 
 def test_more_rules_never_make_a_rule_fail(sides: tuple[Columns, Columns], number: int) -> None:
     """They raise the adjusted p-values; p of "no worse" stays as it is."""
     few, all_of_them = judged(RULES[:number], *sides), judged(RULES, *sides)
-    for one, other in zip(few, all_of_them[:number], strict=True):
-        assert one.p_no_worse == other.p_no_worse
-        if one.p_worse_holm is not None:
-            assert other.p_worse_holm >= one.p_worse_holm
-        assert not (other.outcome == "fail" and one.outcome != "fail")
+    for first, other in zip(few, all_of_them[:number], strict=True):
+        assert first.p_no_worse == other.p_no_worse
+        if first.p_worse_holm is not None:
+            assert other.p_worse_holm >= first.p_worse_holm
+        assert not (other.outcome == "fail" and first.outcome != "fail")
 
 
 # tau-b is undefined where the candidate's scores of the first items are all the same to the last
@@ -184,12 +183,12 @@ def test_what_is_compared_is_defined_by_the_reference_alone(
     """Or the inputs of a comparison would be chosen by what the two candidates did to them."""
     (reference, candidate), qrels = sample
     other = reference + np.random.default_rng(seed).integers(-3, 4, reference.shape)
-    one, two = (evidence_of((reference, each), qrels) for each in (candidate, other))
+    first, two = (evidence_of((reference, scores), qrels) for scores in (candidate, other))
     chosen = [metric for metric in COMPARED if comparable(metric)]
     assert len(chosen) > 20
     for metric in chosen:
         np.testing.assert_array_equal(
-            np.isnan(metric.per_input(one)), np.isnan(metric.per_input(two)), err_msg=str(metric)
+            np.isnan(metric.per_input(first)), np.isnan(metric.per_input(two)), err_msg=str(metric)
         )
 
 
@@ -221,10 +220,10 @@ def test_a_baseline_reads_back_and_does_not_depend_on_the_order(
     assert read.identity == made.identity
     assert read.input_ids == tuple(sorted(names))
     assert Baseline.of(read).text() == text
-    found = match(made, read)
-    assert found.differs == ()
+    matched = match(made, read)
+    assert matched.differs == ()
     for name, column in made.values.items():
-        np.testing.assert_array_equal(found.before.values[name], column)
+        np.testing.assert_array_equal(matched.before.values[name], column)
 
 
 METRICS = [str(metric) for family in FAMILIES.values() for metric in members(family)] + [

@@ -34,18 +34,18 @@ def read(token: Token) -> str:
 @given(sentence=TEXTS)
 def test_a_sentence_is_read_as_it_is(sentence: str) -> None:
     kept = clean(sentence)
-    found = [read(token) for token in inlines(f"- {prose(sentence)}\n- end")]
-    assert found == ([kept, "end"] if kept else ["end"])
+    texts = [read(token) for token in inlines(f"- {prose(sentence)}\n- end")]
+    assert texts == ([kept, "end"] if kept else ["end"])
     assert [read(token) for token in inlines(prose(sentence))] == ([kept] if kept else [])
 
 
 @given(text=TEXTS, limit=st.integers(min_value=3, max_value=80))
 def test_what_is_shown_is_one_line_of_a_greatest_length(text: str, limit: int) -> None:
-    found = shown(text, limit)
-    assert 0 < len(found) <= max(limit, len("(empty)"))
-    assert found.splitlines() == [found]
-    assert clean(found) == found
-    found.encode()
+    line = shown(text, limit)
+    assert 0 < len(line) <= max(limit, len("(empty)"))
+    assert line.splitlines() == [line]
+    assert clean(line) == line
+    line.encode()
 
 
 @given(name=TEXTS)

@@ -5,26 +5,59 @@ the middle between two codes the two may round it differently, and one code make
 the output. So a reference takes the library's code there, and nowhere else.
 """
 
+import functools
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support import paper_quantizers as paper
-from support.quantizer_samples import (
-    SAME_OUTPUT,
-    as_float64,
-    difference,
-    gptq_reference,
-    layer_of,
-    moments_of,
-    rounded,
-    skip_without,
-    weights,
-)
+from support.quantizer_samples import moments_of, skip_without, weights
+
+SAME_OUTPUT = 1e-4
+"""Largest distance between the outputs of two layers that count as the same, relative."""
+
+
+def as_float64(tensor: Tensor) -> paper.Matrix:
+    return tensor.double().numpy()
+
+
+def rounded(quantized: QuantizedWeight) -> paper.Matrix:
+    return as_float64(quantized.dequantize(torch.float32))
+
+
+@functools.cache
+def layer_of(in_features: int) -> tuple[Tensor, Moments]:
+    """A weight matrix, and the moments of its inputs."""
+    return weights(0, 24, in_features), moments_of(paper.outlying_inputs(0, 600, in_features))
+
+
+def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments) -> float:
+    low, second = rounded(quantized), as_float64(x.second)
+    return paper.output_difference(low, wanted, as_float64(weight), second)
+
+
+def gptq_reference(
+    method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
+) -> tuple[paper.Matrix, int]:
+    """Return the weights that the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
+    return paper.gptq(
+        as_float64(weight),
+        as_float64(moments.second),
+        method.bits,
+        method.group_size,
+        act_order=method.act_order,
+        library_grid=method.grid == "library",
+        ties=quantized.codes.numpy().astype(float),
+    )
+
 
 CELLS = ((2, 256, None), (3, 200, 64), (4, 256, 128), (8, 256, 64))
 """Bits, input features and group size: channel, g64 with a last group of 8, g128 and g64."""
@@ -34,7 +67,7 @@ CELLS = ((2, 256, None), (3, 200, 64), (4, 256, 128), (8, 256, 64))
 @pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
 def test_gptq_is_the_papers(bits: int, in_features: int, group_size: int | None, act_order: bool) -> None:
     skip_without("gptqmodel")
-    weight, _, moments = layer_of(in_features)
+    weight, moments = layer_of(in_features)
     method = Gptq(bits=bits, group_size=group_size, act_order=act_order)
     quantized = method.quantize(weight, moments)
     wanted, n_followed = gptq_reference(method, quantized, weight, moments)
@@ -73,7 +106,7 @@ def test_gptq_is_the_papers_for_any_shape(
 @pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
 def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
     skip_without("autoawq")
-    weight, _, moments = layer_of(in_features)
+    weight, moments = layer_of(in_features)
     quantized = Awq(bits=bits, group_size=group_size).quantize(weight, moments)
     exact, second = as_float64(weight), as_float64(moments.second)
     losses, scalings = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)

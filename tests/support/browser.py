@@ -20,12 +20,12 @@ document.addEventListener("securitypolicyviolation", (event) => window.broken.pu
 @contextmanager
 def browser() -> Iterator[Browser]:
     """The browser that is installed; skips the test if none is."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    program = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if program is None:
         pytest.skip(f"no browser is installed (one of {', '.join(NAMES)}); Debian's package is chromium")
     with sync_playwright() as playwright:
         # --no-sandbox, as tests run as root in containers
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", *(f"--{x}" for x in _QUIET)])
+        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *(f"--{x}" for x in _QUIET)])
         yield opened
         opened.close()
 

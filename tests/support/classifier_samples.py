@@ -26,27 +26,13 @@ def tokenizer() -> Any:
     return candidate_samples.tokenizer(WORDS, model_input_names=["input_ids", "attention_mask"])
 
 
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
 def common(**more: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": len(tokenizer()),
-        **small(2),
-        "max_position_embeddings": POSITIONS,
-        "initializer_range": 0.5,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "id2label": LABELS,
-        **more,
-    }
-
-
-def small(n_layers: int) -> dict[str, int]:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-    return {**sizes, "num_hidden_layers": n_layers}
-
-
-def image_config(**more: Any) -> dict[str, Any]:
-    return {"image_size": IMAGE, "initializer_range": 0.5, "id2label": LABELS, **more}
+    special = {f"{kind}_token_id": number for number, kind in enumerate(("pad", "bos", "eos"))}
+    lengths = {"vocab_size": len(tokenizer()), "max_position_embeddings": POSITIONS}
+    return {**SIZES, **lengths, **special, "initializer_range": 0.5, "id2label": LABELS, **more}
 
 
 TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
@@ -62,7 +48,9 @@ TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 }
 IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "vit": (
-        lambda: hf.ViTForImageClassification(hf.ViTConfig(patch_size=8, **small(2), **image_config())),
+        lambda: hf.ViTForImageClassification(
+            hf.ViTConfig(patch_size=8, image_size=IMAGE, initializer_range=0.5, id2label=LABELS, **SIZES)
+        ),
         ("classifier",),
     ),
     "resnet": (  # no other linear layer
@@ -93,10 +81,6 @@ OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 """Whose heads are looked at, and no more."""
 
 
-def processor() -> Any:
-    return hf.ViTImageProcessorPil(size={"height": IMAGE, "width": IMAGE})
-
-
 def saved(folder: Path, build: Callable[[], nn.Module], reader: Any) -> ModelSource:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -109,7 +93,8 @@ def saved(folder: Path, build: Callable[[], nn.Module], reader: Any) -> ModelSou
 def loaded(folder: Path, name: str) -> Classifier:
     is_text = name in TEXT_MODELS
     build, _ = (TEXT_MODELS if is_text else IMAGE_MODELS)[name]
-    source = saved(folder, build, tokenizer() if is_text else processor())
+    reader = tokenizer() if is_text else hf.ViTImageProcessorPil(size={"height": IMAGE, "width": IMAGE})
+    source = saved(folder, build, reader)
     assert is_classifier(source)
     return load_classifier(source, device=CPU)
 
@@ -119,5 +104,5 @@ def images(n: int = 3) -> list[NDArray[np.uint8]]:
     return [rng.integers(0, 256, (40 + 3 * i, 50, 3), dtype=np.uint8) for i in range(n)]
 
 
-def close(one: Any, other: Any) -> bool:
-    return np.allclose(one, other, rtol=1e-4, atol=1e-5)
+def close(first: Any, second: Any) -> bool:
+    return np.allclose(first, second, rtol=1e-4, atol=1e-5)

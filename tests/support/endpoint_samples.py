@@ -9,11 +9,10 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.encoders.server_client import RetryPolicy
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Versus
-from support.versus_samples import DATASET
+from support.versus_samples import DATASET, run_any
 
 
 def run_servers(
@@ -29,14 +28,13 @@ def run_servers(
     say: Callable[[str], None] = lambda _line: None,
     **options: Any,
 ) -> Run:
-    return run_pair(
+    return run_any(
         Versus(reference=reference, candidate=candidate),
-        dataset,
-        out=out,
+        out,
+        dataset=dataset,
         settings=Settings(k=8, batch_size=batch_size, noise_floor=noise_floor),
         store=EmbeddingStore(cache),
         progress=progress or Silent(),
-        device="cpu",
         servers=Servers(retry_policy=RetryPolicy(sleep=lambda _seconds: None, say=say), **options),
     )
 

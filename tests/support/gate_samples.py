@@ -35,22 +35,16 @@ def rules(*texts: str) -> list[Rule]:
 
 def ones(n: int, places: Iterable[int]) -> Values:
     """0.0 and 1.0 by input."""
-    found = np.zeros(n)
-    found[list(places)] = 1
-    return found
+    flags = np.zeros(n)
+    flags[list(places)] = 1
+    return flags
 
 
-def snapshot(
-    values: Mapping[str, Values],
-    *,
-    names: Sequence[str] | None = None,
-    answers: Sequence[str] | None = None,
-    **identity: Any,
-) -> Snapshot:
+def snapshot(values: Mapping[str, Values], *, answers: Sequence[str] | None = None, **identity: Any) -> Snapshot:
     n = len(next(iter(values.values())))
     return Snapshot(
         identity=replace(IDENTITY, **identity),
-        input_ids=tuple(f"q{row}" for row in range(n)) if names is None else tuple(names),
+        input_ids=tuple(f"q{row}" for row in range(n)),
         answers=("-",) * n if answers is None else tuple(answers),
         values=values,
     )
@@ -58,7 +52,7 @@ def snapshot(
 
 def pair(before: Mapping[str, Values], now: Mapping[str, Values]) -> Matched:
     """Of the same inputs, row by row."""
-    return Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
+    return Matched(now=snapshot(now), before=snapshot(before))
 
 
 def judge_changes(rules: Sequence[Rule], matched: Matched, *, alpha: float = ALPHA) -> list[Judgement]:
@@ -70,8 +64,8 @@ def judged(rule: str, before: Values, now: Values, *, alpha: float = ALPHA) -> J
     """One rule, on outcomes of its own metric."""
     (parsed,) = rules(rule)
     name = str(parsed.metric)
-    (found,) = judge_changes([parsed], pair({name: before}, {name: now}), alpha=alpha)
-    return found
+    (judgement,) = judge_changes([parsed], pair({name: before}, {name: now}), alpha=alpha)
+    return judgement
 
 
 def reference(n: int = 60) -> Values:
@@ -95,8 +89,5 @@ def evidence(flips: Iterable[int] = (), *, n: int = 60, noise: Iterable[int] | N
     return replace(made, noise=Noise(flips=flags, epsilon=np.zeros(n, dtype=np.float32)))
 
 
-def target(*parts: Evidence, names: Sequence[str] = ("",), **identity: Any) -> Target:
-    return Target(
-        identity=replace(IDENTITY, **identity),
-        parts=tuple(Part(name=name, evidence=part) for name, part in zip(names, parts, strict=True)),
-    )
+def target(evidence: Evidence, **identity: Any) -> Target:
+    return Target(identity=replace(IDENTITY, **identity), parts=(Part(name="", evidence=evidence),))

@@ -23,22 +23,6 @@ def question(
     )
 
 
-def text(doc_id: int, loglikelihood: float, greedy: bool) -> dict[str, Any]:
-    metrics = {"acc": int(greedy), "perplexity": loglikelihood}
-    answers = [(loglikelihood, greedy)]
-    return sample(doc_id, [(f"prompt {doc_id}", " word")], answers, "word", metrics)
-
-
-def document(doc_id: int, loglikelihood: float) -> dict[str, Any]:
-    metrics = {"word_perplexity": (loglikelihood, 7)}
-    return sample(doc_id, [(f"document {doc_id}",)], [loglikelihood], f"document {doc_id}", metrics)
-
-
-def generated(doc_id: int, answer: Any, right: float, filter_name: str = "none") -> dict[str, Any]:
-    settings = {"until": ["\n"], "do_sample": False}
-    return sample(doc_id, [(f"sum {doc_id}", settings)], [answer], "4", {"exact_match": right}, filter_name=filter_name)
-
-
 def sample(
     doc_id: int,
     requests: Sequence[tuple[Any, ...]],

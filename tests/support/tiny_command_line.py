@@ -1,6 +1,5 @@
 """A tiny model, data for it, and command lines as a user types them."""
 
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,15 +7,11 @@ import pytest
 import torch
 
 from support.beir_folder import numbered, write_beir_folder
-from support.candidate_samples import WORDS, save_backbone
+from support.candidate_samples import save_backbone, text
 from support.command_line import cli
 
 N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
-
-
-def text(seed: int, n: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
 def _write(folder: Path, start: int) -> tuple[list[str], list[str]]:

@@ -40,10 +40,16 @@ SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 
 
 def run_any(
-    pair: Spec | Versus, out: Path, *, store: EmbeddingStore | None = None, settings: Settings = SETTINGS
+    pair: Spec | Versus,
+    out: Path,
+    *,
+    dataset: RetrievalDataset = DATASET,
+    store: EmbeddingStore | None = None,
+    settings: Settings = SETTINGS,
+    **options: Any,
 ) -> Run:
-    store = store or EmbeddingStore(None)
-    return run_pair(pair, DATASET, out=out, settings=settings, store=store, progress=Silent(), device="cpu")
+    how: Any = {"settings": settings, "store": store or EmbeddingStore(None), "progress": Silent(), "device": "cpu"}
+    return run_pair(pair, dataset, out=out, **{**how, **options})
 
 
 def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:

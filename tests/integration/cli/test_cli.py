@@ -17,7 +17,7 @@ __all__ = ["one_thread", "place", "quantdrift"]
 @pytest.fixture(scope="module", autouse=True)
 def _judged(place: Path) -> None:
     documents = [text(number, 9) for number in range(20)]
-    queries = [" ".join(each.split()[:5]) for each in documents[:4]]
+    queries = [" ".join(document.split()[:5]) for document in documents[:4]]
     write_beir_folder(place / "judged", numbered("q", queries), numbered("d", documents), {"q0": ["d0"], "q1": ["d5"]})
 
 

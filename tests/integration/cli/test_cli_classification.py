@@ -165,12 +165,12 @@ def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift
 
 def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W2", "--data", "ROOT/kinds", "--quantizers", "rtn,hqq", "--out", "out", "--json")
-    found = json.loads(quantdrift(*asked))
-    assert {each["flip@1"]["n"] for each in found["deployments"]} == {N_TEST - N_TEST // 2}
-    assert found["confirmed"]["n"] == N_TEST // 2
-    assert {each["n"] for each in found["tried"] if each["shift"] is not None} == {32, N_TRAIN}
-    assert not any("+query" in each["scheme"] or "+emb" in each["scheme"] for each in found["deployments"])
-    plain, *again = [each for each in found["deployments"] if each["scheme"] == "W2-g128-rtn"]
-    assert [each["looked"] for each in again] == pytest.approx([0.1, 0.25, 0.5])
-    rates = [each["flip@1"]["value"] for each in (plain, *again)]
+    result = json.loads(quantdrift(*asked))
+    assert {trial["flip@1"]["n"] for trial in result["deployments"]} == {N_TEST - N_TEST // 2}
+    assert result["confirmed"]["n"] == N_TEST // 2
+    assert {trial["n"] for trial in result["tried"] if trial["shift"] is not None} == {32, N_TRAIN}
+    assert not any("+query" in trial["scheme"] or "+emb" in trial["scheme"] for trial in result["deployments"])
+    plain, *again = [trial for trial in result["deployments"] if trial["scheme"] == "W2-g128-rtn"]
+    assert [trial["looked"] for trial in again] == pytest.approx([0.1, 0.25, 0.5])
+    rates = [trial["flip@1"]["value"] for trial in (plain, *again)]
     assert rates == sorted(rates, reverse=True)

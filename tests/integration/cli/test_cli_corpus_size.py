@@ -54,8 +54,8 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
     quantdrift("run", *COMMON, "--out", "plain", "--no-noise-floor")
     whole, plain = Path("out/cells/tiny@W2-g128-rtn_on_sixty-all"), Path("plain")
     assert (whole / "evidence.parquet").read_bytes() == (plain / "evidence.parquet").read_bytes()
-    one, other = record_of(whole), record_of(plain)
-    assert one["data"].pop("corpus_size") == {
+    in_study, other = record_of(whole), record_of(plain)
+    assert in_study["data"].pop("corpus_size") == {
         "seed": 0,
         "n": 60,
         "of": 60,
@@ -64,10 +64,10 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
         "relevant_inside": {"all": 4, "some": 0, "none": 0},
     }
     for part in ("bits_per_weight", "data", "settings", "metrics"):
-        assert one[part] == other[part], part
+        assert in_study[part] == other[part], part
     # different corpora must not pass for the same data, and the noise floor is that of the largest part
     small = record_of(Path("out/cells/tiny@W2-g128-rtn_on_sixty-10"))
-    assert small["data"]["fingerprint"] != one["data"]["fingerprint"]
+    assert small["data"]["fingerprint"] != in_study["data"]["fingerprint"]
     assert (small["data"]["n_documents"], small["settings"]["noise_floor"]) == (10, False)
     (compared,) = json.loads(quantdrift("study", "results", "out", "--json", quiet=False))["corpus_sizes"]
     assert (compared["small"], compared["large"]) == (10, 60)
@@ -78,5 +78,5 @@ def test_a_size_that_the_corpus_does_not_have_fails_alone(quantdrift: Run, place
     data = {"folder": str(place / "sixty"), "sizes": [60, 61]}
     study = {"models": [str(place / "tiny")], "schemes": ["W2"], "data": [data], "settings": {"k": 15}}
     Path("study.yaml").write_text(json.dumps(study))
-    told = quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)
-    assert "a size from 1 up to the 60 documents of the corpus; got 61" in told
+    shown = quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)
+    assert "a size from 1 up to the 60 documents of the corpus; got 61" in shown

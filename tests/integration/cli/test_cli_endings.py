@@ -40,8 +40,8 @@ def test_a_full_disk_is_one_line(good: Path) -> None:
         for arguments in COMMANDS:
             done = ended(good, *arguments, stdout=full.fileno())
             assert done.returncode == 2
-            told = done.stderr.decode().splitlines()
-            assert told == ["quantdrift: the output could not be written: No space left on device"]
+            lines = done.stderr.decode().splitlines()
+            assert lines == ["quantdrift: the output could not be written: No space left on device"]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

@@ -171,6 +171,6 @@ def test_what_plugins_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert not out
     assert err.count("�[31m") == 3
     check_clean(err, tabs=True, wrapped=True)
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         tersely(raising)()
-    check_clean(str(told.value), tabs=True, wrapped=True)
+    check_clean(str(raised.value), tabs=True, wrapped=True)

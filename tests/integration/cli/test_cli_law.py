@@ -48,30 +48,30 @@ def grid(tmp_path: Path) -> Path:
 
 def test_the_law_of_some_runs_is_told(grid: Path) -> None:
     code, out, err = cli("law", grid)
-    told = " ".join(out.split())
+    words = " ".join(out.split())
     assert (code, err) == (0, "")
-    assert "(Spearman -1.00 over 6 runs)" in told
-    assert "6 runs are too few to rely on that" in told
+    assert "(Spearman -1.00 over 6 runs)" in words
+    assert "6 runs are too few to rely on that" in words
     assert "| median separation ratio | -1.00 |" in cli("law", grid, "--markdown")[1]
     held = json.loads(cli("law", grid, "--by", "scheme", "--json")[1])["held_out"]
     assert [group["name"] for group in held["predictors"]["separation"]["groups"]] == ["W3", "W4", "W8"]
 
 
 def test_json_has_every_point_and_result(grid: Path) -> None:
-    found = json.loads(cli("law", grid, "--json")[1])
-    first = found["runs"][0]
+    result = json.loads(cli("law", grid, "--json")[1])
+    first = result["runs"][0]
     assert (first["label"], first["n_documents"]) == ("minilm@W3-g128-rtn on med", 300)
     assert [first["separation"], first["gap"], first["epsilon"]] == pytest.approx([0.01, 1, 50])
     assert first["change_rate"]["low"] < first["change_rate"]["value"] == 0.51 < first["change_rate"]["high"]
-    everywhere, med = found["spearman"]["all"], found["spearman"]["by_data"]["med"]
+    everywhere, med = result["spearman"]["all"], result["spearman"]["by_data"]["med"]
     # Pearson of the ranks 5.5 3.5 1.5 5.5 3.5 1.5 and 6 4 2 5 3 1; of 2 2 2 5 5 5 with them
     expected = {"separation": -1, "epsilon": 16 / 280**0.5, "gap": -4.5 / 236.25**0.5}
     assert {name: everywhere[name]["value"] for name in expected} == pytest.approx(expected)
     assert (med["separation"]["value"], med["gap"]["value"]) == (pytest.approx(-1), None)
     x = np.log10([row[2] for row in GRID])
     line = np.polyfit(x, [row[3] / 100 for row in GRID], 1)
-    assert [found["line"]["slope"], found["line"]["intercept"]] == pytest.approx([*line])
-    groups = found["held_out"]["predictors"]["separation"]["groups"]
+    assert [result["line"]["slope"], result["line"]["intercept"]] == pytest.approx([*line])
+    groups = result["held_out"]["predictors"]["separation"]["groups"]
     slope, intercept = np.polyfit(x[3:], [0.44, 0.25, 0.04], 1)
     assert first["predicted_unseen"] == pytest.approx(intercept + slope * -2)
     assert (groups[0]["name"], groups[0]["line"]["slope"]) == ("med", pytest.approx(slope))

@@ -31,11 +31,11 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
     # the lines that it shows are Python that works
     start = shown.index("from sentence_transformers")
     lines = [line.strip() for line in shown[start:].splitlines()[:3]]
-    told: dict[str, object] = {}
-    exec("\n".join(lines), told)
-    loaded = told["model"]
+    names: dict[str, object] = {}
+    exec("\n".join(lines), names)
+    loaded = names["model"]
     assert isinstance(loaded, SentenceTransformer)
-    assert told["embeddings"].shape == (1, 192)  # type: ignore[attr-defined]  # an array, says exec
+    assert names["embeddings"].shape == (1, 192)  # type: ignore[attr-defined]  # an array, says exec
     assert not torch.equal(embed(loaded), embed(SentenceTransformer("tiny", device="cpu")))
 
 

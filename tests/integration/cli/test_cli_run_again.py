@@ -18,12 +18,12 @@ COMMAND = ("run", "TINY@W3", "--data", "ROOT/data", "--out", "out")
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Where runs were measured, one entry a time."""
-    found: list[Path] = []
-    own = engine.measured_run
+    places: list[Path] = []
+    measured_run = engine.measured_run
     monkeypatch.setattr(
-        engine, "measured_run", lambda opened, **more: (found.append(more["out"]), own(opened, **more))[1]
+        engine, "measured_run", lambda opened, **more: (places.append(more["out"]), measured_run(opened, **more))[1]
     )
-    return found
+    return places
 
 
 def test_a_finished_run_is_shown_and_not_measured(quantdrift: Run, measured: list[Path]) -> None:

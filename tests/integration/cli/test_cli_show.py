@@ -38,8 +38,8 @@ def show(*words: object) -> tuple[int, str, str]:
 
 
 def changed(*words: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(show(*words, "--json")[1])["changed"]
-    return found
+    result: list[dict[str, Any]] = json.loads(show(*words, "--json")[1])["changed"]
+    return result
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def run(data: Path, tmp_path: Path) -> Run:
 
 def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run) -> None:
     code, out, err = show(run.path, "--json")
-    found = json.loads(out)
+    result = json.loads(out)
     assert (code, err) == (0, "")
     kinds = [("q2", "harmful"), ("q1", "harmful"), ("q4", "neutral"), ("q3", "beneficial")]
-    assert [(one["input_id"], one["kind"]) for one in found["changed"]] == kinds
-    assert found["kinds"] == {"harmful": 2, "neutral": 1, "beneficial": 1}
-    first = found["changed"][0]
+    assert [(change["input_id"], change["kind"]) for change in result["changed"]] == kinds
+    assert result["kinds"] == {"harmful": 2, "neutral": 1, "beneficial": 1}
+    first = result["changed"][0]
     assert (first["before"], first["after"], first["was_right"], first["is_right"]) == ("a", "b", True, False)
     # 0.9 to 0.6 with a gap of 0.3, and scores that move by at most 0.3
     assert first["gap"] == pytest.approx(0.3)
@@ -91,7 +91,7 @@ def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run,
 
 def test_kinds_and_how_many(run: Run) -> None:
     def ids(*options: object) -> list[str]:
-        return [one["input_id"] for one in changed(run.path, *options)]
+        return [change["input_id"] for change in changed(run.path, *options)]
 
     assert ids("--kind", "beneficial") == ["q3"]
     assert ids("--kind", "harmful", "-n", 1) == ["q2"]
@@ -105,9 +105,9 @@ def test_what_left_the_first_two(tmp_path: Path) -> None:
     evidence = evidence_of_rankings(before, after, qrels={"q": {"b": 1, "a": 1}}, complete=True, depth=3)
     path = write_run(tmp_path / "two", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}}).path
     assert changed(path) == []
-    (one,) = changed(path, "-k", 2)
-    assert (one["kind"], one["before"], one["after"]) == ("harmful", "b", "c")
-    assert (one["rank_before"], one["rank_after"], one["gap"]) == (3, 3, pytest.approx(0.3))
+    (change,) = changed(path, "-k", 2)
+    assert (change["kind"], change["before"], change["after"]) == ("harmful", "b", "c")
+    assert (change["rank_before"], change["rank_after"], change["gap"]) == (3, 3, pytest.approx(0.3))
     code, _, err = show(path, "-k", 4)
     assert (code, "3 ranks" in err) == (2, True)
 
@@ -117,7 +117,7 @@ def test_without_a_label_there_is_no_kind(run: Run, tmp_path: Path) -> None:
     some = Judgements.from_qrels({"q1": {"a": 1}}, [*QUERIES], [str(n) for n in evidence.item_ids])
     for name, judgements, kinds in (("bare", None, {None}), ("some", some, {"harmful", None})):
         path = write_run(tmp_path / name, evidence=replace(evidence, judgements=judgements), record=run.record).path
-        assert {one["kind"] for one in changed(path)} == kinds
+        assert {change["kind"] for change in changed(path)} == kinds
     assert show(tmp_path / "bare", "--kind", "harmful")[0] == 2
 
 

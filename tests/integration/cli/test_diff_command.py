@@ -21,11 +21,11 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     a, b = (
         write_trec(
             tmp_path / f"{name}.trec",
-            {f"q{row}": {f"d{n}": float(own[n]) for n in np.argsort(-own)[:K]} for row, own in enumerate(arm)},
+            {f"q{row}": {f"d{n}": float(scores[n]) for n in np.argsort(-scores)[:K]} for row, scores in enumerate(arm)},
         )
         for name, arm in (("a", reference), ("b", reference + 0.1 * rng.normal(size=(N, 40))))
     )
-    (tmp_path / "qrels").write_text("".join(f"q{row} 0 d{own.argmax()} 1\n" for row, own in enumerate(reference)))
+    (tmp_path / "qrels").write_text("".join(f"q{row} 0 d{scores.argmax()} 1\n" for row, scores in enumerate(reference)))
     return a, b, tmp_path / "qrels"
 
 
@@ -43,9 +43,9 @@ def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) 
 def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     a, b, qrels = files
     asked = ["-m", "flip@1", "-m", "epsilon", "--json"]
-    found = json.loads(cli("diff", a, b, "--qrels", qrels, "-o", tmp_path / "out", *asked)[1])
-    (part,) = found["parts"]
-    assert found["folders"] == [str(tmp_path / "out")]
+    result = json.loads(cli("diff", a, b, "--qrels", qrels, "-o", tmp_path / "out", *asked)[1])
+    (part,) = result["parts"]
+    assert result["folders"] == [str(tmp_path / "out")]
     assert part["ranks"] == {"a": [K, K], "b": [K, K], "compared": K}
     assert part["n_changed"] == round(N * part["metrics"]["flip@1"]["value"])
     assert part["metrics"]["epsilon"]["bound"] == "lower"
@@ -58,7 +58,7 @@ def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--arms", "reference,candidate"], "is for run folders of quantdrift"),
         (["--arms", "both"], "--arms both: expected one of candidate, reference"),
@@ -67,18 +67,20 @@ def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Pa
         (["--qrels", "nothing"], "nothing cannot be read"),
     ],
 )
-def test_a_wrong_option_is_refused_in_one_line(options: list[str], told: str, files: tuple[Path, Path, Path]) -> None:
+def test_a_wrong_option_is_refused_in_one_line(
+    options: list[str], message: str, files: tuple[Path, Path, Path]
+) -> None:
     code, out, err = cli("diff", *files[:2], *options)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err
 
 
 def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(tmp_path: Path) -> None:
     reference = np.tile(np.linspace(1, 0, 12), (30, 1))
     run = run_of(tmp_path / "run", evidence_of(reference, flipped(reference, range(6)))).path
     _, out, _ = cli("diff", run, run, "--arms", "reference,candidate", "--json", "--changed", "1")
-    found = json.loads(out)
-    (part,) = found["parts"]
-    assert (found["a"]["name"], found["b"]["name"]) == ("minilm", "minilm@W4-g64-rtn")
+    result = json.loads(out)
+    (part,) = result["parts"]
+    assert (result["a"]["name"], result["b"]["name"]) == ("minilm", "minilm@W4-g64-rtn")
     assert (part["metrics"]["flip@1"]["value"], part["deltas"]) == (0.2, "all")
     assert (part["changed"][0]["before"], part["changed"][0]["after"]) == ("d0", "d1")

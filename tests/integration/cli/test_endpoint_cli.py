@@ -16,8 +16,8 @@ from support.endpoint_samples import ASKED, sentences
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving(one=of_letters, two=of_odd_letters) as found:
-        yield found
+    with serving(one=of_letters, two=of_odd_letters) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(server: Server) -> 
     assert f"note: {server.name('two')} gets 'q: ' before every query, as asked for" in shown
     assert {"q: cloudy fjord"} < set(server.texts())
     port = server.server_address[1]
-    one, two = (f"openai_http_127.0.0.1_{port}_v1_{name}" for name in ("one", "two"))
-    record = json.loads(Path(f"quantdrift-runs/{one}_vs_{two}_on_data/run.json").read_text())
+    first, two = (f"openai_http_127.0.0.1_{port}_v1_{name}" for name in ("one", "two"))
+    record = json.loads(Path(f"quantdrift-runs/{first}_vs_{two}_on_data/run.json").read_text())
     assert record["model"]["server"]["prefixes"] == {"query": "q: ", "document": ""}
 
 

@@ -34,11 +34,11 @@ def test_a_tutorial_runs_as_printed(page: str, tmp_path: Path) -> None:
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {called} "$@"\n')
         script.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_"))}
-    own = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "QUANTDRIFT_CACHE": str(tmp_path / "cache")}
+    ours = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "QUANTDRIFT_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
         ["bash", "-e", "-c", "\n".join(commands)],
         cwd=tmp_path,
-        env={**kept, **own, "COLUMNS": "200"},
+        env={**kept, **ours, "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -9,17 +9,89 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
+from torch import nn
 
 from quantdrift.checkpoints.named import resolve
-from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_scheme
+from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import WORDS
 from support.finished_samples import write_trec
-from support.rerank_samples import N_QUERIES, by_hand, lists, predicted, save_cross_encoder, top_names, write_data
+from support.rerank_samples import save_cross_encoder
 from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+N_QUERIES, N_DOCS = 12, 30
+
+
+def write_data(folder: Path) -> RetrievalDataset:
+    """A folder in BEIR layout; a query is the beginning of its relevant document."""
+    rng = random.Random(0)
+    documents = [" ".join(rng.choices(WORDS, k=rng.randint(6, 12))) for _ in range(N_DOCS)]
+    queries = [" ".join(documents[row].split()[:4]) for row in range(N_QUERIES)]
+    judged = {f"q{row}": [f"c{row}"] for row in range(N_QUERIES)}
+    return read_beir_folder(write_beir_folder(folder, numbered("q", queries), numbered("c", documents), judged))
+
+
+def lists() -> dict[str, list[str]]:
+    """Eight documents of each query in an order of their own; every third lacks the relevant one."""
+    rng = random.Random(1)
+    made = {}
+    for query in range(N_QUERIES):
+        relevant = f"c{query}"
+        others = rng.sample([f"c{row}" for row in range(N_DOCS) if f"c{row}" != relevant], k=8)
+        made[f"q{query}"] = others if query % 3 == 0 else [relevant, *others[1:]]
+    return made
+
+
+def predicted(
+    folder: Path, dataset: RetrievalDataset, shortlist: Mapping[str, Sequence[str]], scheme: str | None = None
+) -> dict[str, dict[str, float]]:
+    """What sentence-transformers itself scores, by a copy that is quantized."""
+    model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
+    queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
+    documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
+    with nullcontext() if scheme is None else QuantizedPair([model], parse_scheme(scheme)).candidate():
+        return {
+            query: dict(
+                zip(names, map(float, model.predict([(queries[query], documents[n]) for n in names])), strict=True)
+            )
+            for query, names in shortlist.items()
+        }
+
+
+def by_hand(
+    reference: Mapping[str, float], candidate: Mapping[str, float], dataset: RetrievalDataset
+) -> dict[str, Any]:
+    """What the evidence of one query must hold, the slow way."""
+    position = {name: row for row, name in enumerate(dataset.document_ids)}
+    names = sorted(reference, key=position.__getitem__)
+    delta = {name: np.float32(candidate[name]) - np.float32(reference[name]) for name in names}
+    order = [sorted(names, key=lambda n: (-arm[n], position[n])) for arm in (reference, candidate)]
+    return {
+        "reference": order[0],
+        "candidate": order[1],
+        "epsilon": max(abs(value) for value in delta.values()),
+        "s": max(delta[order[1][0]] - value for value in delta.values()),
+        "gap": reference[order[0][0]] - reference[order[0][1]],
+    }
+
+
+def top_names(item_ids: NDArray[Any], items: NDArray[np.int64]) -> list[list[str]]:
+    """Names of the items of a ranking, best first."""
+    return [[str(item_ids[item]) for item in row if item >= 0] for row in items.tolist()]
+
 
 __all__ = ["one_thread", "place", "quantdrift"]
 
@@ -31,13 +103,15 @@ def dataset(place: Path) -> RetrievalDataset:
     """ROOT/judged, the cross-encoder ROOT/cross and a shortlist of eight documents."""
     save_cross_encoder(place / "cross")
     save_cross_encoder(place / "nli", n_scores=3)
-    write_trec(place / "bm25.trec", lists())
+    write_trec(
+        place / "bm25.trec", {query: {name: -rank for rank, name in enumerate(row)} for query, row in lists().items()}
+    )
     return write_data(place / "judged")
 
 
 def record(out: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(out)
-    return content
+    parsed: dict[str, Any] = json.loads(out)
+    return parsed
 
 
 def test_both_arms_are_what_sentence_transformers_scores(

@@ -71,7 +71,7 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--rule", "flip@1 [german] <= 0.1"), "on a slice that is not known"),
         (("--rule", "flip@1 <= 0.1", "--data", "x"), "--data does not apply to a finished run"),
@@ -81,10 +81,10 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
         ((), "drift-baseline.json does not exist. Write it with the same command and --update"),
     ],
 )
-def test_what_is_asked_for_wrongly(cli: Cli, good: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_asked_for_wrongly(cli: Cli, good: Path, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = cli("gate", good, *arguments)
     assert (code, out) == (2, "")
-    assert told in " ".join(err.split())
+    assert message in " ".join(err.split())
 
 
 CONFIG = """

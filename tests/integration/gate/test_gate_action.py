@@ -36,8 +36,8 @@ class Ran(NamedTuple):
 def value_of(text: str, inputs: Mapping[str, str]) -> str:
     """An expression as a runner fills it in; there are no others than of inputs in `env`."""
 
-    def fill(found: re.Match[str]) -> str:
-        kind, _, name = found[1].partition(".")
+    def fill(expression: re.Match[str]) -> str:
+        kind, _, name = expression[1].partition(".")
         assert kind == "inputs"
         return inputs.get(name, str(ACTION["inputs"][name]["default"]))
 
@@ -171,7 +171,7 @@ def test_what_stands_in_an_input_is_never_run(tmp_path: Path, name: str) -> None
         assert (ran.code, ran.outputs) == (2, {"verdict": "error", "exit-code": "2"})
         assert ran.lines == ["::error::accept-underpowered: expected true or false"]
     else:
-        assert sum(HOSTILE in each for each in ran.argv) == 1
+        assert sum(HOSTILE in argument for argument in ran.argv) == 1
 
 
 def test_nothing_that_the_command_prints_is_a_command_to_the_runner(tmp_path: Path) -> None:

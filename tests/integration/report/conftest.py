@@ -10,5 +10,5 @@ from support.browser import browser as a_browser
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    with a_browser() as found:
-        yield found
+    with a_browser() as server:
+        yield server

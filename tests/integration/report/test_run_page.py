@@ -31,15 +31,15 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def computing(session: CDPSession) -> float:
     """Seconds that the page has kept its thread busy since it was asked to count, whatever else the machine does."""
-    told = session.send("Performance.getMetrics")["metrics"]
-    return float(next(each["value"] for each in told if each["name"] == "TaskDuration"))
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 def cells(page: Page, section: str) -> list[list[str]]:
-    found: list[list[str]] = page.eval_on_selector_all(
+    run: list[list[str]] = page.eval_on_selector_all(
         f"#{section} tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
     )
-    return found
+    return run
 
 
 def test_the_first_screen_says_what_changed_beside_the_noise_floor(browser: Browser, file: Path, run: Run) -> None:
@@ -56,7 +56,7 @@ def test_the_first_screen_says_what_changed_beside_the_noise_floor(browser: Brow
 
 def test_tables_show_what_stands_in_the_page(browser: Browser, file: Path, run: Run) -> None:
     with opened(browser, file) as page:
-        sections = {one["name"]: one for one in content(page)["sections"]}
+        sections = {section["name"]: section for section in content(page)["sections"]}
         for name in ("closeness", "metrics", "all-metrics", "facts"):
             assert cells(page, name) == sections[name]["grids"][0]["rows"], name
         every = {row[0]: row for row in cells(page, "all-metrics")}
@@ -70,7 +70,7 @@ def test_every_change_is_listed_harmful_first_with_both_rankings_and_texts(
     changed = run.changed()
     top = run.evidence()
     with opened(browser, file) as page:
-        assert page.locator(".changes li b").all_inner_texts() == [one.input_id for one in changed[:50]]
+        assert page.locator(".changes li b").all_inner_texts() == [change.input_id for change in changed[:50]]
         worst = changed[0]
         row = list(top.input_ids).index(worst.input_id)
         for place, arm in enumerate((top.reference_top, top.candidate_top)):
@@ -83,7 +83,7 @@ def test_every_change_is_listed_harmful_first_with_both_rankings_and_texts(
 
 
 def test_keys_move_search_open_and_close(browser: Browser, file: Path, run: Run) -> None:
-    names = [one.input_id for one in run.changed()]
+    names = [change.input_id for change in run.changed()]
     with opened(browser, file) as page:
 
         def chosen() -> str:
@@ -112,7 +112,7 @@ def test_keys_move_search_open_and_close(browser: Browser, file: Path, run: Run)
 
 def test_search_and_kinds_leave_out_what_is_not_wanted(browser: Browser, file: Path, run: Run) -> None:
     changed = run.changed()
-    harmful = [one.input_id for one in changed if one.kind == "harmful"]
+    harmful = [change.input_id for change in changed if change.kind == "harmful"]
     with opened(browser, file) as page:
         for kind in ("neutral", "beneficial"):
             page.locator(".chip", has_text=kind).locator("input").uncheck()
@@ -178,43 +178,43 @@ NASTY = {
 
 def test_a_hostile_corpus_is_shown_and_does_nothing(browser: Browser, tmp_path: Path) -> None:
     documents = {f"d{place} {text[:40]}": text for place, text in enumerate(NASTY.values())}
-    found = search_run(
+    run = search_run(
         tmp_path,
         {name + text[:20]: text for name, text in NASTY.items()},
         documents,
         noise=30,
         spec="</script><script>window.broken.push('ran')</script>@W4",
     )
-    changed = found.changed()
+    changed = run.changed()
     assert len(changed) > 3
     file = tmp_path / "report.html"
-    assert cli("report", found.path, "-o", file)[0] == 0
+    assert cli("report", run.path, "-o", file)[0] == 0
     assert file.stat().st_size < 1_500_000
     with opened(browser, file) as page:
         drawn(page)
         assert page.locator("script").count() == 3  # the data, ours, and what draws charts
         assert page.locator("img, iframe, a[href^=javascript], a[href^=http]").count() == 0
         whole = content(page)
-        listed = next(one for one in whole["sections"] if one["name"] == "changed")["changed"]
-        for place, one in enumerate(listed["changed"]):
+        listed = next(section for section in whole["sections"] if section["name"] == "changed")["changed"]
+        for place, row in enumerate(listed["changed"]):
             page.locator(".changes li").nth(place).click()
-            assert page.inner_text(".pane header b") == " ".join(one["id"].split())
-            assert page.text_content(".pane header > p") == one["text"]
-            assert len(one["text"]) < 2_100
+            assert page.inner_text(".pane header b") == " ".join(row["id"].split())
+            assert page.text_content(".pane header > p") == row["text"]
+            assert len(row["text"]) < 2_100
         assert not any(sign in page.inner_text("body") for sign in "\x1b\x00\x07\x9b\u202e\u2066\u2028")
-        if "long" in [one.input_id[:4] for one in changed]:
+        if "long" in [change.input_id[:4] for change in changed]:
             assert "1,080,000 characters, of which the first 2,000 are shown" in page.inner_text("body")
 
 
 def test_classes_without_texts_are_shown_too(browser: Browser, tmp_path: Path) -> None:
-    found, file = classes_run(tmp_path), tmp_path / "report.html"
-    assert cli("report", found.path, "-o", file)[0] == 0
+    run, file = classes_run(tmp_path), tmp_path / "report.html"
+    assert cli("report", run.path, "-o", file)[0] == 0
     with opened(browser, file) as page:
         assert "another class" in page.inner_text("h1")
         assert "the right class" in page.inner_text(".arms")
-        assert page.locator(".changes li").count() == min(50, len(found.changed()))
+        assert page.locator(".changes li").count() == min(50, len(run.changed()))
         assert "accuracy moves by" in page.inner_text(".numbers")
-        assert f"quantdrift show {found.path} --data FOLDER" in page.inner_text(".explorer")
+        assert f"quantdrift show {run.path} --data FOLDER" in page.inner_text(".explorer")
 
 
 def test_a_gate_shows_its_rules_and_the_inputs_it_lists(browser: Browser, run: Run, tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_ten_thousand_queries_open_within_two_seconds(browser: Browser, tmp_path
     words = "what is the boundary layer of a slender body at high speed and how is it measured "
     queries = numbered("query-", [f"{words[row % 40 :]} number {row}" for row in range(10_000)])
     documents = numbered("document-", [words * 8 for _ in range(300)])
-    found = search_run(tmp_path, queries, documents, noise=30)
-    assert len(found.changed()) > 9_000
+    run = search_run(tmp_path, queries, documents, noise=30)
+    assert len(run.changed()) > 9_000
     file = tmp_path / "report.html"
-    file.write_text(render(page_of(read_run(found.path))), encoding="utf-8")
+    file.write_text(render(page_of(read_run(run.path))), encoding="utf-8")
     assert file.stat().st_size < LARGEST
     with opened(browser, file) as page:
         session = page.context.new_cdp_session(page)

@@ -31,7 +31,7 @@ def test_every_chart_is_drawn_and_a_square_of_the_map_opens_its_run(browser: Bro
         assert "2 runs of the study are open" in page.inner_text(".first")
         square = page.locator("#map svg text[aria-label*='scheme: W3-gptq'][aria-label*='model: minilm']")
         square.click()
-        (part,) = [one for one in content(page)["sections"][1]["parts"] if one["title"] == "minilm W3-gptq on docs"]
+        (part,) = [part for part in content(page)["sections"][1]["parts"] if part["title"] == "minilm W3-gptq on docs"]
         assert page.inner_text("#run .part h2") == part["title"]
         assert page.url.endswith(f"#{part['name']}")
         shown = page.locator("#run .part .grid").first.locator("tbody tr").all_inner_texts()

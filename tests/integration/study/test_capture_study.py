@@ -58,21 +58,21 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
     assert len(runs) == 2 * (2 + 2 * (2 + 1))  # by either quantizer: uniform, and two budgets of two draws and of none
     assert times == {"_contributions": 2, "_rounding_losses": 1}
 
-    told = json.loads(quantdrift("capture", "quantdrift-runs/study", "--table", "c.parquet", "--json", quiet=False))
+    result = json.loads(quantdrift("capture", "quantdrift-runs/study", "--table", "c.parquet", "--json", quiet=False))
     point = {"quantizer": "hqq", "budget": 3.5, "activations": 16}
-    one = next(
-        one for one in told["captures"] if (one["metric"], one["criterion"], one["of"]) == ("flip@1", "gap", point)
+    hqq = next(
+        row for row in result["captures"] if (row["metric"], row["criterion"], row["of"]) == ("flip@1", "gap", point)
     )
     draws = ["+queries=4", "+queries=4+seed=1"]
     low, high = (np.mean(list(flips(runs[f"tiny@W{bits}-g128-hqq_on_a"]).values())) for bits in (3, 4))
     here = [np.mean(list(flips(runs[f"tiny@W3.5-g128-hqq+gap{draw}_on_a"]).values())) for draw in draws]
-    assert (one["low"], one["high"], one["value"]) == pytest.approx((low, high, np.mean(here)))
+    assert (hqq["low"], hqq["high"], hqq["value"]) == pytest.approx((low, high, np.mean(here)))
     if low > high:
-        assert one["ratio"]["value"] == pytest.approx((2 * low - sum(here)) / (2 * low - 2 * high))
+        assert hqq["ratio"]["value"] == pytest.approx((2 * low - sum(here)) / (2 * low - 2 * high))
     rows = pq.read_table("c.parquet").to_pylist()
     wanted = {"metric": "flip@1", "criterion": "gap", "quantizer": "hqq", "budget": 3.5, "against": None}
     (row,) = [row for row in rows if wanted.items() <= row.items()]
-    assert (row["capture"], row["points"]) == (one["ratio"].get("value"), 2)
+    assert (row["capture"], row["points"]) == (hqq["ratio"].get("value"), 2)
 
     held = {tuple(run.evidence().input_ids) for run in runs.values()}
     assert len(held) == 1  # all cells are judged on the same queries
@@ -117,7 +117,7 @@ def test_no_criterion_sees_a_query_that_it_is_judged_on(place: Path, quantdrift:
     write(place, "a", **asked)
     quantdrift("study", "run", "study.yaml", "--no-probe")
     name = "tiny@W3.5-g128-rtn+{}+queries=5_on_{}"
-    held = {int(each[1:]) for each in finished()[name.format("gap", "a")].evidence().input_ids}
+    held = {int(query[1:]) for query in finished()[name.format("gap", "a")].evidence().input_ids}
     assert len(held) == 30
     changed(place, "others", held)
     changed(place, "own", set(range(N_QUERIES)) - held)
@@ -125,10 +125,10 @@ def test_no_criterion_sees_a_query_that_it_is_judged_on(place: Path, quantdrift:
     quantdrift("study", "run", "study.yaml", "--no-probe")
     runs = finished()
     for criterion in ("gap", "activation_error"):
-        losses, others, own = (
+        losses, others, seen = (
             np.array(list(runs[name.format(criterion, data)].record["quantization"]["allocation"]["losses"].values()))
             for data in ("a", "others", "own")
         )
         assert others == pytest.approx(losses, rel=1e-3)
-        assert own != pytest.approx(losses, rel=5e-3)
+        assert seen != pytest.approx(losses, rel=5e-3)
         assert flips(runs[name.format(criterion, "others")]) != flips(runs[name.format(criterion, "a")])

@@ -66,14 +66,14 @@ def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelle
     names = (f"tiny@W3-g128-rtn_on_labelled-self{size}" for size in ("", "-all", "-10"))
     whole, every, part = (read_run(Path("out") / "cells" / name) for name in names)
     assert whole.record["files"] == every.record["files"]
-    one, other = whole.evidence(), part.evidence()
+    all_inputs, other = whole.evidence(), part.evidence()
     # those of the part are ranked by the very scores of the whole, less the others and the input itself
     ranked = [str(other.item_ids[item]) for row in other.reference_top.items for item in row if item >= 0]
     inside = {*ranked}
     assert len(inside) == 10
     assert sorted(other.n_items.tolist()) == [9] * 10 + [10] * 20
-    for row, name in enumerate(one.input_ids.tolist()):
-        order = [str(one.item_ids[item]) for item in one.reference_top.items[row]]
+    for row, name in enumerate(all_inputs.input_ids.tolist()):
+        order = [str(all_inputs.item_ids[item]) for item in all_inputs.reference_top.items[row]]
         mine = [str(other.item_ids[item]) for item in other.reference_top.items[row] if item >= 0]
         assert mine == [item for item in order if item in inside]
         assert name not in mine
@@ -82,7 +82,7 @@ def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelle
 def test_what_has_no_neighbours_fails_alone(place: Path, labelled: Path, quantdrift: Run) -> None:
     study(place, "W4", "W3.5+gap")
     quantdrift("study", "run", "study.yaml", "--out", "out", code=1)
-    told = json.loads(quantdrift("study", "status", "out", "--json", quiet=False))
-    failed = [cell for cell in told["cells"] if cell["state"] == "failed"]
+    result = json.loads(quantdrift("study", "status", "out", "--json", quiet=False))
+    failed = [cell for cell in result["cells"] if cell["state"] == "failed"]
     assert [cell["name"] for cell in failed] == ["tiny@W3.5-g128-rtn+gap_on_labelled-self"]
     assert "not of neighbours" in failed[0]["reason"]

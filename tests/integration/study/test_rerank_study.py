@@ -27,17 +27,17 @@ def write(place: Path, **more: object) -> None:
 
 def test_cells_are_the_runs_of_the_plain_command(place: Path, cross: Path, quantdrift: Run) -> None:
     write(place)
-    told = quantdrift("study", "run", "study.yaml", "--out", "out")
-    assert "2 of 2 cells done" in told
+    shown = quantdrift("study", "run", "study.yaml", "--out", "out")
+    assert "2 of 2 cells done" in shown
     quantdrift("run", "TINY@W8", "--data", "ROOT/data", "--out", "searched")
     quantdrift("run", f"{cross}@W3", "--data", "ROOT/data", "--shortlist", "searched", "--top", "7", "--out", "plain")
-    (cell,) = (one for one in Path("out/cells").iterdir() if "W3" in one.name)
-    own, plain = read_run(cell), read_run(Path("plain"))
+    (cell,) = (folder for folder in Path("out/cells").iterdir() if "W3" in folder.name)
+    in_study, plain = read_run(cell), read_run(Path("plain"))
     assert (cell / "evidence.parquet").read_bytes() == Path("plain/evidence.parquet").read_bytes()
-    assert own.record["settings"]["reading"] == "reranking"
-    assert own.record["settings"]["shortlist"] == plain.record["settings"]["shortlist"]
+    assert in_study.record["settings"]["reading"] == "reranking"
+    assert in_study.record["settings"]["shortlist"] == plain.record["settings"]["shortlist"]
     assert (
-        own.record["data"]["shortlist"]["retriever_fingerprint"]
+        in_study.record["data"]["shortlist"]["retriever_fingerprint"]
         == plain.record["data"]["shortlist"]["retriever_fingerprint"]
     )
     # a shorter shortlist is another measurement

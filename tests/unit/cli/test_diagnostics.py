@@ -1,4 +1,4 @@
-"""What `quantdrift doctor` looks at, and what it advises."""
+"""What `quantdrift doctor` looks at, and what it advises; the list of quantizers."""
 
 import json
 import os
@@ -76,3 +76,19 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, variables: dict[str, 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert paths.cache_dir() == Path(expected)
+
+
+def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str]) -> None:
+    installed["gptqmodel"] = "7.6.0"
+    rows = {row.pop("quantizer"): row for row in json.loads(cli("list", "quantizers", "--json")[1])}
+    assert rows["gptq"] == {
+        "calibrated": True,
+        "backends": ["gptqmodel"],
+        "default_backend": "gptqmodel",
+        "versions": {"gptqmodel": "7.6.0"},
+        "available": True,
+        "install": None,
+    }
+    assert (rows["rtn"]["backends"], rows["rtn"]["available"]) == ([], True)
+    assert rows["awq"]["available"] is False
+    assert rows["awq"]["install"] == 'pip install "quantdrift[awq]"'

@@ -59,14 +59,14 @@ def test_links_and_metrics_of_a_page_are_real(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_that_a_page_shows_exist(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
-        found = re.search(rf"(?:^    |`)quantdrift ({NAME})((?: [^`#]+)?)", line)
-        if found is None or found[1] not in COMMANDS or found[1] in {"mteb", "lm-eval"}:
+        shown_command = re.search(rf"(?:^    |`)quantdrift ({NAME})((?: [^`#]+)?)", line)
+        if shown_command is None or shown_command[1] not in COMMANDS or shown_command[1] in {"mteb", "lm-eval"}:
             continue
-        command, inside = COMMANDS[found[1]], found[2].split()[:1]
+        command, inside = COMMANDS[shown_command[1]], shown_command[2].split()[:1]
         command = getattr(command, "commands", {}).get(*inside, command) if inside else command
-        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-        shown = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", found[2]))
-        assert shown <= known | {"--help"}, line
+        options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        shown = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", shown_command[2]))
+        assert shown <= options | {"--help"}, line
 
 
 def test_the_readme_has_ten_commands_and_a_link_to_all() -> None:
@@ -86,7 +86,7 @@ def test_what_code_tells_people_to_type_is_there(folder: str) -> None:
             assert name in COMMANDS, (file, name)
         for name, rest in re.findall(rf"quantdrift ({NAME})((?: [^\s`;,:()]+)*)", text):
             command = COMMANDS.get(name)
-            options = {option for each in getattr(command, "params", []) for option in each.opts}
+            options = {option for option_of in getattr(command, "params", []) for option in option_of.opts}
             if options:
                 asked = {*re.findall(r"(?<= )--[a-z-]+", rest)} - {"--help"}
                 assert asked <= options | {"--json", "--markdown"}, (file, name, asked - options)

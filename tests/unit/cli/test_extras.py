@@ -83,9 +83,9 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
         "from quantdrift import Evidence, Run, compare_runs, parse_spec, read_run\n"
         "print('read')\n"
     )
-    told, read = done.stdout.splitlines()
-    assert told.startswith("MissingExtraError quantdrift.QuantizedPair")
-    assert told.endswith('pip install "quantdrift[models]"')
+    said, read = done.stdout.splitlines()
+    assert said.startswith("MissingExtraError quantdrift.QuantizedPair")
+    assert said.endswith('pip install "quantdrift[models]"')
     assert read == "read", done.stderr
     assert issubclass(MissingExtraError, QuantDriftError)
 
@@ -93,15 +93,15 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
 def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
     base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic", "yaml"}
     ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks", "quantdrift_paper"}
-    known = {*base, *ours, *sys.stdlib_module_names, *(m for each in EXTRAS.values() for m in each)}
+    allowed = {*base, *ours, *sys.stdlib_module_names, *(m for modules in EXTRAS.values() for m in modules)}
     imported: dict[str, Path] = {}
     for folder in ("quantdrift", "plugins", "tasks"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and node.module:
                     names = [node.module]
                 imported.update((name.split(".")[0], path) for name in names)
-    assert {name: path for name, path in imported.items() if name not in known} == {}
+    assert {name: path for name, path in imported.items() if name not in allowed} == {}
     assert set(EXTRAS) <= set(PROJECT["optional-dependencies"])
     assert "torch" in imported

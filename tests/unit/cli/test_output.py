@@ -103,5 +103,5 @@ def test_no_command_imports_another() -> None:
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
-                names = {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+                names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
                 assert not names & commands, file

@@ -1,4 +1,4 @@
-"""`quantdrift run`: where a run goes by default, and what is said of how its candidate was made."""
+"""`quantdrift run`: where a run goes by default, what is said of its candidate, and what is refused early."""
 
 import importlib
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli.measuring import RUNS, default_place
+from quantdrift.cli.options import decimals
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_pair
 from support.command_line import cli
@@ -86,3 +88,27 @@ def test_a_pair_of_two_models_without_quotes_is_told_how_to_quote(words: list[st
     code, _, error = cli(*words)
     assert code == 2
     assert f"quantdrift {words[0]} 'minilm vs ./q4g'" in " ".join(error.split())
+
+
+def test_numbers_with_commas_are_each_once() -> None:
+    assert decimals("-3.25, 4,4", "--edges", "0,1") == (-3.25, 4.0)
+
+
+@pytest.mark.parametrize("text", ["", "3.5,", "3,5;4", "3.", ".5", "3.5.5", "inf", "nan", "1e1", "٣", "1234567890"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(QuantDriftError, match=r"--edges .*e\.g\. 0,1$"):
+        decimals(text, "--edges", "0,1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("minilm@W4", "--task", "PythonDocsRetrieval"), "unknown model 'minilm@W4'"),
+        *((("minilm", "--group", text), "expected a granularity") for text in ("", "0", "064", "6.4", "²")),
+        *((("minilm", "--widths", text), "whole numbers") for text in ("4", "4,4", "4,9")),
+    ],
+)
+def test_what_predict_refuses(words: tuple[str, ...], said: str) -> None:
+    code, out, err = cli("allocate", "--predict", *words)
+    assert (code, out) == (2, "")
+    assert said in err

@@ -25,11 +25,11 @@ def test_what_is_left_weighs_cells_by_what_was_expected_of_them(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(studying.time, "monotonic", lambda: now[0])
-    told: list[str] = []
-    monkeypatch.setattr(studying, "note", told.append)
+    notes: list[str] = []
+    monkeypatch.setattr(studying, "note", notes.append)
     display = studying.Display(3, expected, quiet=False)
     for name, clock in (("a", 0.0), ("b", 10.0), ("c", 40.0)):
         now[0] = clock
         display.announce(cell(name))
-    assert "left" not in told[0]
-    assert [line.rpartition("; ")[2] for line in told[1:]] == left
+    assert "left" not in notes[0]
+    assert [line.rpartition("; ")[2] for line in notes[1:]] == left

@@ -8,7 +8,24 @@ import pytest
 from quantdrift.base.errors import RunError
 from quantdrift.finished.lm_eval_evidence import PairedFilter, medians_of, pair_samples, per_document, scores_of
 from quantdrift.metrics import measure, parse_metric
-from support.lm_eval_log import document, generated, logged, question, sample, text
+from support.lm_eval_log import logged, question, sample
+
+
+def text(doc_id: int, loglikelihood: float, greedy: bool) -> dict[str, Any]:
+    metrics = {"acc": int(greedy), "perplexity": loglikelihood}
+    answers = [(loglikelihood, greedy)]
+    return sample(doc_id, [(f"prompt {doc_id}", " word")], answers, "word", metrics)
+
+
+def document(doc_id: int, loglikelihood: float) -> dict[str, Any]:
+    metrics = {"word_perplexity": (loglikelihood, 7)}
+    return sample(doc_id, [(f"document {doc_id}",)], [loglikelihood], f"document {doc_id}", metrics)
+
+
+def generated(doc_id: int, answer: Any, right: float, filter_name: str = "none") -> dict[str, Any]:
+    settings = {"until": ["\n"], "do_sample": False}
+    return sample(doc_id, [(f"sum {doc_id}", settings)], [answer], "4", {"exact_match": right}, filter_name=filter_name)
+
 
 Samples = list[dict[str, Any]]
 BEFORE = [question(0, [-1.0, -2.0]), question(1, [-3.0, -1.0], 1), question(2, [-5.0, -4.0])]

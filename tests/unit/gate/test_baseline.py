@@ -53,9 +53,9 @@ def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
 
 
 def test_no_name_of_an_item_and_no_text_is_in_it(tmp_path: Path) -> None:
-    found = evidence_of(reference(), reference()[:, ::-1])
-    items = np.array([f"secret-item-{n}" for n in range(len(found.item_ids))], dtype=object)
-    made = snapshot_for(target(replace(found, item_ids=items)), DEFAULT)
+    original = evidence_of(reference(), reference()[:, ::-1])
+    items = np.array([f"secret-item-{n}" for n in range(len(original.item_ids))], dtype=object)
+    made = snapshot_for(target(replace(original, item_ids=items)), DEFAULT)
     Baseline.of(made).write(tmp_path / "b.json")
     text = (tmp_path / "b.json").read_text(encoding="utf-8")
     assert "secret" not in text
@@ -93,32 +93,32 @@ DAMAGES: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "told"), DAMAGES)
-def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_damage_is_named(path: Path, damage: Damage, message: str) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     damage(content)
     path.write_text(json.dumps(content), encoding="utf-8")
     with suppress(ValueError):  # NaN has no seal
         path.write_text(json.dumps(with_checksum(content)), encoding="utf-8")
-    with pytest.raises(RunError, match=re.escape(told)) as stopped:
+    with pytest.raises(RunError, match=re.escape(message)) as stopped:
         Baseline.read(path)
     assert str(path) in str(stopped.value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [  # figures that are possible, in the reasons for a verdict: an outcome of an input, a mean
         (r'(    "q4".*)0\.63093', r"\g<1>0.5", "was changed since"),
         (r'"flip@1": 0\.08', '"flip@1": 0.07', "was changed since"),
         (r'(    "q7".*\n)', r"\1\1", "'q7' occurs twice"),  # a conflict, of which both sides were kept
     ],
 )
-def test_what_was_changed_by_hand_is_refused(path: Path, old: str, new: str, told: str) -> None:
+def test_what_was_changed_by_hand_is_refused(path: Path, old: str, new: str, message: str) -> None:
     text = path.read_text(encoding="utf-8")
     edited = re.sub(old, new, text, count=1)
     assert edited != text
     path.write_text(edited, encoding="utf-8")
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         Baseline.read(path)
 
 

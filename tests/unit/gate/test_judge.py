@@ -29,10 +29,10 @@ def moved(n: int, worse: int, better: int) -> tuple[Values, Values]:
 
 def test_the_exact_test_of_worse_by_hand() -> None:
     """Nine worse and one better: P(X >= 9) of ten fair coins is (10 + 1) / 1024."""
-    found = judged(BOTH, *moved(300, 9, 1))
-    assert (found.worse, found.better, found.n) == (9, 1, 300)
-    assert (found.p_worse, found.p_worse_holm) == (EXACT(11 / 1024), EXACT(11 / 1024))
-    assert [found.before, found.now.value, found.difference.value] == EXACT([1 / 300, 9 / 300, 8 / 300])
+    judgement = judged(BOTH, *moved(300, 9, 1))
+    assert (judgement.worse, judgement.better, judgement.n) == (9, 1, 300)
+    assert (judgement.p_worse, judgement.p_worse_holm) == (EXACT(11 / 1024), EXACT(11 / 1024))
+    assert [judgement.before, judgement.now.value, judgement.difference.value] == EXACT([1 / 300, 9 / 300, 8 / 300])
     # where higher is better, worse is lower
     before, now = (1 - values for values in moved(300, 9, 1))
     assert judged("accuracy no worse by 0.03", before, now).p_worse == EXACT(11 / 1024)
@@ -45,11 +45,11 @@ def test_a_mean_by_hand() -> None:
     now = before.copy()
     now[:5] -= 0.25
     now[5] += 0.25
-    found = judged("ndcg@10 no worse by 0.03", before, now)
-    assert found.p_worse == EXACT(7 / 64)
-    assert (found.worse, found.better) == (5, 1)
+    judgement = judged("ndcg@10 no worse by 0.03", before, now)
+    assert judgement.p_worse == EXACT(7 / 64)
+    assert (judgement.worse, judgement.better) == (5, 1)
     # at most 5 of 200 are worse, if 3 in 100 were: the bound, as few differ
-    assert found.p_no_worse == EXACT(stats.binom.cdf(5, 200, 0.03))
+    assert judgement.p_no_worse == EXACT(stats.binom.cdf(5, 200, 0.03))
     assert judged("ndcg@10 no worse by 0.03", now, before).p_worse == EXACT(63 / 64)
 
 
@@ -68,22 +68,22 @@ def test_a_mean_by_hand() -> None:
 )
 def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Verdict, reason: str) -> None:
     """Counts are of all inputs, of those that are worse, and of those that are better."""
-    found = judged(rule, *moved(*counts))
-    assert found.outcome == outcome
-    assert reason in found.reason
-    assert (found.needed is None) == (rule == "flip@1 no worse")
+    judgement = judged(rule, *moved(*counts))
+    assert judgement.outcome == outcome
+    assert reason in judgement.reason
+    assert (judgement.needed is None) == (rule == "flip@1 no worse")
 
 
 def same(now: int, then: int = 0, **identity: Any) -> Judgement:
     """Of five inputs; the digest is that of the baseline, and some flip."""
     there = snapshot_for(target(evidence(range(then), n=5), **identity), [])
-    (found,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).rules
-    return found
+    (judgement,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).rules
+    return judgement
 
 
 def test_the_same_candidate_passes_with_however_few_inputs() -> None:
-    found = same(2, 2)
-    assert (found.outcome, found.n, found.p_worse) == ("pass", 5, None)
+    judgement = same(2, 2)
+    assert (judgement.outcome, judgement.n, judgement.p_worse) == ("pass", 5, None)
     others = (
         same(2, 2, spec="minilm@W3-rtn"),
         same(2, 2, candidate_fingerprint="other"),
@@ -108,16 +108,16 @@ def test_holm_over_the_rules() -> None:
     columns = {"flip@1": moved(300, 9, 1), "gold_lost@10": moved(300, 5, 0), "gold_lost@5": moved(300, 4, 0)}
     matched = pair({name: held[0] for name, held in columns.items()}, {name: held[1] for name, held in columns.items()})
     asked = rules(*(f"{name} no worse" for name in columns))
-    found = judge_changes(asked, matched)
-    assert [each.p_worse for each in found] == EXACT([11 / 1024, 1 / 32, 1 / 16])
-    assert [each.p_worse_holm for each in found] == EXACT([33 / 1024, 2 / 32, 2 / 32])
-    assert [each.outcome for each in found] == ["fail", "pass", "pass"]
+    judgements = judge_changes(asked, matched)
+    assert [judgement.p_worse for judgement in judgements] == EXACT([11 / 1024, 1 / 32, 1 / 16])
+    assert [judgement.p_worse_holm for judgement in judgements] == EXACT([33 / 1024, 2 / 32, 2 / 32])
+    assert [judgement.outcome for judgement in judgements] == ["fail", "pass", "pass"]
     # what could not be tested does not count, nor does a rule that is there twice
     there = snapshot_for(target(evidence([])), rules("flip@1 no worse"))
     asked = rules("flip@1 no worse", "harm no worse", "flip@1 <= 0.5", "flip@1 no worse")
-    told = gate(target(evidence(range(5))), asked, there).rules
-    assert told[0].p_worse_holm == told[0].p_worse == EXACT(1 / 32)
-    assert [each.outcome for each in told] == ["fail", "incomparable", "pass"]
+    others = gate(target(evidence(range(5))), asked, there).rules
+    assert others[0].p_worse_holm == others[0].p_worse == EXACT(1 / 32)
+    assert [judgement.outcome for judgement in others] == ["fail", "incomparable", "pass"]
 
 
 def noisy(rule: str, before: Values, now: Values, **noise: Values) -> Judgement:
@@ -134,10 +134,10 @@ def test_noise_is_set_aside_on_either_side() -> None:
     before, now = moved(300, 9, 1)
     # of the nine worse ones, two are noisy now and one was then; so was the one that is better,
     # and inputs that do not differ
-    found = noisy(BOTH, before, now, today=ones(300, [0, 1, 50]), then=ones(300, [2, 9, 60, 61]))
-    assert (found.set_aside, found.worse, found.better, found.n) == (7, 6, 0, 293)
-    assert found.p_worse == EXACT(1 / 64)
-    assert found.difference.value == EXACT(6 / 293)
+    judgement = noisy(BOTH, before, now, today=ones(300, [0, 1, 50]), then=ones(300, [2, 9, 60, 61]))
+    assert (judgement.set_aside, judgement.worse, judgement.better, judgement.n) == (7, 6, 0, 293)
+    assert judgement.p_worse == EXACT(1 / 64)
+    assert judgement.difference.value == EXACT(6 / 293)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_noise_is_set_aside_on_either_side() -> None:
     ],
 )
 def test_more_noise_than_the_margin_cannot_pass_for_proof(metric: str, noise: int, outcome: str, aside: int) -> None:
-    found = noisy(f"{metric} no worse by 0.03", np.zeros(300), np.zeros(300), today=ones(300, range(noise)))
-    assert (found.outcome, found.set_aside) == (outcome, aside)
-    assert (f"noise alone changes {noise} inputs" in found.reason) == (outcome == "underpowered")
+    judgement = noisy(f"{metric} no worse by 0.03", np.zeros(300), np.zeros(300), today=ones(300, range(noise)))
+    assert (judgement.outcome, judgement.set_aside) == (outcome, aside)
+    assert (f"noise alone changes {noise} inputs" in judgement.reason) == (outcome == "underpowered")
 
 
 def test_what_one_side_does_not_hold() -> None:
@@ -175,13 +175,13 @@ SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
 def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
     there = snapshot_for(target(evidence([]), candidate_fingerprint="other"), [])
     asked = rules("flip@1 [tens] no worse", "flip@1 [rest] no worse", "flip@1 no worse")
-    found = gate(target(evidence(range(10, 18))), asked, there, slices=SLICES).rules
-    assert [each.n for each in found] == [10, 50, 60]
-    assert [each.worse for each in found] == [8, 0, 8]
-    assert [each.p_worse for each in found] == EXACT([1 / 256, 1, 1 / 256])
+    judgements = gate(target(evidence(range(10, 18))), asked, there, slices=SLICES).rules
+    assert [judgement.n for judgement in judgements] == [10, 50, 60]
+    assert [judgement.worse for judgement in judgements] == [8, 0, 8]
+    assert [judgement.p_worse for judgement in judgements] == EXACT([1 / 256, 1, 1 / 256])
     # the baseline has not the first inputs of the run, so that rows are others than before
     less = gate(target(evidence(range(10, 14))), asked[:1], there.part(range(7, 60)), slices=SLICES).rules
-    assert [(each.n, each.worse) for each in less] == [(10, 4)]
+    assert [(judgement.n, judgement.worse) for judgement in less] == [(10, 4)]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
 )
 def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
     """15 of 60 inputs flip, so that nDCG@10 is 0.75 + 0.25 / log2(3), 0.908."""
-    (found,) = gate(target(evidence(range(15))), rules(rule)).rules
-    assert (found.outcome, found.reason) == (outcome, reason)
-    assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
+    (judgement,) = gate(target(evidence(range(15))), rules(rule)).rules
+    assert (judgement.outcome, judgement.reason) == (outcome, reason)
+    assert (judgement.n, judgement.before, judgement.p_worse, judgement.difference) == (60, None, None, None)
 
 
 @pytest.fixture
@@ -222,9 +222,9 @@ def listed(tmp_path: Path) -> Target:
 )
 def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, reason: str) -> None:
     """at_risk is at least 0.5 and the separation ratio at most 1.75, epsilon at least 0.075."""
-    (found,) = gate(listed, rules(rule), snapshot_for(listed, rules(rule)), slices={"all": ["*"]}).rules
-    assert found.outcome == outcome
-    assert reason in found.reason or "same candidate" in found.reason
+    (judgement,) = gate(listed, rules(rule), snapshot_for(listed, rules(rule)), slices={"all": ["*"]}).rules
+    assert judgement.outcome == outcome
+    assert reason in judgement.reason or "same candidate" in judgement.reason
 
 
 FLIPS = {"flip@1": ones(20, range(4))}
@@ -259,11 +259,11 @@ def test_what_makes_them_incomparable_and_what_is_a_note(
 
 def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
     now, baseline = snapshot(FLIPS), snapshot(FLIPS).part([0, 2, 5, 7, 19])
-    found = match(now, baseline)
-    assert found.differs == ()
-    assert "left out: 15 only in this run ('q1', 'q3', 'q4', ...)" in found.notes[0]
-    assert found.now.input_ids == found.before.input_ids == ("q0", "q2", "q5", "q7", "q19")
-    assert found.now.values["flip@1"].tolist() == [1, 1, 0, 0, 0]
+    matched = match(now, baseline)
+    assert matched.differs == ()
+    assert "left out: 15 only in this run ('q1', 'q3', 'q4', ...)" in matched.notes[0]
+    assert matched.now.input_ids == matched.before.input_ids == ("q0", "q2", "q5", "q7", "q19")
+    assert matched.now.values["flip@1"].tolist() == [1, 1, 0, 0, 0]
     # of data that is not known to be the same, or where none are in common, they are other inputs
     unknown = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_fingerprint=None))
     assert match(unknown, baseline).differs[0].startswith("inputs: 15 only in this run ('q1', ")
@@ -278,10 +278,10 @@ def test_another_reference_is_known_by_its_answers(moved: int, differs: bool) ->
     old = [answer_of("a", "b")] * 100
     answers = [answer_of("c", "b")] * moved + old[moved:]
     now, then = (snapshot({"flip@1": ones(100, [])}, answers=held) for held in (answers, old))
-    found = match(now, then)
-    told = f"the reference gives another top-1 on {moved} of 100 inputs"
-    assert any(told in line for line in found.differs) == differs
-    assert any(told in line for line in found.notes) == (moved > 0 and not differs)
+    matched = match(now, then)
+    moves = f"the reference gives another top-1 on {moved} of 100 inputs"
+    assert any(moves in line for line in matched.differs) == differs
+    assert any(moves in line for line in matched.notes) == (moved > 0 and not differs)
 
 
 def on_other_data(*asked: str) -> GateResult:
@@ -305,5 +305,5 @@ def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
     for seed in range(4):
         shuffled = target(whole.part(np.random.default_rng(seed).permutation(60)))
         result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
-        found = [(each.input_id, each.new) for each in result.worst]
-        assert found == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]
+        listed_now = [(worst.input_id, worst.new) for worst in result.worst]
+        assert listed_now == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]

@@ -76,7 +76,7 @@ def test_paths_are_seen_from_the_file_and_a_target_where_it_is_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rules = 5", "rules: input should be a valid list; got 5"),
         ("alpha = 0.6", "alpha: input should be less than or equal to 0.5"),
@@ -84,9 +84,9 @@ def test_paths_are_seen_from_the_file_and_a_target_where_it_is_one(tmp_path: Pat
         ('rule = ["flip@1 <= 0.3"]', "rule: extra inputs are not permitted"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = gate(tmp_path, text)
-    with pytest.raises(DataError, match=f"^{re.escape(str(path))}.*{re.escape(told)}"):
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}.*{re.escape(message)}"):
         read_config(path)
 
 

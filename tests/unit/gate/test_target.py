@@ -44,18 +44,18 @@ def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_
 
 def diff(tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False) -> Diff:
     paths = [write_trec(tmp_path / f"{name}.trec", held) for name, held in (("a", a), ("b", b))]
-    one, other = (read_finished(path) for path in paths)
-    return diff_runs(one, other, qrels=qrels, complete=complete)
+    a_run, other = (read_finished(path) for path in paths)
+    return diff_runs(a_run, other, qrels=qrels, complete=complete)
 
 
 def test_two_finished_runs_have_no_weights(tmp_path: Path) -> None:
-    found = target_of_diff(diff(tmp_path, qrels=QRELS))
-    identity = found.identity
+    judged = target_of_diff(diff(tmp_path, qrels=QRELS))
+    identity = judged.identity
     assert (identity.spec, identity.model) == ("a.trec vs b.trec", "a.trec")
     assert identity.model_fingerprint is None
     assert identity.candidate_fingerprint == read_finished(tmp_path / "b.trec").digest
     assert identity.data == "2 inputs"
-    snapshot = found.snapshot([parse_metric("flip@1"), parse_metric("gold_lost@1")])
+    snapshot = judged.snapshot([parse_metric("flip@1"), parse_metric("gold_lost@1")])
     assert snapshot.input_ids == ("q1", "q2")
     assert snapshot.answers == (answer_of("d1", "d2"), answer_of("d2", "d2"))
     assert snapshot.values["flip@1"].tolist() == [1, 0]
@@ -71,21 +71,21 @@ def test_default_rules(made: Any, wanted: tuple[str, ...]) -> None:
 
 def test_default_rules_of_classes(tmp_path: Path) -> None:
     data = {"kind": "classification"}
-    found = target_of_run(run(tmp_path / "a", data=data))
-    assert found.classes
-    assert [str(rule) for rule in default_rules(found)] == list(CLASSES)
-    assert [str(metric) for metric in stored_metrics(found)] == ["flip@1", "gold_lost@1", "accuracy", "noise_floor"]
+    judged = target_of_run(run(tmp_path / "a", data=data))
+    assert judged.classes
+    assert [str(rule) for rule in default_rules(judged)] == list(CLASSES)
+    assert [str(metric) for metric in stored_metrics(judged)] == ["flip@1", "gold_lost@1", "accuracy", "noise_floor"]
     no_labels = run_of(tmp_path / "b", evidence(range(3), labels=False), data=data)
     assert [str(rule) for rule in default_rules(target_of_run(no_labels))] == list(NO_LABELS)
 
 
 def test_data_without_a_digest_are_known_by_what_a_harness_tells_of_them(tmp_path: Path) -> None:
     """lm-eval numbers the documents of every task from 0, so ids tell nothing."""
-    told = {"fingerprint": None, "name": "arc", "n_fewshot": 0, "revision": "1.0"}
+    data = {"fingerprint": None, "name": "arc", "n_fewshot": 0, "revision": "1.0"}
     asked = rules("flip@1 no worse")
-    there = snapshot_for(target_of_run(run(tmp_path / "a", data=told)), asked)
+    there = snapshot_for(target_of_run(run(tmp_path / "a", data=data)), asked)
     others = [({}, None), ({"n_fewshot": 5}, "setting data n_fewshot: 0 in the baseline, 5 now")]
     others += [({"name": "piqa"}, "data: arc (test) in the baseline, piqa (test) now")]
     for number, (change, wanted) in enumerate(others):
-        here = target_of_run(run(tmp_path / f"b{number}", data={**told, **change}))
+        here = target_of_run(run(tmp_path / f"b{number}", data={**data, **change}))
         assert gate(here, asked, there).differs == (() if wanted is None else (wanted,))

@@ -50,26 +50,26 @@ def test_a_model_folder(tmp_path: Path, file: str, spelling: Callable[[Path], st
     (folder / file).write_text("{}")
     source = resolve(spelling(folder))
     assert (source.kind, source.canonical, source.location) == ("local", "my@model v1", str(folder))
+    folder.rename(tmp_path / "name")
+    assert resolve(f"{tmp_path.name}/name").kind == "hub"
+    tmp_path.joinpath(tmp_path.name).mkdir()
+    (tmp_path / "name").rename(tmp_path / tmp_path.name / "name")
+    assert resolve(f"{tmp_path.name}/name").kind == "local"  # a folder of two parts goes before a hub id
 
 
-def test_a_folder_of_two_parts_goes_before_a_hub_id(tmp_path: Path) -> None:
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    (tmp_path / "org" / "name" / "config.json").write_text("{}")
-    assert resolve("org/name").kind == "local"
-    assert resolve("org/other").kind == "hub"
-
-
-def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("data", r"not a model folder: .* found a\.txt, b\.txt"),
+        *((name, "no folder .*where") for name in ("./nowhere", "../no/where", "/no/where/at all", "~/nowhere")),
+        *((f"open_clip:{name}", "open_clip:ARCHITECTURE/TAG") for name in ("ViT-B-32", "./none", "/no/where")),
+    ],
+)
+def test_what_is_no_model(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "data").mkdir()
-    for name in ("b.txt", "a.txt"):
-        (tmp_path / "data" / name).touch()
-    with pytest.raises(UnsupportedError, match=r"not a model folder: .* found a\.txt, b\.txt"):
-        resolve("data")
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "../no/where", "/no/where/at all", "~/nowhere"])
-def test_a_path_that_is_not_there_is_no_hub_id(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"no folder .*where"):
+    for file in ("b.txt", "a.txt"):
+        (tmp_path / "data" / file).touch()
+    with pytest.raises(UnsupportedError, match=message):
         resolve(name)
 
 
@@ -91,9 +91,3 @@ def test_what_open_clip_loads(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")  # transformers loads it too, and is asked where nothing is said
     assert not is_open_clip(resolve(str(tmp_path)))
     assert is_open_clip(resolve(f"open_clip:{tmp_path}"))
-
-
-@pytest.mark.parametrize("name", ["open_clip:ViT-B-32", "open_clip:./none", "open_clip:/no/where"])
-def test_open_clip_without_a_tag_or_a_folder(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="open_clip:ARCHITECTURE/TAG"):
-        resolve(name)

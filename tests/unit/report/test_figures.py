@@ -40,16 +40,16 @@ def results(study: StudyFolder) -> list[Result]:
 
 
 def charts(results: list[Result]) -> list[Figure]:
-    runs = [one.run for one in results if one.run is not None]
-    links = {one.cell.name: f"#{one.cell.name}" for one in results}
-    evidence = {(one.cell.model, one.scheme): one.run.evidence() for one in results[:2] if one.run is not None}
+    runs = [done.run for done in results if done.run is not None]
+    links = {done.cell.name: f"#{done.cell.name}" for done in results}
+    evidence = {(done.cell.model, done.scheme): done.run.evidence() for done in results[:2] if done.run is not None}
     widths = {run.record["spec"]: run.record["quantization"].get("allocation") for run in runs}
     return [
         study_figures.heat_map(results, links),
         paper_figures.law_chart(law_runs(runs), {run.path: "#there" for run in runs}, {}),
         study_figures.change_rates(results),
         study_figures.pareto(results),
-        figures.layers({name: one for name, one in widths.items() if one is not None}),
+        figures.layers({name: held for name, held in widths.items() if held is not None}),
         figures.coverage_chart({line: figures.coverage_of(held) for line, held in evidence.items()}),
         figures.routing_chart({line: figures.routing_of(held) for line, held in evidence.items()}),
         figures.separation_histogram([run.evidence() for run in runs]),
@@ -87,24 +87,24 @@ def test_charts_of_a_study_where_nothing_is_done_can_be_drawn(capfd: pytest.Capt
 
 
 def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> None:
-    found = {(row["model"], row["data"], row["scheme"], row["shown"]): row for row in rows(charts(results)[0])}
-    (one,) = [each for each in results if str(each.cell.spec) == "e5@W3-g128-gptq" and each.cell.data.called == "docs"]
-    flip, change = (one.run[name].value for name in ("flip@1", "change.ndcg@10"))
-    assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
-    assert found["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{one.cell.name}"
-    assert found["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
-    assert found["e5", "docs", "W2-rtn", "top-1 changes, %"]["told"] == "open"
-    shades = [found["e5", "docs", scheme, "top-1 changes, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
+    squares = {(row["model"], row["data"], row["scheme"], row["shown"]): row for row in rows(charts(results)[0])}
+    (gptq,) = [done for done in results if str(done.cell.spec) == "e5@W3-g128-gptq" and done.cell.data.called == "docs"]
+    flip, change = (gptq.run[name].value for name in ("flip@1", "change.ndcg@10"))
+    assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
+    assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{gptq.cell.name}"
+    assert squares["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
+    assert squares["e5", "docs", "W2-rtn", "top-1 changes, %"]["told"] == "open"
+    shades = [squares["e5", "docs", scheme, "top-1 changes, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
     assert shades[0] < shades[1]
 
 
 def test_points_of_the_law_are_the_runs(study: StudyFolder, results: list[Result]) -> None:
     drawn = {(row["model"], row["data"], row["scheme"]): row for row in rows(charts(results)[1])}
-    assert len(drawn) == sum(one.run is not None for one in results)
-    for one in results:
-        if one.run is not None:
-            row = drawn[one.cell.model, one.cell.data.called, one.scheme]
-            assert (row["separation"], row["rate"]) == (one.run["separation"].value, one.run["flip@1"].value)
+    assert len(drawn) == sum(done.run is not None for done in results)
+    for done in results:
+        if done.run is not None:
+            row = drawn[done.cell.model, done.cell.data.called, done.scheme]
+            assert (row["separation"], row["rate"]) == (done.run["separation"].value, done.run["flip@1"].value)
 
 
 def result(scheme: str, data: str, flip: float, bits: float = 4.0) -> Result:
@@ -116,11 +116,11 @@ def result(scheme: str, data: str, flip: float, bits: float = 4.0) -> Result:
 
 def test_means_over_corpora_have_the_papers_standard_error() -> None:
     seeds = [result("W3-gptq", "a", 0.4), result("W3-gptq+seed=1", "a", 0.6)]
-    one, several, seeded = study_figures.averaged(
+    single, several, seeded = study_figures.averaged(
         [result("W8", "a", 0.05), result("W4", "a", 0.1), result("W4", "b", 0.2), result("W4", "c", 0.6), *seeds],
         "flip@1",
     )
-    assert (one.value, one.low, one.high, one.n) == (0.05, pytest.approx(0.04), pytest.approx(0.07), 1)
+    assert (single.value, single.low, single.high, single.n) == (0.05, pytest.approx(0.04), pytest.approx(0.07), 1)
     error = np.std([0.1, 0.2, 0.6], ddof=1) / np.sqrt(3)
     assert several.value == pytest.approx(0.3)
     assert (several.low, several.high) == (pytest.approx(0.3 - error), pytest.approx(0.3 + error))
@@ -128,7 +128,7 @@ def test_means_over_corpora_have_the_papers_standard_error() -> None:
 
 
 def test_the_best_choices_are_those_that_nothing_beats() -> None:
-    found = study_figures.pareto(
+    figure = study_figures.pareto(
         [
             result("W8", "a", 0.01, 8.1),
             result("W4", "a", 0.2, 4.1),
@@ -137,19 +137,19 @@ def test_the_best_choices_are_those_that_nothing_beats() -> None:
             result("W3", "a", 0.3, 3.1),  # beats W3.5: as many changes
         ]
     )
-    best = {row["scheme"]: row["best"] for row in rows(found)}
+    best = {row["scheme"]: row["best"] for row in rows(figure)}
     assert best == {"W8-rtn": True, "W4-rtn": False, "W4-gptq": True, "W3.5-rtn+gap": False, "W3-rtn": True}
-    assert {row["scheme"] for row in rows(found) if row["kind"] != "one width"} == {"W3.5-rtn+gap"}
+    assert {row["scheme"] for row in rows(figure) if row["kind"] != "one width"} == {"W3.5-rtn+gap"}
 
 
 def test_the_histogram_counts_every_input_once() -> None:
     # FOUR: separations inf (an exact copy), 2, 0.25 and 0; the last two changed
-    found = rows(figures.separation_histogram([FOUR, THREE]))
-    assert sum(row["n"] for row in found) == 7
-    assert sum(row["n"] for row in found if row["answer"] == "changed") == 4
-    safe = [row for row in found if row["low"] >= 1 and row["n"]]
+    bars = rows(figures.separation_histogram([FOUR, THREE]))
+    assert sum(row["n"] for row in bars) == 7
+    assert sum(row["n"] for row in bars if row["answer"] == "changed") == 4
+    safe = [row for row in bars if row["low"] >= 1 and row["n"]]
     assert {row["answer"] for row in safe} == {"kept"}
-    for row in found:
+    for row in bars:
         assert row["top"] - row["base"] == row["n"]
 
 
@@ -168,8 +168,8 @@ def test_curves_are_means_where_all_are_defined_and_hold_what_certify_says(resul
 
 def test_bits_and_sensitivity_of_layers_are_those_recorded() -> None:
     recorded = {"widths": {"a.query": 3, "a.key": 4}, "losses": {"a.query": 1.0, "a.key": 3.0}}
-    found = figures.layers({"m@W3.5+gap on docs": recorded})
-    assert [(row["layer"], row["bits"], row["share"]) for row in rows(found)] == [
+    figure = figures.layers({"m@W3.5+gap on docs": recorded})
+    assert [(row["layer"], row["bits"], row["share"]) for row in rows(figure)] == [
         ("a.query", 3, 0.25),
         ("a.key", 4, 0.75),
     ]

@@ -67,7 +67,7 @@ def test_the_command_writes_it_and_refuses_what_is_no_result(tmp_path: Path) -> 
     assert code == 0
     assert "page.html" in out
     assert "flip@1 no worse by 0.03" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    for words, told in (
+    for words, message in (
         ((place, "-k", 3), "are for runs"),
         ((place, "-o", tmp_path / "page.txt"), "ends in .html"),
         ((tmp_path / "page.html",), "holds something else"),
@@ -75,7 +75,7 @@ def test_the_command_writes_it_and_refuses_what_is_no_result(tmp_path: Path) -> 
     ):
         code, _, err = cli("report", *words)
         assert code == 2
-        assert told in err
+        assert message in err
 
 
 def test_a_damaged_result_is_refused_in_one_line(tmp_path: Path) -> None:

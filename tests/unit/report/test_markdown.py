@@ -36,7 +36,7 @@ PAGE = Page(
 
 def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Path) -> None:
     queries, documents = {f"q{n}": f"question {n}" for n in range(4)}, {name: f"text {name}" for name in "abcd"}
-    qrels = {query: [item for item, grade in found.items() if grade > 0] for query, found in QRELS.items()}
+    qrels = {query: [item for item, grade in grades.items() if grade > 0] for query, grades in QRELS.items()}
     folder = write_beir_folder(tmp_path / "data", queries, documents, qrels)
     # of another program, so that the texts are matched by their ids
     run = written(tmp_path / "run", metrics={"flip@1": {"value": 0.5, "low": 0.15, "high": 0.85, "n": 4}}, diff={})
@@ -112,9 +112,9 @@ def test_the_command_prints_it_or_writes_it_where_the_name_says_so(tmp_path: Pat
     assert printed.startswith("## quantdrift: ")
     assert "written" in cli("report", tmp_path / "run", "--md", "-o", tmp_path / "a.md")[1]
     assert (tmp_path / "a.md").read_text() == printed
-    code, _, told = cli("report", tmp_path / "run", "--md", "-o", tmp_path / "a.html")
+    code, _, err = cli("report", tmp_path / "run", "--md", "-o", tmp_path / "a.html")
     assert code == 2
-    assert "expected a file that ends in .md" in told
+    assert "expected a file that ends in .md" in err
 
 
 def test_each_run_of_a_small_study_is_told_and_of_a_large_one_none() -> None:

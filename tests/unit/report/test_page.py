@@ -39,13 +39,13 @@ def test_a_text_is_a_json_string_wherever_it_stands(text: str) -> None:
             sections=[Section(name="s", title=text, grids=[grid], changed={"changed": [{"id": text}]})],
         )
     )
-    (data, told), (ours, _) = elements(html, "script")
+    (data, text_of_data), (ours, _) = elements(html, "script")
     assert (data, ours) == (' type="application/json" id="data"', "")
-    assert not re.search("[<>\u2028\u2029\x85]", told)
-    found = json.loads(told)
-    shown = found["title"]
-    section = found["sections"][0]
-    everywhere = [found["verdict"], *found["words"], *found["steps"][0].values(), *section["grids"][0]["rows"][0]]
+    assert not re.search("[<>\u2028\u2029\x85]", text_of_data)
+    content = json.loads(text_of_data)
+    shown = content["title"]
+    section = content["sections"][0]
+    everywhere = [content["verdict"], *content["words"], *content["steps"][0].values(), *section["grids"][0]["rows"][0]]
     assert {shown} == {*everywhere, section["title"], section["changed"]["changed"][0]["id"]}
     assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", shown)
 

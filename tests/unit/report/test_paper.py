@@ -68,12 +68,12 @@ def test_every_table_has_the_papers_columns_and_rows_that_fill_them(tables: dict
 
 def values(study: StudyFolder, scheme: str, metric: str, kind: str = "") -> list[float]:
     """Of the runs of a scheme, straight from the run folders; classes if the kind is that, else searches."""
-    found = []
+    values_of_runs = []
     for cell in study.cells:
         if str(cell.spec).endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
             value = read_run(study.place(cell.name))[metric].value
-            found.append(value)
-    return found
+            values_of_runs.append(value)
+    return values_of_runs
 
 
 def test_numbers_are_means_and_standard_errors_of_the_runs(study: StudyFolder, tables: dict[str, Table]) -> None:
@@ -103,22 +103,18 @@ def test_cells_are_the_metrics_that_their_heads_name(study: StudyFolder, tables:
     classes, search = [row for row in tables["activation"].rows if row and row[1] == "Above threshold"]
     for row, kind in ((classes, "classes"), (search, "")):
         above = [np.mean(np.array(values(study, scheme, "separation", kind)) >= 1) for scheme in schemes]
-        assert list(row[2:]) == [percents([each], 0) for each in above]
+        assert list(row[2:]) == [percents([share], 0) for share in above]
 
     (row,) = [row for row in tables["topk"].rows if row]
     kept = [values(study, "W4-g128-rtn", f"set_kept@{k}", "classes") for k in (1, 2, 3, 5)]
-    assert list(row[5:]) == [percents(each, 0) for each in kept]
+    assert list(row[5:]) == [percents(shares, 0) for shares in kept]
     assert list(row[1:5]) == [
         f"{np.mean(values(study, 'W4-g128-rtn', f'cut_separation@{k}', 'classes')):.2f}" for k in (1, 2, 3, 5)
     ]
 
-    rates = {
-        group: values(study, f"W4-{group}-rtn", "flip@1", kind)
-        for kind in ("",)
-        for group in ("channel", "g128", "g64")
-    }
+    rates = [values(study, f"W4-{group}-rtn", "flip@1") for group in ("channel", "g128", "g64")]
     (row,) = [row for row in tables["granularity"].rows if row and row[0] == "RTN"]
-    assert list(row[4:]) == [percents(rates[group]) for group in ("channel", "g128", "g64")]
+    assert list(row[4:]) == list(map(percents, rates))
 
 
 def test_harm_counts_every_query_of_every_quantizer(tables: dict[str, Table]) -> None:
@@ -132,21 +128,21 @@ def test_a_capture_study_has_the_tables_of_allocations(tmp_path: Path) -> None:
     study = study_of(
         tmp_path, models=("m_1",), schemes=schemes, data=("docs", "papers"), n=30, capture=grid.model_dump()
     )
-    found, left_out = tables_of(study)
+    tables_there, left_out = tables_of(study)
     wanted = {"alloc_nograd": 3, "alloc_budget": 6, "alloc_permodel": 3, "alloc_seed": 4, "clip_alloc_main": 5}
     for name, n in wanted.items():
-        assert len(re.sub(r"[^lcr]", "", found[name].columns)) == n
-        assert all(columns(row) == n for row in found[name].tabular().splitlines() if row.endswith(r"\\"))
+        assert len(re.sub(r"[^lcr]", "", tables_there[name].columns)) == n
+        assert all(columns(row) == n for row in tables_there[name].tabular().splitlines() if row.endswith(r"\\"))
     assert left_out["alloc_calib"] == "no two calibration sizes"
-    assert "alloc_absolute" in found
+    assert "alloc_absolute" in tables_there
     # the evidence is of the width alone, so both seeds and all criteria have the same
     low, middle, high = (
         sum(values(study, f"{s}", "flip@1")) for s in ("W3-g128-rtn", "W3.5-g128-rtn+gap", "W4-g128-rtn")
     )
     share = rf"{100 * (low - middle) / (low - high):.1f}\%"
-    first = found["alloc_nograd"].rows[0]
+    first = tables_there["alloc_nograd"].rows[0]
     assert first[:2] == ["Gap, first order, mean square (quantdrift)", rf"\textbf{{{share}}}"]
-    assert found["alloc_seed"].rows == [["Search", r"m\_1", "2", r"100.0\%"]]  # two seeds, on two corpora
+    assert tables_there["alloc_seed"].rows == [["Search", r"m\_1", "2", r"100.0\%"]]  # two seeds, on two corpora
 
 
 def classes_at(scheme: str, lost: Sequence[float], changed: Sequence[float], n_classes: int = 9) -> list[RunCell]:
@@ -204,8 +200,8 @@ def test_only_what_a_suite_was_to_give_is_missed(tmp_path: Path, monkeypatch: py
 
 def test_what_a_study_does_not_have_is_named(study: StudyFolder, tmp_path: Path) -> None:
     small = study_of(tmp_path, models=("m",), schemes=("W8",), data=("docs",), n=10)
-    found, left_out = tables_of(small)
-    assert not found
+    tables_there, left_out = tables_of(small)
+    assert not tables_there
     assert left_out["quantizers"] == "no search at 4 or 3 bits in groups of 128"
     assert "capture" in left_out["alloc_seed"]
     assert len(left_out) == 37
@@ -218,7 +214,7 @@ def test_answers_behind_a_search_lie_beside_a_study_as_the_papers_table(tmp_path
     study = study_of(tmp_path, models=("m",), schemes=("W4",), data=("docs",), n=10)
     assert "quantdrift rag" in tables_of(study)[1]["rag"]
     said = {"W4-awq": ["x", "z"], "W4-g128-rtn": ["w", "z"], "W3.5+gap": ["x!", "y"], "./b_int4": ["x", "y"]}
-    known = {"passages": [["d"], ["d"]], "gold_in_context": [True, False]}
+    passages = {"passages": [["d"], ["d"]], "gold_in_context": [True, False]}
     RagRecord(
         generator="hf m_1",
         kind="generator",
@@ -229,14 +225,14 @@ def test_answers_behind_a_search_lie_beside_a_study_as_the_papers_table(tmp_path
         questions=["?", "?"],
         golds=[["x"], ["y"]],
         control=Condition(name="no passages", answers=["no", "no"]),
-        reference=Condition(name="full precision", answers=["x", "y"], **known),
+        reference=Condition(name="full precision", answers=["x", "y"], **passages),
         candidates=[
-            Condition(name=name, spec=f"m@{name}" if "W" in name else f"m vs {name}", answers=answers, **known)
+            Condition(name=name, spec=f"m@{name}" if "W" in name else f"m vs {name}", answers=answers, **passages)
             for name, answers in said.items()
         ],
     ).write(study.path / "rag" / "rag.json")
-    found, left_out = tables_of(study)
-    rows = [list(row or ()) for row in found["rag"].rows]
+    tables_there, left_out = tables_of(study)
+    rows = [list(row or ()) for row in tables_there["rag"].rows]
     assert rows == [
         ["No passages", r"0.0\%", r"0.0\%", "--", "--", "--", "--"],
         ["Full-precision retrieval", r"100.0\%", r"100.0\%", r"50.0\%", "--", "--", "--"],
@@ -244,9 +240,9 @@ def test_answers_behind_a_search_lie_beside_a_study_as_the_papers_table(tmp_path
         ["Quantized retrieval, AWQ", r"50.0\%", r"50.0\%", r"50.0\%", "1", "1", "0"],
         [r"Quantized retrieval, ./b\_int4", r"100.0\%", r"100.0\%", r"50.0\%", "0", "0", "0"],
     ]
-    assert found["alloc_rag_gap"].rows == [["RTN", "--", "0", "0"]]
+    assert tables_there["alloc_rag_gap"].rows == [["RTN", "--", "0", "0"]]
     assert "reconstruction" in left_out["alloc_rag_mse"]
-    assert columns(found["rag"].tabular().splitlines()[2]) == 7
+    assert columns(tables_there["rag"].tabular().splitlines()[2]) == 7
 
 
 def test_files_and_the_document_that_shows_all(study: StudyFolder, tables: dict[str, Table], tmp_path: Path) -> None:
@@ -261,7 +257,7 @@ def test_files_and_the_document_that_shows_all(study: StudyFolder, tables: dict[
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a_b & 50 % #1 ~ ^ $x$ {y}", r"a\_b \& 50 \% \#1 \textasciitilde{} \textasciicircum{} \$x\$ \{y\}"),
         (r"\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
@@ -269,5 +265,5 @@ def test_files_and_the_document_that_shows_all(study: StudyFolder, tables: dict[
         ("<a|b>", r"\textless{}a\textbar{}b\textgreater{}"),
     ],
 )
-def test_latex_obeys_nothing_in_a_name(text: str, told: str) -> None:
-    assert escaped(text) == told
+def test_latex_obeys_nothing_in_a_name(text: str, message: str) -> None:
+    assert escaped(text) == message

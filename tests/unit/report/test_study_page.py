@@ -32,19 +32,19 @@ def page(study: StudyFolder) -> Page:
 
 
 def section(page: Page, name: str) -> Section:
-    return next(each for each in page.sections if each.name == name)
+    return next(part for part in page.sections if part.name == name)
 
 
 def test_the_table_says_what_study_results_says_and_leads_to_the_runs(study: StudyFolder, page: Page) -> None:
     (grid,) = section(page, "results").grids
-    results = [one for one in results_of(study, [parse_metric("flip@1")])[0] if one.run is not None]
+    results = [result for result in results_of(study, [parse_metric("flip@1")])[0] if result.run is not None]
     place = grid.head.index("flip@1")
     assert len(grid.rows) == len(results) == 6
     parts = {part.name: part for part in section(page, "run").parts}
-    for row, link, one in zip(grid.rows, grid.links, results, strict=True):
-        assert row[place].startswith(f"{100 * (one.metrics['flip@1'].value or 0):.1f} % (")
-        assert one.cell.model in parts[link].title
-        assert ["flip@1", row[place], f"{one.metrics['flip@1'].n}"] in parts[link].grids[0].rows
+    for row, link, result in zip(grid.rows, grid.links, results, strict=True):
+        assert row[place].startswith(f"{100 * (result.metrics['flip@1'].value or 0):.1f} % (")
+        assert result.cell.model in parts[link].title
+        assert ["flip@1", row[place], f"{result.metrics['flip@1'].n}"] in parts[link].grids[0].rows
 
 
 def test_every_run_has_its_worst_changed_inputs_and_no_more(study: StudyFolder, page: Page) -> None:
@@ -52,7 +52,7 @@ def test_every_run_has_its_worst_changed_inputs_and_no_more(study: StudyFolder, 
     done = [cell for cell in study.cells if (study.place(cell.name) / "run.json").is_file()]
     for part, cell in zip(parts, done, strict=True):
         changed = read_run(study.place(cell.name)).changed()
-        assert [row[0] for row in part.grids[1].rows] == [one.input_id for one in changed[:WORST]]
+        assert [row[0] for row in part.grids[1].rows] == [change.input_id for change in changed[:WORST]]
         beyond = len(changed) - WORST
         assert (f"{beyond:,} more changed" in part.grids[1].lines[0]) == (beyond > 0)
 
@@ -74,16 +74,16 @@ def test_what_was_not_measured_is_named_with_its_reason(page: Page) -> None:
 
 
 def test_a_chart_with_a_choice_is_a_picture_for_each(page: Page) -> None:
-    figures = [each for one in page.sections for each in one.figures]
-    names = [each.name for figure in figures for each in variants(figure)]
+    figures = [figure for part in page.sections for figure in part.figures]
+    names = [variant.name for figure in figures for variant in variants(figure)]
     assert len(names) == len(set(names)) > len(figures)
     assert "heat-map-4-median-separation" in names
-    (layers,) = [each for each in figures if each.name == "layers"]
+    (layers,) = [figure for figure in figures if figure.name == "layers"]
     assert len(variants(layers)) == 2  # one for each allocation
-    assert all(not each.spec["params"][0].get("bind") for each in variants(layers))
+    assert all(not variant.spec["params"][0].get("bind") for variant in variants(layers))
 
 
 def test_a_study_without_a_run_has_a_page(tmp_path: Path) -> None:
     empty = page_of(study_of(tmp_path, models=("m",), schemes=("W4",), data=("docs",), missing=("W4",)))
     assert empty.word == "nothing measured"
-    assert [one.name for one in empty.sections] == ["map", "run", "results", "missing"]
+    assert [result.name for result in empty.sections] == ["map", "run", "results", "missing"]

@@ -12,7 +12,7 @@ def told(reference: list[list[int]], candidate: list[list[int]], noise: float) -
     n = len(reference)
     floor = Noise(flips=np.zeros(n, dtype=bool), epsilon=np.full(n, noise, dtype=np.float32))
     estimates = measure(evidence_of(reference, candidate, noise=floor))
-    return list(findings({"data": {}, "metrics": {name: one.to_json() for name, one in estimates.items()}}))
+    return list(findings({"data": {}, "metrics": {name: estimate.to_json() for name, estimate in estimates.items()}}))
 
 
 def test_flips_that_rest_on_ties_or_noise_are_told() -> None:

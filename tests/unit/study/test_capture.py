@@ -47,25 +47,25 @@ def study_of(
 
 
 def captures(study: StudyFolder, metric: str = "flip@1", **how: Any) -> dict[str, Captured]:
-    found = read_capture(study, [parse_metric(metric)]).captures(parse_metric(metric), **{"by": (), **how})
-    return {one.criterion: one for one in found}
+    captured = read_capture(study, [parse_metric(metric)]).captures(parse_metric(metric), **{"by": (), **how})
+    return {share.criterion: share for share in captured}
 
 
 def contest(study: StudyFolder) -> Contest:
-    (found,) = read_capture(study, [FLIP]).contests(FLIP)
-    return found
+    (result,) = read_capture(study, [FLIP]).contests(FLIP)
+    return result
 
 
 def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -> None:
     study = study_of(tmp_path, {"a": MUCH, "b": LITTLE})
-    found = captures(study)
+    captured = captures(study)
     # gains of gap 0.8 - 0.4 and 0.2 - 0.3, headrooms 0.5 and 0.1; the mean of its ratios would be (0.8 - 1) / 2
-    assert found["gap"].ratio.value == pytest.approx(0.3 / 0.6)
-    assert found["random"].ratio.value == pytest.approx((0.1 + 0.1) / 0.6)
-    assert (found["gap"].low, found["gap"].value, found["gap"].high) == pytest.approx((0.5, 0.35, 0.2))
-    assert [found[name].best_in for name in ("gap", "random")] == [1, 1]
+    assert captured["gap"].ratio.value == pytest.approx(0.3 / 0.6)
+    assert captured["random"].ratio.value == pytest.approx((0.1 + 0.1) / 0.6)
+    assert (captured["gap"].low, captured["gap"].value, captured["gap"].high) == pytest.approx((0.5, 0.35, 0.2))
+    assert [captured[name].best_in for name in ("gap", "random")] == [1, 1]
     by_data = read_capture(study, [FLIP]).captures(FLIP, by=("data",))
-    assert [(one.of["data"], one.criterion, one.ratio.value) for one in by_data] == [
+    assert [(share.of["data"], share.criterion, share.ratio.value) for share in by_data] == [
         ("a", "gap", pytest.approx(0.8)),
         ("a", "random", pytest.approx(0.2)),
         ("b", "gap", pytest.approx(-1.0)),
@@ -81,13 +81,13 @@ def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> 
     with_a8 = {"W3A8": 54, "W4A8": 30, "W3.5A8+gap": 36, "W3.5A8+random": 48}
     study = study_of(tmp_path, {"a": {**MUCH, **with_a8}}, activations=[16, 8])
     shares = {
-        (one.of["activations"], one.criterion): one.ratio.value for one in read_capture(study, [FLIP]).captures(FLIP)
+        (row.of["activations"], row.criterion): row.ratio.value for row in read_capture(study, [FLIP]).captures(FLIP)
     }
     assert shares == pytest.approx({(16, "gap"): 0.8, (16, "random"): 0.2, (8, "gap"): 0.75, (8, "random"): 0.25})
-    found, _ = tables_of(study)
-    (row,) = found["alloc_activation_quantizers"].rows
+    tables, _ = tables_of(study)
+    (row,) = tables["alloc_activation_quantizers"].rows
     assert row == ["RTN", r"\textbf{80.0\%}", r"\textbf{75.0\%}", r"20.0\%", r"25.0\%"]
-    first = found["alloc_nograd"].rows[0]
+    first = tables["alloc_nograd"].rows[0]
     assert first == ["Gap, first order, mean square (quantdrift)", r"\textbf{80.0\%}"]  # weights alone
     _, left_out = tables_of(study_of(tmp_path / "weights", {"a": MUCH}))
     assert "activations: [16, 8]" in left_out["alloc_activation_quantizers"]
@@ -96,9 +96,9 @@ def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> 
 @pytest.mark.parametrize("metric", METRICS)
 def test_of_a_metric_that_is_better_when_high_it_is_the_same_share(tmp_path: Path, metric: str) -> None:
     """In these runs the reference's first answer is the right one, so a flip loses it."""
-    found = captures(study_of(tmp_path, {"a": MUCH}), metric)
-    assert {name: one.ratio.value for name, one in found.items()} == pytest.approx({"gap": 0.8, "random": 0.2})
-    assert [found[name].best_in for name in ("gap", "random")] == [1, 0]
+    captured = captures(study_of(tmp_path, {"a": MUCH}), metric)
+    assert {name: share.ratio.value for name, share in captured.items()} == pytest.approx({"gap": 0.8, "random": 0.2})
+    assert [captured[name].best_in for name in ("gap", "random")] == [1, 0]
 
 
 def test_the_intervals_are_those_of_an_ordinary_paired_bootstrap(tmp_path: Path) -> None:
@@ -106,28 +106,28 @@ def test_the_intervals_are_those_of_an_ordinary_paired_bootstrap(tmp_path: Path)
     hard = rng.random(N)
     limits = {"W3": 0.2, "W4": 0.8, "W3.5+gap": 0.5, "W3.5+random": 0.35}
     flips = {name: hard + rng.normal(0, 0.2, N) > limit for name, limit in limits.items()}
-    study = study_of(tmp_path, {"a": {name: np.flatnonzero(each).tolist() for name, each in flips.items()}})
-    low, high, gap, drawn = (each.astype(float) for each in (flips["W3"], flips["W4"], *list(flips.values())[2:]))
-    for found, gain in ((captures(study)["gap"].ratio, low - gap), (contest(study).difference, drawn - gap)):
+    study = study_of(tmp_path, {"a": {name: np.flatnonzero(rows).tolist() for name, rows in flips.items()}})
+    low, high, gap, drawn = (rows.astype(float) for rows in (flips["W3"], flips["W4"], *list(flips.values())[2:]))
+    for estimate, gain in ((captures(study)["gap"].ratio, low - gap), (contest(study).difference, drawn - gap)):
         expected = bootstrap(
             (gain, low - high),
-            lambda one, other, axis: one.mean(axis=axis) / other.mean(axis=axis),
+            lambda gained, other, axis: gained.mean(axis=axis) / other.mean(axis=axis),
             paired=True,
             method="percentile",
             rng=np.random.default_rng(7),
         ).confidence_interval
-        assert found.value == pytest.approx(gain.sum() / (low - high).sum())
-        assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.03)
+        assert estimate.value == pytest.approx(gain.sum() / (low - high).sum())
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(expected), abs=0.03)
 
 
 def test_a_query_is_one_draw_however_many_cells_it_is_in(tmp_path: Path) -> None:
     """Six queries flip by one criterion only: 2 of 64 signs are as extreme, with one quantizer or three."""
     flips = {"a": {"W3": 48, "W4": 18, "W3.5+gap": 24, "W3.5+random": 30}}
-    one = contest(study_of(tmp_path / "1", flips))
+    plain = contest(study_of(tmp_path / "1", flips))
     three = contest(study_of(tmp_path / "3", flips, quantizers=["rtn", "hqq", "gptq"]))
-    assert one.p == one.p_holm == three.p == pytest.approx(2 / 64)
+    assert plain.p == plain.p_holm == three.p == pytest.approx(2 / 64)
     assert (three.difference.value, three.difference.n) == (pytest.approx(6 / 30), 3)
-    assert (three.difference.low, three.difference.high) == pytest.approx((one.difference.low, one.difference.high))
+    assert (three.difference.low, three.difference.high) == pytest.approx((plain.difference.low, plain.difference.high))
 
 
 def test_without_headroom_there_is_no_capture_and_little_of_it_has_no_interval(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_without_headroom_there_is_no_capture_and_little_of_it_has_no_interval(t
 
 def test_what_is_not_done_is_left_out_of_what_is_pooled_and_compared(tmp_path: Path) -> None:
     study = study_of(tmp_path, {"a": MUCH, "b": {"W3": 12, "W4": 6, "W3.5+gap": 6}, "c": {"W3": 12, "W3.5+gap": 0}})
-    found = read_capture(study, [FLIP])
-    assert found.missing == 1 + 2
-    assert {one.criterion: one.ratio.n for one in found.captures(FLIP, by=())} == {"gap": 2, "random": 1}
+    capture = read_capture(study, [FLIP])
+    assert capture.missing == 1 + 2
+    assert {share.criterion: share.ratio.n for share in capture.captures(FLIP, by=())} == {"gap": 2, "random": 1}
     assert contest(study).difference.value == pytest.approx(0.8 - 0.2)
 
 
@@ -150,14 +150,14 @@ def test_widths_are_compared_between_draws_of_other_queries(tmp_path: Path) -> N
         return {"data_digest": digest, "widths": dict(zip("wxyz", widths, strict=True))}
 
     draws = {"0": drawn("x", 3, 3, 4, 4), "1": drawn("y", 3, 4, 4, 4), "2": drawn("y", 3, 4, 4, 4)}
-    (found,) = read_capture(study_of(tmp_path, {"a": MUCH}, draws, seeds=[0, 1, 2]), [FLIP]).agreements()
+    (agreement,) = read_capture(study_of(tmp_path, {"a": MUCH}, draws, seeds=[0, 1, 2]), [FLIP]).agreements()
     # seeds 1 and 2 drew the same queries, as all there are were asked for
-    assert (found.criterion, found.model, found.n_pairs, found.share) == ("gap", "m", 2, 0.75)
+    assert (agreement.criterion, agreement.model, agreement.n_pairs, agreement.share) == ("gap", "m", 2, 0.75)
 
 
 def test_rows_say_captures_and_differences(tmp_path: Path) -> None:
-    found = read_capture(study_of(tmp_path, {"a": MUCH, "b": LITTLE}), [FLIP])
-    rows = rows_of(found, [FLIP])
+    capture = read_capture(study_of(tmp_path, {"a": MUCH, "b": LITTLE}), [FLIP])
+    rows = rows_of(capture, [FLIP])
     pooled = [row for row in rows if row["data"] is None and row["quantizer"] is None]
     assert [(row["criterion"], row["against"], row["capture"]) for row in pooled] == [
         ("gap", None, pytest.approx(1 / 2)),

@@ -67,7 +67,7 @@ def test_queries_are_held_out_whatever_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "more", "told"),
+    ("block", "more", "message"),
     [
         ("criteria: [gap, gapp]", "", "capture: unknown criterion 'gapp'; did you mean gap"),
         ("quantizers: [gtpq]", "", "did you mean gptq"),
@@ -82,8 +82,8 @@ def test_queries_are_held_out_whatever_is_said(tmp_path: Path) -> None:
         ("", "settings: {held_out: {share: 1.5}}\n", "settings.held_out.share: input should be less than 1"),
     ],
 )
-def test_a_mistake_is_told(tmp_path: Path, block: str, more: str, told: str) -> None:
+def test_a_mistake_is_told(tmp_path: Path, block: str, more: str, message: str) -> None:
     with pytest.raises(StudyError) as caught:
         schemes(tmp_path, block, more)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

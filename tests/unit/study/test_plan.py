@@ -16,15 +16,15 @@ def cells(folder: Path, text: str) -> tuple[Cell, ...]:
 
 
 def test_every_combination_is_a_cell_and_those_of_one_corpus_stand_together(tmp_path: Path) -> None:
-    found = cells(tmp_path, WHOLE)
-    assert [cell.name for cell in found] == [
+    planned = cells(tmp_path, WHOLE)
+    assert [cell.name for cell in planned] == [
         "minilm@W4-g128-rtn_on_Docs",
         "minilm@W3-g128-gptq_on_Docs",
         "minilm@W4-g128-rtn_on_corpus",
         "minilm@W3-g128-gptq_on_corpus",
     ]
-    assert [cell.data.task for cell in found[1:3]] == ["Docs", None]
-    assert found[2].data.folder == str(tmp_path / "corpus")  # relative to the file
+    assert [cell.data.task for cell in planned[1:3]] == ["Docs", None]
+    assert planned[2].data.folder == str(tmp_path / "corpus")  # relative to the file
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_every_combination_is_a_cell_and_those_of_one_corpus_stand_together(tmp_
     ],
 )
 def test_seeds_and_exceptions(tmp_path: Path, more: str, schemes: list[str]) -> None:
-    found = [cell for cell in cells(tmp_path, WHOLE + more) if cell.data.called == "Docs"]
-    assert [str(cell.spec.scheme) for cell in found] == [
+    planned = [cell for cell in cells(tmp_path, WHOLE + more) if cell.data.called == "Docs"]
+    assert [str(cell.spec.scheme) for cell in planned] == [
         scheme.replace("W4", "W4-g128-rtn").replace("W3-gptq", "W3-g128-gptq").replace("W2", "W2-g128-rtn")
         for scheme in schemes
     ]
@@ -53,13 +53,13 @@ schemes: [W4]
 data: [{task: Docs, settings: {k: 7}}, {task: Docs, name: again}]
 settings: {k: 1, noise_floor: false}
 """
-    one, other = cells(tmp_path, text)
-    assert one.settings.said() == {"k": 7, "batch_size": 4, "noise_floor": False}
+    first, other = cells(tmp_path, text)
+    assert first.settings.said() == {"k": 7, "batch_size": 4, "noise_floor": False}
     assert other.settings.said() == {"k": 3, "batch_size": 4, "noise_floor": False}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "place"),
     [
         (WHOLE + "sceds: [1]", ": unknown key 'sceds'; did you mean seeds or schemes?"),
         (
@@ -96,21 +96,21 @@ settings: {k: 1, noise_floor: false}
         ("models: [!!python/object/apply:os.system [echo]]\n", ", line 1: this is not YAML"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, place: str) -> None:
     with pytest.raises(StudyError) as caught:
         cells(tmp_path, text)
     message = str(caught.value)
-    assert f"study.yaml{told}" in message or f"study.yaml: {told}" in message
+    assert f"study.yaml{place}" in message or f"study.yaml: {place}" in message
     assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(b"\xff\xfe\x00", "in UTF-8"), (b"a" * (1 << 20 | 1), "is larger than"), (b"[" * 100_000, "this is not YAML")],
 )
-def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "study.yaml").write_bytes(content)
-    with pytest.raises(StudyError, match=told):
+    with pytest.raises(StudyError, match=message):
         read_study(tmp_path / "study.yaml")
     with pytest.raises(StudyError, match="cannot be read"):
         read_study(tmp_path / "none.yaml")

@@ -69,8 +69,8 @@ FLIPS = {
 
 
 def test_the_table_has_both_ends_of_every_corpus(tmp_path: Path) -> None:
-    found, left_out = tables_of(study_of(tmp_path, FLIPS, "W4"))
-    table = found["corpus"]
+    tables, left_out = tables_of(study_of(tmp_path, FLIPS, "W4"))
+    table = tables["corpus"]
     assert table.rows == [
         [r"m\_1", r"a\_corpus", "5", "12", r"60.0\%", r"70.0\%", "0.500", "0.500"],
         [r"m\_1", "b", "5", "12", r"51.7\%", r"0.0\%$^{*}$", "0.500", "--"],
@@ -82,10 +82,10 @@ def test_the_table_has_both_ends_of_every_corpus(tmp_path: Path) -> None:
 
 
 def test_searches_of_images_have_a_table_of_their_own(tmp_path: Path) -> None:
-    found, left_out = tables_of(study_of(tmp_path, FLIPS, "W4", images=True))
+    tables, left_out = tables_of(study_of(tmp_path, FLIPS, "W4", images=True))
     assert "no search" in left_out["corpus"]
-    assert found["clip_corpus"].head[0].startswith("Encoder & Dataset")
-    assert len(found["clip_corpus"].rows) == 2
+    assert tables["clip_corpus"].head[0].startswith("Encoder & Dataset")
+    assert len(tables["clip_corpus"].rows) == 2
 
 
 def test_a_part_is_no_further_corpus(tmp_path: Path) -> None:

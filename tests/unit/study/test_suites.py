@@ -27,8 +27,10 @@ def test_every_suite_can_be_planned(name: str) -> None:
         offline = cells_of(suite.study(offline=True))
         assert {cell.model for cell in offline} <= {"minilm", "python-docs-reranker", "small-clip", "vit"}
         assert all(cell.data.task or cell.data.folder for cell in offline)
-        parts = [{(cell.spec.scheme.quantizer, cell.spec.scheme.criterion) for cell in one} for one in (offline, cells)]
-        assert parts[0] <= parts[1]
+        small, whole = (
+            {(it.spec.scheme.quantizer, it.spec.scheme.criterion) for it in plan} for plan in (offline, cells)
+        )
+        assert small <= whole
 
 
 def test_models_and_data_of_yours_take_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

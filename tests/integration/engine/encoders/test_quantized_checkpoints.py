@@ -1,9 +1,8 @@
 """Runs of the real MiniLM against checkpoints of it, beside the same weights put in by hand."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,57 +16,38 @@ from support import checkpoint_makers as makers
 from support import gguf_maker
 from support.versus_samples import check, run_two, scores, with_weights
 
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A format, the kernel that computes with it, and how far that may be from plain products."""
-
-    make: Callable[..., makers.Made]
-    library: str
-    kernel: str
-    tolerance: float
-    modules: bool = False
-    backend: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.make.__name__}, {self.kernel}"
-
-
 CASES = [
     # gptqmodel's kernels for CPUs keep scales and zero points in bfloat16
-    Case(make=makers.gptq, library="gptqmodel", kernel="TorchAtenLinear", tolerance=5e-3),
-    Case(
-        make=makers.awq, library="gptqmodel", kernel="AwqTorchLinear", backend="torch_awq", modules=True, tolerance=4e-4
-    ),
-    Case(make=makers.torchao, library="torchao", kernel="Linear of Int8Tensor", tolerance=2e-6),
+    (makers.gptq, "gptqmodel", "TorchAtenLinear", 5e-3, {}),
+    (makers.gptq, "gptqmodel", "TorchLinear", 2e-4, {"backend": "torch", "modules": True}),
+    (makers.awq, "gptqmodel", "AwqTorchLinear", 4e-4, {"backend": "torch_awq", "modules": True}),
+    (makers.torchao, "torchao", "Linear of Int8Tensor", 2e-6, {}),
 ]
-COMPILED = Case(
-    make=makers.gptq, library="gptqmodel", kernel="TorchLinear", backend="torch", modules=True, tolerance=2e-4
-)
+"""Formats, the library and the kernel that compute with them, and how far that may be from plain products."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*CASES, COMPILED], ids=str)
-def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: Case, tmp_path: Path) -> None:
-    pytest.importorskip(case.library, reason=f"{case.library} is not installed")
-    more = {} if case.backend is None else {"backend": case.backend}
-    folder, meant = case.make(tmp_path / "checkpoint", modules=case.modules, **more)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[2])
+def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[Any, ...], tmp_path: Path) -> None:
+    make, library, kernel, tolerance, more = case
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    folder, meant = make(tmp_path / "checkpoint", **more)
     found = run_two("minilm", folder, tmp_path / "run")
     by_hand = scores(with_weights(makers.minilm(), meant))
     reference = scores(SentenceTransformer(str(makers.minilm()), device="cpu"))
-    assert np.abs(by_hand - reference).max() > 5 * case.tolerance  # there is something to see
-    check(found, reference, by_hand, case.tolerance)
+    assert np.abs(by_hand - reference).max() > 5 * tolerance  # there is something to see
+    check(found, reference, by_hand, tolerance)
 
     record, bits = found.record, found.record["bits_per_weight"]
     assert record["spec"] == f"minilm vs {folder}"
     assert record["model"]["name"] == "minilm"
     assert record["model"]["layers_quantized"] == len(meant)
-    assert record["model"]["candidate"]["format"] == case.make.__name__
-    assert record["quantization"]["kernels"] == {case.kernel: len(meant)}
+    assert record["model"]["candidate"]["format"] == make.__name__
+    assert record["quantization"]["kernels"] == {kernel: len(meant)}
     assert record["quantization"]["nominal_bits"] == bits["linear"]
     assert bits["linear"] < bits["linear_with_scales"] < bits["linear"] + 1.1
     lent = [text for text in record["data"]["warnings"] if "taken from the reference" in text]
-    assert bool(lent) is not case.modules
+    assert bool(lent) is ("modules" not in more)
     json.dumps(record, allow_nan=False)
 
 

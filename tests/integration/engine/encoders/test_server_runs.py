@@ -11,12 +11,9 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from sentence_transformers import SentenceTransformer
 
-from quantdrift.base.progress import Silent
 from quantdrift.cli.measuring import shown_run
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import parse
@@ -25,7 +22,7 @@ from support.candidate_samples import tiny
 from support.embedding_server import Server, of_model, serving
 from support.endpoint_samples import run_servers
 from support.tiny_command_line import text
-from support.versus_samples import SETTINGS
+from support.versus_samples import run_any
 
 QUERIES, DOCUMENTS = (tuple(text(start + n, 9) for n in range(count)) for start, count in ((0, 3), (100, 8)))
 DATASET = RetrievalDataset.of(QUERIES, DOCUMENTS, name="words")
@@ -49,22 +46,14 @@ def server(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def here(folder: Path) -> Run:
-    return run_pair(
-        parse(f"{folder}@W3"),
-        DATASET,
-        out=folder.parent / "run",
-        settings=SETTINGS,
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
+    return run_any(parse(f"{folder}@W3"), folder.parent / "run", dataset=DATASET)
 
 
 def same_evidence(found: Run, wanted: Run) -> None:
-    one, other = found.evidence(), wanted.evidence()
-    np.testing.assert_allclose(perturbation.epsilon(one), perturbation.epsilon(other), atol=1e-5)
+    served, here = found.evidence(), wanted.evidence()
+    np.testing.assert_allclose(perturbation.epsilon(served), perturbation.epsilon(here), atol=1e-5)
     for arm in ("reference_top", "candidate_top"):
-        names = [run.item_ids[getattr(run, arm).items].tolist() for run in (one, other)]
+        names = [evidence.item_ids[getattr(evidence, arm).items].tolist() for evidence in (served, here)]
         assert names[0] == names[1]
 
 

@@ -7,7 +7,6 @@ session of its own. What becomes of a study is compared with an undisturbed one 
 import importlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Self
 
 from quantdrift.base.records import file_digest
 from support.beir_folder import numbered, write_beir_folder
-from support.candidate_samples import WORDS, save_backbone
+from support.candidate_samples import WORDS, save_backbone, text
 
 FULL = os.environ.get("QUANTDRIFT_FAULTS") == "full"
 """Whether all that there is is tried (`make faults`), or a few of each."""
@@ -96,7 +95,7 @@ class Forks:
     def __init__(self, place: Path, **environment: str) -> None:
         self.place, self._number = place, 0
         tests = str(Path(__file__).parents[1])  # pytest finds them without; a process of its own does not
-        start = f"import sys; sys.path.append({tests!r}); from support.faults import serve; serve()"
+        start = f"import sys; sys.path.append({tests!r}); from faults.processes import serve; serve()"
         line = [sys.executable, "-c", start]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **environment}
         self._server = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -246,21 +245,17 @@ def no_room_for_batches() -> None:
 # --- a study, and what became of it -----------------------------------------------------------------
 
 
-def _text(seed: int, n: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=n))
-
-
 def write_inputs(root: Path) -> None:
     """A tiny model, two corpora a and b, and labelled texts."""
     save_backbone(root / "tiny")
     for name, start in (("a", 2000), ("b", 5000)):
-        queries = [_text(start + number, 5) for number in range(24)]
-        documents = [_text(start + 1000 + number, 3 + number % 9) for number in range(40)]
+        queries = [text(start + number, 5) for number in range(24)]
+        documents = [text(start + 1000 + number, 3 + number % 9) for number in range(40)]
         write_beir_folder(root / name, numbered("q", queries), numbered("c", documents))
     (root / "labelled").mkdir()
     for split, start in (("train", 0), ("test", 500)):
         rows = [
-            {"text": f"{WORDS[number % 3]} {_text(start + number, 4)}", "label": "xyz"[number % 3]}
+            {"text": f"{WORDS[number % 3]} {text(start + number, 4)}", "label": "xyz"[number % 3]}
             for number in range(30)
         ]
         (root / "labelled" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
