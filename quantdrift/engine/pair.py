@@ -191,14 +191,19 @@ class QuantizedPair:
         return parts[0] if len(parts) == 1 else hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
     @property
+    def weight(self) -> torch.Tensor:
+        """A weight of the model, which tells device and number type; a static model has no linear layer."""
+        return self.layers[0].parameter if self.layers else next(self.modules[0].parameters())
+
+    @property
     def device(self) -> torch.device:
         """The device that the model runs on."""
-        return self.layers[0].parameter.device
+        return self.weight.device
 
     @property
     def runtime(self) -> dict[str, str]:
         """The libraries, device and number type, which decide embeddings beside weights and inputs."""
-        return runtime_of(self.layers[0].parameter)
+        return runtime_of(self.weight)
 
     @property
     def never_reached(self) -> list[str]:

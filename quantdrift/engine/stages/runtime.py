@@ -30,7 +30,7 @@ class Runtime(ModelStage):
         }
         self.batch_size = self.told.get("batch")
         self.dtype = None if "dtype" not in self.told else DTYPES[self.told["dtype"]]
-        if str(pair.layers[0].parameter.dtype) == f"torch.{self.dtype}":
+        if str(pair.weight.dtype) == f"torch.{self.dtype}":
             raise UnsupportedError(
                 f"{pair.name} is in {self.dtype} at full precision already, so +dtype={self.told['dtype']} changes "
                 "nothing; leave it out, or take the reference in another type (--dtype float32)"
