@@ -147,6 +147,6 @@ def test_of_a_static_model_the_embedding_matrix_is_quantized(place: Path, quantd
     assert finished.evidence().delta_min == pytest.approx((low - full).min(axis=1), abs=1e-5)
     bits = finished.record["bits_per_weight"]
     assert bits["all_parameters"] == pytest.approx(4 + 16 / weight.shape[1])
-    assert "4.50 over all parameters" in quantdrift("report", "run", "--format", "markdown", quiet=False)
+    assert "4.50 over all parameters" in quantdrift("report", "run", "--md", quiet=False)
     told = quantdrift("run", "ROOT/static@W4", "--data", "ROOT/rows", code=2)
     assert "fp+table=8" in told
