@@ -1,4 +1,4 @@
-"""Laws of names of servers, of requests that are halved, and of calls side by side."""
+"""Laws of requests that are halved, of calls side by side, and of fingerprints of servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,28 +11,6 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.encoders.server import _fingerprint, in_halves, side_by_side
 from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
-from quantdrift.spec.grammar import read_endpoint
-
-WORDS = st.text("abcXY019-_.", min_size=1, max_size=8)
-PATHS = st.lists(st.sampled_from(["v1", "api", "a-b"]), max_size=3).map("/".join)
-URLS = st.builds(
-    lambda scheme, host, port, path, end: f"{scheme}://{host}{port}/{path}{end}",
-    st.sampled_from(["http", "https", "HTTP"]),
-    st.sampled_from(["localhost", "GPU1", "api.Example.org"]),
-    st.one_of(st.just(""), st.integers(1, 65535).map(lambda port: f":{port}")),
-    PATHS,
-    st.sampled_from(["", "/", "/embeddings", "/embeddings/"]),
-)
-NAMES = st.builds(lambda url, model: f"openai:{url}#{model}", URLS, WORDS)
-
-
-@given(NAMES)
-def test_the_canonical_form_means_the_same_and_is_its_own(name: str) -> None:
-    found = read_endpoint(name)
-    assert read_endpoint(str(found)) == found
-    assert str(read_endpoint(str(found))) == str(found)
-    assert found.embeddings.endswith("/embeddings")
-    assert not found.embeddings.endswith("/embeddings/embeddings")
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 60))

@@ -1,12 +1,9 @@
 """Whatever a file holds, reading it gives a value or an error of ours: no traceback, no hang."""
 
-import contextlib
-import io
 import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,10 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.cli import main
 from quantdrift.runs.folder import read_run
+from support.command_line import cli
+from support.finished_samples import DATE, question, write_samples, write_trec
+from support.finished_samples import A as LISTS
 from support.hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
 from support.written_samples import EVIDENCE, RECORD, Written, record, write_all
 
@@ -30,16 +29,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
 
 def typed(*arguments: object) -> None:
     """A command line in this process; only what main() does not turn into one line escapes."""
-    before = sys.argv
-    sys.argv = ["quantdrift", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            main()
-    except SystemExit as stopped:
-        if stopped.code not in {0, 1, 2, 3, 4}:  # of the gate, at most
-            raise RuntimeError(f"ended with {stopped.code!r}") from stopped
-    finally:
-        sys.argv = before
+    assert cli(*arguments)[0] in {0, 1, 2, 3, 4}  # of the gate, at most
 
 
 Act = Callable[..., object]
@@ -131,31 +121,6 @@ WORDS = (
     *("", "x", "nan", "inf", "-inf", "1e999", "-1e999", "1e308", "-1e308", "9" * 30, "9" * 5_000),
     *("0", "-1", "2", "q1", "d1", "Q0", "\x1b[31m", "\u202e", "1_0", "\uff10", "0x1", "true", "{}", "\0"),
 )
-LISTS: dict[str, dict[str, float]] = {"q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3}}
-
-
-def trec() -> str:
-    return "".join(
-        f"{query} Q0 {item} {rank} {score} tag\n"
-        for query, own in LISTS.items()
-        for rank, (item, score) in enumerate(own.items(), start=1)
-    )
-
-
-def sample(number: int) -> dict[str, Any]:
-    answers = [[str(-n - 0.5), "False"] for n in range(3)]
-    return {
-        "doc_id": number,
-        "doc": {"q": number},
-        "target": "0",
-        "arguments": {f"gen_args_{n}": {"arg_0": f"question {number}", "arg_1": f" {n}"} for n in range(3)},
-        "resps": [[answer] for answer in answers],
-        "filtered_resps": answers,
-        "filter": "none",
-        "metrics": ["acc"],
-        "acc": 1.0,
-        **{f"{name}_hash": f"{name}{number}" for name in ("doc", "prompt", "target")},
-    }
 
 
 MTEB: dict[str, Any] = {
@@ -173,27 +138,24 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
         rng = random.Random(seed)
         a, b = tmp_path / f"a{seed}", tmp_path / f"b{seed}"
         if kind == "trec":
-            a.write_text(trec(), encoding="utf-8")
-            b.write_text(mutate_lines(rng, trec(), WORDS), encoding="utf-8")
+            text = write_trec(a, LISTS).read_text(encoding="utf-8")
+            b.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
         elif kind == "json":
             a.write_text(json.dumps(LISTS), encoding="utf-8")
             write_hostile_json(rng, b, LISTS, seal=False)
         elif kind == "lm-eval":
-            whole = [sample(number) for number in range(3)]
+            whole = [question(number, [-0.5, -1.5, -2.5]) for number in range(3)]
             for place in (a, b):
-                place.mkdir()
-                text = "".join(json.dumps(each) + "\n" for each in whole)
-                (place / "samples_t_2026-01-02T03-04-05.jsonl").write_text(text, encoding="utf-8")
+                write_samples(place, "t", whole, date=DATE)
                 results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
-                (place / "results_2026-01-02T03-04-05.json").write_text(json.dumps(results))
+                (place / f"results_{DATE}.json").write_text(json.dumps(results))
             if seed % 4 == 0:
-                write_hostile_json(rng, b / "results_2026-01-02T03-04-05.json", results, seal=False)
+                write_hostile_json(rng, b / f"results_{DATE}.json", results, seal=False)
             else:
-                one = tmp_path / "one"
-                write_hostile_json(rng, one, whole[0], seal=False)
-                lines = [one.read_text(encoding="utf-8"), *map(json.dumps, whole[1:])]
-                file = b / "samples_t_2026-01-02T03-04-05.jsonl"
-                file.write_text("\n".join(lines), encoding="utf-8")
+                first = tmp_path / "first"
+                write_hostile_json(rng, first, whole[0], seal=False)
+                lines = [first.read_text(encoding="utf-8"), *map(json.dumps, whole[1:])]
+                (b / f"samples_t_{DATE}.jsonl").write_text("\n".join(lines), encoding="utf-8")
         else:
             whole = {"mteb_model_meta": {"model_name": "m"}, "default": {"test": MTEB[kind]}}
             a.write_text(json.dumps(whole), encoding="utf-8")

@@ -15,9 +15,10 @@ from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs.folder import EVIDENCE, PROBE, RECORD, read_run, write_run
 from quantdrift.runs.identity import Identity
-from quantdrift.spec.allocation import AllocatedLayer, Allocation
+from quantdrift.spec.allocation import Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
+from support.allocations import allocation as allocation_of
 from support.routing_samples import classified
 
 __all__ = ["EVIDENCE", "PROBE", "RECORD", "Written", "write_all"]
@@ -104,33 +105,8 @@ def write_all(folder: Path) -> dict[str, Written]:
     GapRouter(threshold=0.5, origin=Identity.of(run.record).brief()).save(router)
     rules = [parse_rule("flip@1 no worse by 0.03")]
     Baseline.of(snapshot_for(target_of_run(run), rules)).write(baseline)
-    layers = [
-        AllocatedLayer(name=name, shape=(4, 6), width=width, loss=(0.5, 0.1), unit=unit)
-        for unit, (name, width) in enumerate((("a", 3), ("b", 4)))
-    ]
-    Allocation(
-        model="m",
-        fingerprint="weights",
-        group_size=None,
-        quantizer="rtn",
-        criterion="gap",
-        settings={"loss": "hinge"},
-        seed=0,
-        dataset="corpus",
-        data_digest="texts",
-        input_ids=("q1", "q2"),
-        widths=(3, 4),
-        budget=3.5,
-        method="exact",
-        status="optimal",
-        bound=0.6,
-        layers=tuple(layers),
-        n_others=10,
-        others_bits=32,
-        edited=False,
-        version="0.1.0",
-        date="2026-11-22T16:45:00+00:00",
-    ).write(allocation)
+    measured = {"dataset": "corpus", "data_digest": "texts", "input_ids": ("q1", "q2"), "settings": {"loss": "hinge"}}
+    allocation_of({"a": 3, "b": 4}, budget=3.5, bound=0.6, quantizer="rtn", **measured).write(allocation)
     kept = read_run(run.path)
     return {
         RECORD: Written(run.path / RECORD, lambda: read_run(run.path).record),
