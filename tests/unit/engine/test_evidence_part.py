@@ -5,7 +5,7 @@ import pytest
 
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence.record import Evidence, Judgements, Noise
+from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.metrics import measure
 
 N_INPUTS, N_ITEMS = 12, 9
@@ -45,14 +45,3 @@ def test_metrics_are_those_of_these_inputs_alone(rows: list[int], labels: bool, 
     expected = measure(evidence(rows, labels=labels, noise=noise))
     assert metrics == expected
     assert len(metrics) > 10
-
-
-def test_the_labels_of_a_part_by_hand() -> None:
-    """Three inputs with two, no and one label; the last and the middle one are asked for."""
-    whole = Judgements(offsets=np.array([0, 2, 2, 3]), items=np.array([4, 5, 6]), grades=np.array([1, 0, 2]))
-    part = whole.part(np.array([2, 1]))
-    assert part.offsets.tolist() == [0, 1, 1]
-    assert [part.of(row) for row in range(2)] == [{6: 2}, {}]
-    assert whole.part(np.array([0])).of(0) == {4: 1, 5: 0}
-    nothing = whole.part(np.zeros(0, dtype=np.int64))
-    assert (nothing.offsets.tolist(), nothing.items.tolist()) == ([0], [])

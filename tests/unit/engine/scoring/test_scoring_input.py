@@ -87,16 +87,5 @@ def test_matrices_that_cannot_be_ranked(options: dict[str, Any], message: str) -
     good = {"reference_scores": np.zeros((2, 3)), "candidate_scores": np.zeros((2, 3))}
     with pytest.raises(ScoreError, match=message):
         score_matrix(**{**good, **options})
-
-
-def test_shortlists_of_different_lengths() -> None:
-    def row(positions: list[int], *scores: list[float]) -> Any:
-        return (np.array(positions), *(np.array(part, np.float32) for part in scores))
-
-    state = score_ragged([row([3, 8], [1, 2], [5, 2]), row([4], [7], [7])], k=2)
-    assert state.reference_top()[0].tolist() == [[8, 3], [4, -1]]
-    assert state.candidate_top()[0].tolist() == [[3, 8], [4, -1]]
-    assert state.delta_max.tolist() == [4, 0]
-    assert state.n_items.tolist() == [2, 1]
     with pytest.raises(ScoreError, match="no queries"):
         score_ragged([], k=2)
