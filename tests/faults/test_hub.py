@@ -42,9 +42,9 @@ def test_a_hub_that_is_down(tmp_path: Path, root: Path, server: Hub, online: For
     away = "someone_tiny@W8-g128-rtn_on_a"
     for mode in ("dropped", "500", "hang", "cut") if FULL else ("dropped", "cut"):
         server.mode = mode
-        code, told = online.run(*(RUN if mode == "dropped" else RETRY), cwd=tmp_path, **cache)
-        assert code == 1, (told, mode, server.asked, sorted((tmp_path / "hf").rglob("*.safetensors")))
-        assert "Traceback" not in told
+        code, printed = online.run(*(RUN if mode == "dropped" else RETRY), cwd=tmp_path, **cache)
+        assert code == 1, (printed, mode, server.asked, sorted((tmp_path / "hf").rglob("*.safetensors")))
+        assert "Traceback" not in printed
         reason = json.loads((tmp_path / "out" / "failed" / f"{away}.json").read_text())["reason"]
         assert (tmp_path / "out" / "cells" / "tiny@W8-g128-rtn_on_a" / "run.json").is_file()
         tell(f"{mode}: {reason}")
@@ -52,7 +52,7 @@ def test_a_hub_that_is_down(tmp_path: Path, root: Path, server: Hub, online: For
         assert NAME in reason, reason
         assert "retry" in reason or "again" in reason, reason
     server.mode = "up"
-    code, told = online.run(*RETRY, cwd=tmp_path, **cache)
-    assert code == 0, told
+    code, printed = online.run(*RETRY, cwd=tmp_path, **cache)
+    assert code == 0, printed
     cells = essence(tmp_path / "out")
     assert cells[away]["files"] == cells["tiny@W8-g128-rtn_on_a"]["files"]

@@ -19,9 +19,9 @@ WORDS = ("a", "photo", "of", "red", "green", "blue", "cat", "dog", "ship", "truc
 def small_clip(folder: Path, *, seed: int = 0) -> Path:
     """A folder that holds a CLIPModel and its processor."""
     processor = processor_of(WORDS, 16)
-    known = processor.tokenizer
-    of_text = {"vocab_size": len(known), "max_position_embeddings": 32, "hidden_size": 16, "intermediate_size": 32}
-    of_text |= {f"{name}_token_id": getattr(known, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    tokenizer = processor.tokenizer
+    of_text = {"vocab_size": len(tokenizer), "max_position_embeddings": 32, "hidden_size": 16, "intermediate_size": 32}
+    of_text |= {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     both = {"num_hidden_layers": 2, "num_attention_heads": 2}
     of_images = {"image_size": 16, "patch_size": 8, "hidden_size": 24, "intermediate_size": 48}
     with torch.random.fork_rng():

@@ -86,9 +86,9 @@ def with_weights(folder: Path, weights: Mapping[str, Tensor]) -> Any:
     return model
 
 
-def check(found: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
+def check(run: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
     """The evidence is that of two score matrices."""
-    evidence = found.evidence()
+    evidence = run.evidence()
     np.testing.assert_allclose(
         perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), atol=tolerance
     )

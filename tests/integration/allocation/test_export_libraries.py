@@ -57,11 +57,11 @@ def test_gptqmodel_gives_each_layer_its_width(held: str, tmp_path: Path) -> None
     pytest.importorskip("gptqmodel")
     config = used("gptqmodel", tmp_path)["config"]
     for name, width in widths().items():
-        found = config.dynamic_get(held + name)
+        setting = config.dynamic_get(held + name)
         if width == 16:
-            assert found is False
+            assert setting is False
         else:
-            assert found == {"bits": width, "group_size": 32}
+            assert setting == {"bits": width, "group_size": 32}
     assert config.dynamic_get(held + "encoder.layer.10.output.dense") is None
     # what vLLM looks up for the layers that it multiplies at once
     assert config.dynamic_get(held + "encoder.layer.0.attention.self.qkv_proj", "bits") == 4

@@ -16,8 +16,8 @@ from support.endpoint_samples import ASKED, sentences
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving(one=of_letters, two=of_odd_letters) as found:
-        yield found
+    with serving(one=of_letters, two=of_odd_letters) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

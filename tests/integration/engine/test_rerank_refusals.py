@@ -32,7 +32,7 @@ def _data(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("TINY@W4", "an embedding model, which searches .leave --shortlist out"),
         ("ROOT/nli@W4", "gives a pair 3 scores"),
@@ -42,10 +42,10 @@ def _data(place: Path) -> None:
         ("ROOT/cross vs ROOT/cross", "with --shortlist is not available"),
     ],
 )
-def test_models_and_schemes_that_cannot_rerank(spec: str, told: str, quantdrift: Run) -> None:
+def test_models_and_schemes_that_cannot_rerank(spec: str, message: str, quantdrift: Run) -> None:
     command = ("run", spec, "--data", "ROOT/judged", "--shortlist", "ROOT/bm25.trec")
     shown = quantdrift(*command, code=2)
-    assert re.search(told, shown), shown
+    assert re.search(message, shown), shown
     assert "Traceback" not in shown
 
 

@@ -35,8 +35,8 @@ def record(out: str) -> dict[str, Any]:
 def test_both_arms_are_what_sentence_transformers_scores(
     place: Path, dataset: RetrievalDataset, quantdrift: Run
 ) -> None:
-    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
-    evidence = read_run(Path(found["path"])).evidence()
+    content_of_run = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    evidence = read_run(Path(content_of_run["path"])).evidence()
     arms = [predicted(place / "cross", dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
     assert evidence.input_ids.tolist() == list(dataset.query_ids)
     assert set(evidence.n_items.tolist()) == {8}
@@ -55,9 +55,9 @@ def test_both_arms_are_what_sentence_transformers_scores(
         s = (of_first.candidate_scores - of_first.reference_scores)[row, 0]
         assert s - evidence.delta_min[row] == pytest.approx(expected["s"], abs=2e-5)
         n_flips += expected["reference"][0] != expected["candidate"][0]
-    assert found["metrics"]["flip@1"]["value"] == n_flips / N_QUERIES
+    assert content_of_run["metrics"]["flip@1"]["value"] == n_flips / N_QUERIES
     assert 0 < n_flips < N_QUERIES
-    assert found["metrics"]["noise_floor"]["value"] == 0
+    assert content_of_run["metrics"]["noise_floor"]["value"] == 0
     assert evidence.noise is not None
     assert 0 < evidence.noise.epsilon.max() < 1e-4
 
@@ -65,13 +65,13 @@ def test_both_arms_are_what_sentence_transformers_scores(
 def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quantdrift: Run) -> None:
     searched = record(quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json"))
     assert searched["metrics"]["flip@1"]["value"] > 0  # or the arm would not matter
-    found = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
-    evidence = read_run(Path(found["path"])).evidence()
+    content_of_run = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
+    evidence = read_run(Path(content_of_run["path"])).evidence()
     retrieved = read_run(Path("first")).evidence()
     expected = top_names(retrieved.item_ids, retrieved.reference_top.items[:, :5])
     kept = top_names(evidence.item_ids, evidence.reference_top.items)
     assert [sorted(row) for row in kept] == [sorted(row) for row in expected]
-    settings, source = found["settings"], found["data"]["shortlist"]
+    settings, source = content_of_run["settings"], content_of_run["data"]["shortlist"]
     assert (settings["reading"], settings["shortlist"]["top"]) == ("reranking", 5)
     assert len(settings["shortlist"]["digest"]) == 32
     assert source["spec"] == searched["spec"]

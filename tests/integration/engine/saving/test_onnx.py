@@ -40,22 +40,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_an_encoder_like_any_other_with_the_embeddings_of_the_candidate(written: Path) -> None:
-    pair, found, record = candidate("W3-g64", rich), load(written), read_record(written)
+    pair, written_model, record = candidate("W3-g64", rich), load(written), read_record(written)
     plain = pair.encoder
     for role in ("query", "document"):
-        assert found.settings(role) == plain.settings(role)
+        assert written_model.settings(role) == plain.settings(role)
     reference = embed(tiny())
     with pair.candidate():
         wanted, prompted = embed(tiny()), torch.from_numpy(plain.encode(["drag"], "query", 8))
     assert apart(reference, wanted) > 1e-3
-    assert apart(embed(found.model), wanted) < 1e-5
-    assert apart(torch.from_numpy(found.encode(["drag"], "query", 8)), prompted) < 1e-5
+    assert apart(embed(written_model.model), wanted) < 1e-5
+    assert apart(torch.from_numpy(written_model.encode(["drag"], "query", 8)), prompted) < 1e-5
     assert max(record["onnx"]["difference_to_torch"].values()) < 1e-5
     stored = Counter(layer["stored"].split(",")[0] for layer in record["layers"])
     assert stored == {"MatMulNBits": PACKED, "left out: unused layer (does not affect embeddings)": 1}
-    assert str(found.module.device) == "cpu"
-    assert not list(found.module.parameters())
-    assert weights_fingerprint([found.module]) == record["candidate_fingerprint"]
+    assert str(written_model.module.device) == "cpu"
+    assert not list(written_model.module.parameters())
+    assert weights_fingerprint([written_model.module]) == record["candidate_fingerprint"]
 
 
 def test_no_float_weight_of_a_layer_is_left(written: Path) -> None:

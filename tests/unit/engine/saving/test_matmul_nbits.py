@@ -71,5 +71,5 @@ def test_onnxruntime_computes_what_torch_does(tmp_path: Path) -> None:
         assert put_codes(layer, made).endswith("input reordered, input divided, zero points beside it")
     save_graph(export_graph(model, {"x": x}), tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": x.numpy()})
-    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+    (output,) = session.run(None, {"x": x.numpy()})
+    assert np.abs(output - wanted).max() < 2e-6 * np.abs(wanted).max()
