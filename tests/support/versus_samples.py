@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from quantdrift.base.progress import Silent
+from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
@@ -40,10 +40,17 @@ SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 
 
 def run_any(
-    pair: Spec | Versus, out: Path, *, store: EmbeddingStore | None = None, settings: Settings = SETTINGS
+    pair: Spec | Versus,
+    out: Path,
+    *,
+    dataset: RetrievalDataset = DATASET,
+    store: EmbeddingStore | None = None,
+    progress: Progress | None = None,
+    settings: Settings = SETTINGS,
+    **more: Any,
 ) -> Run:
-    store = store or EmbeddingStore(None)
-    return run_pair(pair, DATASET, out=out, settings=settings, store=store, progress=Silent(), device="cpu")
+    how = {"store": store or EmbeddingStore(None), "progress": progress or Silent(), "settings": settings, **more}
+    return run_pair(pair, dataset, out=out, device="cpu", **how)
 
 
 def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
