@@ -1,18 +1,18 @@
 """Runs of two models of which some are on servers, without waiting and with little data."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.progress import Progress
+from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.encoders.server_client import RetryPolicy
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Versus
-from support.versus_samples import DATASET, SETTINGS, run_any
+from support.versus_samples import DATASET, run_any
 
 
 def run_servers(
@@ -22,15 +22,20 @@ def run_servers(
     *,
     dataset: RetrievalDataset = DATASET,
     cache: Path | None = None,
+    noise_floor: bool = False,
+    batch_size: int = 8,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda _line: None,
     **options: Any,
 ) -> Run:
-    changed = {name: options.pop(name) for name in ("noise_floor", "batch_size") if name in options}
-    servers = Servers(retry_policy=RetryPolicy(sleep=lambda _seconds: None, say=say), **options)
-    how = {"settings": replace(SETTINGS, **changed), "progress": progress, "servers": servers}
     return run_any(
-        Versus(reference=reference, candidate=candidate), out, dataset=dataset, store=EmbeddingStore(cache), **how
+        Versus(reference=reference, candidate=candidate),
+        out,
+        dataset=dataset,
+        settings=Settings(k=8, batch_size=batch_size, noise_floor=noise_floor),
+        store=EmbeddingStore(cache),
+        progress=progress or Silent(),
+        servers=Servers(retry_policy=RetryPolicy(sleep=lambda _seconds: None, say=say), **options),
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from quantdrift.base.progress import Progress, Silent
+from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
@@ -45,12 +45,11 @@ def run_any(
     *,
     dataset: RetrievalDataset = DATASET,
     store: EmbeddingStore | None = None,
-    progress: Progress | None = None,
     settings: Settings = SETTINGS,
-    **more: Any,
+    **options: Any,
 ) -> Run:
-    how = {"store": store or EmbeddingStore(None), "progress": progress or Silent(), "settings": settings, **more}
-    return run_pair(pair, dataset, out=out, device="cpu", **how)
+    how: Any = {"settings": settings, "store": store or EmbeddingStore(None), "progress": Silent(), "device": "cpu"}
+    return run_pair(pair, dataset, out=out, **{**how, **options})
 
 
 def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
