@@ -11,11 +11,11 @@ from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from integration.quantdrift_mteb.mteb_samples import retrieval_task, scores, split_data
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift_mteb.meta import local_meta
 from support.candidate_samples import tokenizer
-from support.mteb_samples import retrieval_task, scores, split_data
 from support.rerank_samples import save_cross_encoder
 
 DATA = {"default": {"test": split_data(10, 30)}}

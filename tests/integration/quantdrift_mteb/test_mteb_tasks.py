@@ -12,12 +12,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.runs.folder import read_run
-from quantdrift.spec.grammar import parse_scheme
-from support.candidate_samples import quantized
-from support.mteb_samples import (
+from integration.quantdrift_mteb.mteb_samples import (
     OTHERS,
     QUIET,
     SCHEME,
@@ -28,6 +23,11 @@ from support.mteb_samples import (
     scores,
     split_data,
 )
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_scheme
+from support.candidate_samples import quantized
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertModel
 
+from integration.engine import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
 from quantdrift.checkpoints.named import resolve
@@ -20,7 +21,6 @@ from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoi
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
 from quantdrift.features.export.onnx import States, export_graph, save_graph
 from quantdrift.features.onnx.graph import OnnxGraph, read_graph
-from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
 onnx = samples.onnx

