@@ -39,7 +39,7 @@ check: setup ## Lint, formatting, types, import boundaries and the budget of lin
 golden: setup ## Hold what fifty commands give against the figures in tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
 
-faults: setup ## Kill, starve and damage studies, in many more ways than make test does, and tell what came of it
+faults: setup ## Kill, starve and damage studies, in many more ways than make test does
 	@QUANTDRIFT_FAULTS=full $(BIN)/python -m pytest tests/faults -m "slow or not slow" -p no:cacheprovider
 
 suites: setup ## Run the paper's suites in their offline variants; those of models that are made first say how

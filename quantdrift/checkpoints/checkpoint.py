@@ -15,16 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.text import some
 from quantdrift.checkpoints.classifier_config import model_json
-from quantdrift.checkpoints.model_files import (
-    MODEL_FILES,
-    ModelFile,
-    files_in,
-    folder_of,
-    format_of,
-    holds_weights,
-    only_file,
-)
+from quantdrift.checkpoints.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
 from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
 from quantdrift.checkpoints.saved import is_candidate_folder, read_record
 
@@ -122,7 +115,12 @@ def find_checkpoint(name: str) -> Checkpoint:
             kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
             quantization = {"quant_method": "quantdrift", **kept}
         elif file is None and files_in(folder) and not holds_weights(body):
-            file = only_file(folder, name)
+            file, *others = files_in(folder)
+            if others:
+                raise UnsupportedError(
+                    f"{name} holds {1 + len(others)} models in files of other libraries: {some([file, *others])}; name "
+                    f"the one to run: {name.rstrip('/')}/{file}"
+                )
         if file is not None:
             quantization = {"quant_method": format_of(file), "file": file}
     return Checkpoint(

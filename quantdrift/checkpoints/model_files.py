@@ -9,7 +9,6 @@ from pathlib import Path
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.registry import Package, Registry
-from quantdrift.base.text import some
 
 _TORCH_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
@@ -76,17 +75,6 @@ def files_in(folder: Path) -> dict[str, str]:
 def holds_weights(folder: Path) -> bool:
     """Whether a folder holds weights of torch, too."""
     return any(next(folder.glob(pattern), None) for pattern in _TORCH_WEIGHTS)
-
-
-def only_file(folder: Path, name: str) -> str:
-    """The one file of a folder that another library runs; an error that lists them if there are several."""
-    files = list(files_in(folder))
-    if len(files) > 1:
-        raise UnsupportedError(
-            f"{name} holds {len(files)} models in files of other libraries: {some(files)}; name the one to run: "
-            f"{name.rstrip('/')}/{files[0]}"
-        )
-    return files[0]
 
 
 def folder_of(file: Path) -> Path:

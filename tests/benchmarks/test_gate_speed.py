@@ -9,13 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from timing import in_turn, report
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs.folder import write_run
+from support.comparison_samples import run_of
+from support.routing_samples import searched, similarities
 
 N, ITEMS, K = 1_000, 2_000, 200
 ROUNDS = 9
@@ -50,27 +48,9 @@ McNemar and one by randomization; no intervals, no equivalence, no list of input
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("gate")
-    rng = np.random.default_rng(0)
-    reference = rng.normal(size=(N, ITEMS)).astype(np.float32)
-    best = reference.argmax(axis=1)
-    paths = []
-    for name, noise in (("a", 0.05), ("b", 0.08)):
-        candidate = reference + noise * rng.normal(size=reference.shape).astype(np.float32)
-        ids = [f"q{row}" for row in range(N)]
-        evidence = assemble(
-            score_matrix(reference, candidate, k=K),
-            input_ids=ids,
-            item_ids=[f"d{item}" for item in range(ITEMS)],
-            qrels={name: {f"d{item}": 1} for name, item in zip(ids, best, strict=True)},
-        )
-        record = {
-            "spec": f"minilm@W4-{name}",
-            "model": {"name": "minilm", "fingerprint": "reference"},
-            "data": {"name": "corpus", "fingerprint": "texts"},
-            "settings": {"k": K, "similarity": "cosine"},
-        }
-        paths.append(write_run(root / name, evidence=evidence, record=record).path)
-    return paths[0], paths[1]
+    candidates = {name: searched(*similarities(N, ITEMS, noise), depth=K) for name, noise in (("a", 0.05), ("b", 0.08))}
+    runs = [run_of(root / name, made, spec=f"minilm@W4-{name}") for name, made in candidates.items()]
+    return runs[0].path, runs[1].path
 
 
 def test_a_finished_run(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -36,13 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
     def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def answer(self, *, body: bool) -> None:
         mode, name, path = self.server.mode, self.server.name, self.path.partition("?")[0].strip("/")
         self.close_connection = mode != "up"
         self.server.asked.append((mode, self.command, path, self.headers.get("Range") or ""))
@@ -51,37 +45,39 @@ class _Handler(BaseHTTPRequestHandler):
         if mode == "hang":
             time.sleep(60)
         if mode == "500":
-            self.reply(500, b"it does not work", body=body)
+            self.reply(500, b"it does not work")
         elif path.startswith(f"{name}/resolve/"):
             file = self.server.folder / path.split("/", 4)[4]
             if not file.is_file():
-                self.reply(404, b"", body=body, **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+                self.reply(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
                 return
             if mode == "cut" and self.headers.get("Range"):
                 return  # the rest is asked for: answered from the beginning, two first halves would make a whole file
             content = file.read_bytes()
             tag = hashlib.sha256(content).hexdigest()
             sent = content[: len(content) // 2] if mode == "cut" and file.suffix == ".safetensors" else content
-            self.reply(200, sent, body=body, length=len(content), ETag=f'"{tag}"', **{"X-Repo-Commit": COMMIT})
+            self.reply(200, sent, length=len(content), ETag=f'"{tag}"', **{"X-Repo-Commit": COMMIT})
         elif path.startswith(f"api/models/{name}/tree"):
-            told = [
+            listing = [
                 {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": COMMIT}
                 for file in sorted(self.server.folder.iterdir())
             ]
-            self.reply(200, json.dumps(told).encode(), body=body)
+            self.reply(200, json.dumps(listing).encode())
         elif path.startswith(f"api/models/{name}"):
             files = [{"rfilename": file.name} for file in sorted(self.server.folder.iterdir())]
-            told_of = {"id": name, "modelId": name, "sha": COMMIT, "private": False, "gated": False, "siblings": files}
-            self.reply(200, json.dumps({**told_of, "tags": [], "downloads": 0, "likes": 0}).encode(), body=body)
+            about = {"id": name, "modelId": name, "sha": COMMIT, "private": False, "gated": False, "siblings": files}
+            self.reply(200, json.dumps({**about, "tags": [], "downloads": 0, "likes": 0}).encode())
         else:
-            self.reply(404, b"", body=body, **{"X-Error-Code": "RepoNotFound"})
+            self.reply(404, b"", **{"X-Error-Code": "RepoNotFound"})
 
-    def reply(self, code: int, content: bytes, *, body: bool, length: int | None = None, **headers: str) -> None:
+    do_HEAD = do_GET  # noqa: N815 -- the name that http.server looks for
+
+    def reply(self, code: int, content: bytes, *, length: int | None = None, **headers: str) -> None:
         self.send_response(code)
         for key, value in {"Content-Length": str(len(content) if length is None else length), **headers}.items():
             self.send_header(key, value)
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self.wfile.write(content)
         if length is not None and len(content) < length:
             self.close_connection = True

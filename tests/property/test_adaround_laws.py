@@ -1,6 +1,5 @@
 """Laws of AdaRound, for any layer, and that it is what autograd and torch's own Adam make of it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -14,6 +13,9 @@ from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support.paper_adaround import adaround
 from support.quantizer_samples import moments_by_hand
+from support.threads import one_thread
+
+__all__ = ["one_thread"]
 
 BITS, GROUPS = st.integers(2, 8), st.none() | st.integers(1, 40)
 
@@ -41,15 +43,6 @@ def layers(draw: st.DrawFn) -> Layer:
         share = draw(st.sampled_from([0, 0.3]))
         part.mul_(torch.rand(columns, generator=generator) >= share)
     return Layer(weight=weight, second=inputs.T @ inputs / n_tokens)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Hundreds of tiny products: on a busy machine, threads wait for each other at each."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @settings(deadline=None, max_examples=12)

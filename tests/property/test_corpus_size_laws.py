@@ -4,9 +4,6 @@ Embeddings hold small whole numbers, so every product is exact in float32 and ti
 equality means bit for bit, ties in order of position in the whole corpus.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import cast
@@ -27,86 +24,12 @@ from quantdrift.engine.parts import nested_subset
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.evidence.record import Evidence
 from support.small_evidence import assert_same
 from support.worlds import rows_of
 
 DIM = 3
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A corpus, its parts, and what is measured at each; queries and documents of either arm."""
-
-    reference: tuple[Floats, Floats]
-    candidate: tuple[Floats, Floats]
-    similarity: Similarity
-    k: int
-    subsets: tuple[NDArray[np.int64], ...]
-    measured: list[Evidence]
-
-    def ids(self, role: str) -> list[str]:
-        return ids_of(self.reference, role)
-
-    def alone(self, rows: NDArray[np.int64]) -> Evidence:
-        """Evidence over these documents as if there were no others."""
-        (queries, documents), (low_queries, low_documents) = self.reference, self.candidate
-        with small_tiles():
-            state = score_embeddings(
-                queries, low_queries, documents[rows], low_documents[rows], similarity=self.similarity, k=self.k
-            )
-        names = self.ids("d")
-        return assemble(state, input_ids=self.ids("q"), item_ids=[names[row] for row in rows.tolist()])
-
-
-def ids_of(arm: tuple[Floats, Floats], role: str) -> list[str]:
-    return [f"{role}{n}" for n in range(len(arm["qd".index(role)]))]
-
-
-@contextmanager
-def small_tiles() -> Iterator[None]:
-    """Tiles that these few documents fill more than once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quantdrift.engine.scoring.streamed.TILE", 16)
-        yield
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    n_queries, n_docs = draw(st.integers(1, 4)), draw(st.integers(2, 30))
-
-    def embeddings(n: int) -> Floats:
-        return draw(arrays(np.float32, (n, DIM), elements=st.integers(-2, 2)))
-
-    documents = embeddings(n_docs)
-    reference = embeddings(n_queries), documents
-    candidate = embeddings(n_queries), documents if draw(st.booleans()) else embeddings(n_docs)
-    sizes = draw(st.sets(st.integers(1, n_docs), min_size=1, max_size=3)) | {n_docs}
-    if len(sizes) == 1:
-        sizes |= {1}
-    k = draw(st.integers(2, 8))
-    similarity = draw(st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]))
-    seed = draw(st.integers(0, 99))
-    subsets = tuple(nested_subset(n_docs, size, seed=seed) for size in sorted(sizes))
-
-    flow = Flow(
-        pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), vector_stages=())),
-        settings=Settings(k=k),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-    )
-    measured = []
-    for subset in subsets:
-        search = Search(
-            queries=rows_of("q", n_queries), documents=rows_of("d", n_docs), similarity=similarity, rows=subset
-        ).ready(flow)
-        with small_tiles():
-            state = search.state(flow, reference, candidate)
-        measured.append(search.evidence(state, candidate, None))
-    return Case(
-        reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, measured=measured
-    )
+WHOLE = st.integers(-2, 2)
 
 
 @given(st.integers(2, 400), st.integers(0, 2**32), st.data())
@@ -122,7 +45,25 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
         assert np.isin(small, large).all()
 
 
-@given(cases())
-def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
-    for subset, evidence in zip(case.subsets, case.measured, strict=True):
-        assert_same(evidence, case.alone(subset))
+@given(st.data(), st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]), st.integers(2, 8))
+def test_each_size_is_what_these_documents_give_alone(data: st.DataObject, similarity: Similarity, k: int) -> None:
+    n_queries, n_docs = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 30))
+
+    def embeddings(n: int) -> Floats:
+        return data.draw(arrays(np.float32, (n, DIM), elements=WHOLE))
+
+    documents = embeddings(n_docs)
+    arms = (embeddings(n_queries), documents), (embeddings(n_queries), embeddings(n_docs))
+    if data.draw(st.booleans()):
+        arms[1][1][:] = documents
+    rows = nested_subset(n_docs, data.draw(st.integers(1, n_docs)), seed=data.draw(st.integers(0, 99)))
+    pair = cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), vector_stages=()))
+    flow = Flow(pair=pair, settings=Settings(k=k), store=EmbeddingStore(None), progress=Silent())
+    sides = rows_of("query", n_queries), rows_of("document", n_docs)
+    search = Search(queries=sides[0], documents=sides[1], similarity=similarity, rows=rows).ready(flow)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quantdrift.engine.scoring.streamed.TILE", 16)  # these few documents fill it more than once
+        measured = search.evidence(search.state(flow, *arms), arms[1], None)
+        (queries, kept), (low_queries, low_kept) = ((arm[0], arm[1][rows]) for arm in arms)
+        alone = score_embeddings(queries, low_queries, kept, low_kept, similarity=similarity, k=k)
+    assert_same(measured, assemble(alone, input_ids=sides[0].ids, item_ids=[f"d{row}" for row in rows.tolist()]))

@@ -1,4 +1,4 @@
-"""Laws of names of servers, of requests that are halved, and of calls side by side."""
+"""Laws of requests that are halved, of calls side by side, and of fingerprints of servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,30 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.engine.encoders.server import in_halves, side_by_side
+from quantdrift.engine.encoders.server import _fingerprint, in_halves, side_by_side
 from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
-from quantdrift.spec.grammar import read_endpoint
-
-WORDS = st.text("abcXY019-_.", min_size=1, max_size=8)
-PATHS = st.lists(st.sampled_from(["v1", "api", "a-b"]), max_size=3).map("/".join)
-URLS = st.builds(
-    lambda scheme, host, port, path, end: f"{scheme}://{host}{port}/{path}{end}",
-    st.sampled_from(["http", "https", "HTTP"]),
-    st.sampled_from(["localhost", "GPU1", "api.Example.org"]),
-    st.one_of(st.just(""), st.integers(1, 65535).map(lambda port: f":{port}")),
-    PATHS,
-    st.sampled_from(["", "/", "/embeddings", "/embeddings/"]),
-)
-NAMES = st.builds(lambda url, model: f"openai:{url}#{model}", URLS, WORDS)
-
-
-@given(NAMES)
-def test_the_canonical_form_means_the_same_and_is_its_own(name: str) -> None:
-    endpoint = read_endpoint(name)
-    assert read_endpoint(str(endpoint)) == endpoint
-    assert str(read_endpoint(str(endpoint))) == str(endpoint)
-    assert endpoint.embeddings.endswith("/embeddings")
-    assert not endpoint.embeddings.endswith("/embeddings/embeddings")
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 60))
@@ -58,3 +36,16 @@ def test_side_by_side_is_one_after_the_other_and_an_error_is_raised(width: int) 
     assert side_by_side(calls[:9], width) == [1 / value for value in range(-9, 0)]
     with pytest.raises(ZeroDivisionError):
         side_by_side(calls, width)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_fingerprint_is_of_directions_and_one_that_is_taken_is_not_given_twice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(8, 64)).astype(np.float32)
+    again = vectors + 1e-3 * rng.normal(size=vectors.shape).astype(np.float32)
+    assert _fingerprint(vectors, set()) == _fingerprint(2 * vectors, set())
+    other = vectors + 0.3 * rng.normal(size=vectors.shape).astype(np.float32)
+    assert _fingerprint(vectors, set()) != _fingerprint(other, set())
+    taken = {_fingerprint(vectors, set())}
+    assert _fingerprint(vectors, taken) not in taken
+    assert _fingerprint(vectors, taken) != _fingerprint(again, taken)

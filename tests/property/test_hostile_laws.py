@@ -1,12 +1,9 @@
 """Whatever a file holds, reading it gives a value or an error of ours: no traceback, no hang."""
 
-import contextlib
-import io
 import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,10 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.cli import main
 from quantdrift.runs.folder import read_run
-from support.finished_samples import DATE, A, question, write_json, write_mteb, write_samples, write_trec
+from support.command_line import cli
+from support.finished_samples import DATE, question, write_samples, write_trec
+from support.finished_samples import A as LISTS
 from support.hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
 from support.written_samples import EVIDENCE, RECORD, Written, record, write_all
 
@@ -31,16 +29,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
 
 def typed(*arguments: object) -> None:
     """A command line in this process; only what main() does not turn into one line escapes."""
-    before = sys.argv
-    sys.argv = ["quantdrift", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            main()
-    except SystemExit as stopped:
-        if stopped.code not in {0, 1, 2, 3, 4}:  # of the gate, at most
-            raise RuntimeError(f"ended with {stopped.code!r}") from stopped
-    finally:
-        sys.argv = before
+    assert cli(*arguments)[0] in {0, 1, 2, 3, 4}  # of the gate, at most
 
 
 Act = Callable[..., object]
@@ -132,8 +121,10 @@ WORDS = (
     *("", "x", "nan", "inf", "-inf", "1e999", "-1e999", "1e308", "-1e308", "9" * 30, "9" * 5_000),
     *("0", "-1", "2", "q1", "d1", "Q0", "\x1b[31m", "\u202e", "1_0", "\uff10", "0x1", "true", "{}", "\0"),
 )
+
+
 MTEB: dict[str, Any] = {
-    "rankings": A,
+    "rankings": LISTS,
     "labels": [["a", "b", "a"], ["a", "a", "b"]],
     "scores": [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]],
     "neighbours": {"a-b": [{"corpus_id": 0, "score": 0.5}, {"corpus_id": 1, "score": 0.25}]},
@@ -147,25 +138,27 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
         rng = random.Random(seed)
         a, b = tmp_path / f"a{seed}", tmp_path / f"b{seed}"
         if kind == "trec":
-            text = write_trec(a, A).read_text(encoding="utf-8")
+            text = write_trec(a, LISTS).read_text(encoding="utf-8")
             b.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
         elif kind == "json":
-            write_json(a, A)
-            write_hostile_json(rng, b, A, seal=False)
+            a.write_text(json.dumps(LISTS), encoding="utf-8")
+            write_hostile_json(rng, b, LISTS, seal=False)
         elif kind == "lm-eval":
-            samples = [question(number, [-0.5, -1.5, -2.5]) for number in range(3)]
-            results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
+            whole = [question(number, [-0.5, -1.5, -2.5]) for number in range(3)]
             for place in (a, b):
-                write_json(write_samples(place, "t", samples) / f"results_{DATE}.json", results)
+                write_samples(place, "t", whole, date=DATE)
+                results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
+                (place / f"results_{DATE}.json").write_text(json.dumps(results))
             if seed % 4 == 0:
                 write_hostile_json(rng, b / f"results_{DATE}.json", results, seal=False)
             else:
-                file = b / f"samples_t_{DATE}.jsonl"
-                others = file.read_text(encoding="utf-8").split("\n", 1)[1]
-                write_hostile_json(rng, file, samples[0], seal=False)
-                file.write_text(f"{file.read_text(encoding='utf-8')}\n{others}", encoding="utf-8")
+                first = tmp_path / "first"
+                write_hostile_json(rng, first, whole[0], seal=False)
+                lines = [first.read_text(encoding="utf-8"), *map(json.dumps, whole[1:])]
+                (b / f"samples_t_{DATE}.jsonl").write_text("\n".join(lines), encoding="utf-8")
         else:
-            whole = json.loads(write_mteb(a, MTEB[kind]).read_text())
+            whole = {"mteb_model_meta": {"model_name": "m"}, "default": {"test": MTEB[kind]}}
+            a.write_text(json.dumps(whole), encoding="utf-8")
             write_hostile_json(rng, b, whole, seal=False)
         first, second = (a, b) if seed % 2 else (b, a)
         more = rng.choice(((), ("--common",), ("--complete",), ("--json",), ("--out", tmp_path / "out")))

@@ -243,6 +243,15 @@ def test_the_order_of_inputs(case: Case, seed: int) -> None:
 
 
 @settings(deadline=None, max_examples=8)
+@given(cases(), st.data())
+def test_a_part_of_the_inputs_is_as_if_the_others_had_never_been_there(case: Case, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(case.reference) - 1), min_size=1, unique=True))
+    fields = {name: getattr(case, name)[rows] for name in ("reference", "candidate", "noisy")}
+    alone = case.evidence(**fields, input_ids=[f"q{row}" for row in rows])
+    assert measure(case.evidence().part(np.array(rows)), METRICS) == measure(alone, METRICS)
+
+
+@settings(deadline=None, max_examples=8)
 @given(cases())
 def test_values_lie_in_the_stated_range(case: Case) -> None:
     evidence = case.evidence()

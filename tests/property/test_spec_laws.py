@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -133,28 +133,3 @@ def test_a_mutated_spec_parses_or_is_a_spec_error(written: tuple[str, Spec], sha
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 3)))
     assert_no_surprise(text[:start] + shard + text[end:])
-
-
-ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-2, 20), st.floats(), SHARDS, st.text(max_size=5))
-FIELDS = st.fixed_dictionaries(
-    {"weight_bits": st.sampled_from([2, 4.0, 3.5, 16]) | ANYTHING},
-    optional={
-        "activation_bits": st.none() | st.integers(4, 8) | ANYTHING,
-        "group_size": st.none() | st.integers(1, 256) | ANYTHING,
-        "quantizer": st.sampled_from([*QUANTIZERS]) | ANYTHING,
-        "query_only": st.booleans() | ANYTHING,
-        "criterion": st.sampled_from(CRITERIA) | ANYTHING,
-        "options": OPTIONS | st.lists(st.tuples(SHARDS, SHARDS), max_size=2),
-    },
-)
-
-
-@given(FIELDS, st.text(max_size=5) | MODELS)
-def test_every_object_that_can_be_made_has_a_round_trip(fields: dict[str, Any], model: str) -> None:
-    spec = attempt(lambda: Spec(model=model, scheme=Scheme(**fields)))
-    if isinstance(spec, SpecError):
-        assert_points_into_its_text(spec)
-    else:
-        assert parse(str(spec)) == spec
-        assert hash(parse(str(spec))) == hash(spec)
-        assert type(spec.scheme.weight_bits) is float

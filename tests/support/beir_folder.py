@@ -6,16 +6,23 @@ from pathlib import Path
 
 
 def write_beir_folder(
-    folder: Path, queries: Mapping[str, str], documents: Mapping[str, str], qrels: Mapping[str, list[str]] | None = None
+    folder: Path,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str | dict[str, str]],
+    qrels: Mapping[str, list[str]] | None = None,
+    *,
+    split: str = "test",
 ) -> Path:
+    """Write texts, or what else a document has, such as a title or an image."""
     folder.mkdir(parents=True)
     for name, texts in (("queries", queries), ("corpus", documents)):
-        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        parts = {key: text if isinstance(text, dict) else {"text": text} for key, text in texts.items()}
+        lines = [json.dumps({"_id": key, **part}) + "\n" for key, part in parts.items()]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     if qrels is not None:
         rows = [f"{query}\t{document}\t1" for query, relevant in qrels.items() for document in relevant]
         (folder / "qrels").mkdir()
-        (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from PIL import Image
 from transformers import CLIPConfig, CLIPModel
 
 from quantdrift_paper.train_clip import processor_of
+from support.beir_folder import numbered, write_beir_folder
 
 WORDS = ("a", "photo", "of", "red", "green", "blue", "cat", "dog", "ship", "truck", "dark", "bright")
 
@@ -38,18 +38,11 @@ def small_clip(folder: Path, *, seed: int = 0) -> Path:
 def image_search(folder: Path, *, n_images: int = 20, n_queries: int = 16, seed: int = 0) -> Path:
     """A folder in BEIR layout: captions of drawn words, images of drawn pixels."""
     rng = np.random.default_rng(seed)
-    (folder / "images").mkdir(parents=True)
-    (folder / "qrels").mkdir()
-    for row in range(n_images):
-        pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    drawn = [rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(n_images)]
+    queries = numbered("q", [" ".join(rng.choice(WORDS, 5)) for _ in range(n_queries)])
+    images: dict[str, Any] = {f"i{row}": {"image": f"images/{row}.png"} for row in range(n_images)}
+    write_beir_folder(folder, queries, images, {f"q{row}": [f"i{row % n_images}"] for row in range(n_queries)})
+    (folder / "images").mkdir()
+    for row, pixels in enumerate(drawn):
         Image.fromarray(pixels).save(folder / "images" / f"{row}.png")
-    texts = [" ".join(rng.choice(WORDS, 5)) for _ in range(n_queries)]
-    files = {
-        "corpus.jsonl": [{"_id": f"i{row}", "image": f"images/{row}.png"} for row in range(n_images)],
-        "queries.jsonl": [{"_id": f"q{row}", "text": text} for row, text in enumerate(texts)],
-    }
-    for name, lines in files.items():
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    grades = [f"q{row}\ti{row % n_images}\t1\n" for row in range(n_queries)]
-    (folder / "qrels" / "test.tsv").write_text("".join(grades))
     return folder

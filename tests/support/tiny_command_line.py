@@ -1,14 +1,16 @@
 """A tiny model, data for it, and command lines as a user types them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import save_backbone, text
 from support.command_line import cli
+from support.threads import one_thread
+
+__all__ = ["Run", "corpora", "one_thread", "place", "quantdrift", "text"]
 
 N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
@@ -36,15 +38,6 @@ def corpora(place: Path) -> None:
     """Where it is imported: two more folders in BEIR layout, a and b."""
     for name, start in (("a", 2000), ("b", 5000)):
         _write(place / name, start)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Where it is imported: threads only stand in each other's way in models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A pair of one linear layer whose inputs are vectors, and a record of what went through it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,19 @@ class Rower:
     """An encoder of rows: items are their numbers, and a function of role, rows and batch size encodes them."""
 
     run: Callable[[str, Rows, int], Vectors]
-    settings: Mapping[str, Any] | None = field(default_factory=dict)
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         return self.run(role, np.array(list(items), dtype=np.int64), batch_size)
 
     def key(self, role: str) -> Mapping[str, Any] | None:
-        return self.settings
+        return {}
 
 
-def rows_of(role: str, n: int, *, prefix: str | None = None, digest: Any = None, lengths: Any = None) -> Inputs:
+def rows_of(role: str, n: int, *, digest: Any = None, lengths: Any = None) -> Inputs:
     """Inputs that a `Rower` encodes; they have no digest unless one is given, and so are not kept."""
-    ids = [f"{role[0] if prefix is None else prefix}{number}" for number in range(n)]
-    return Inputs(role=role, ids=ids, items=range(n), digest=digest, lengths=lengths)
+    return Inputs(
+        role=role, ids=[f"{role[0]}{number}" for number in range(n)], items=range(n), digest=digest, lengths=lengths
+    )
 
 
 class World:

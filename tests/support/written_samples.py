@@ -18,7 +18,7 @@ from quantdrift.runs.identity import Identity
 from quantdrift.spec.allocation import Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
-from support.allocations import allocation as widths
+from support.allocations import allocation as allocation_of
 from support.routing_samples import classified
 
 __all__ = ["EVIDENCE", "PROBE", "RECORD", "Written", "write_all"]
@@ -105,7 +105,8 @@ def write_all(folder: Path) -> dict[str, Written]:
     GapRouter(threshold=0.5, origin=Identity.of(run.record).brief()).save(router)
     rules = [parse_rule("flip@1 no worse by 0.03")]
     Baseline.of(snapshot_for(target_of_run(run), rules)).write(baseline)
-    widths({"a": 3, "b": 4}, dataset="corpus", data_digest="texts", input_ids=("q1", "q2")).write(allocation)
+    measured = {"dataset": "corpus", "data_digest": "texts", "input_ids": ("q1", "q2"), "settings": {"loss": "hinge"}}
+    allocation_of({"a": 3, "b": 4}, budget=3.5, bound=0.6, quantizer="rtn", **measured).write(allocation)
     kept = read_run(run.path)
     return {
         RECORD: Written(run.path / RECORD, lambda: read_run(run.path).record),

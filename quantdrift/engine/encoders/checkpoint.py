@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -232,11 +232,9 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
     Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
     """
     precision = torch.get_float32_matmul_precision()
+    loud = "gptqmodel" in packages_for(checkpoint.method)[0]
     try:
-        with ExitStack() as stack:
-            stack.enter_context(redirect_stdout(io.StringIO()))
-            if "gptqmodel" in packages_for(checkpoint.method)[0]:
-                stack.enter_context(silenced(import_gptqmodel()[1]))
+        with redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Sized
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,9 +85,7 @@ def loading(
         with extras_named(needed_for=f"the {what} {source.name!r}"):
             vet(source, revision, trusted=trusted, kind=kind)
             quiet_loading()
-            with ExitStack() as stack:
-                stack.enter_context(_warnings_noted(log))
-                stack.enter_context(_read_as_decided(source, log, reads, trusted=trusted))
+            with _warnings_noted(log), _read_as_decided(source, log, reads, trusted=trusted):
                 yield log
         if trusted:
             log.notes.append(f"Python code that comes with {source.name} was allowed to run")

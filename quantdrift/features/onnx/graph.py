@@ -7,6 +7,7 @@ may lie in files that it names.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -242,14 +243,10 @@ class _Reader:
                 "it beside the graph, under that name"
             )
         self._data[file] = None
-        try:
-            offset = int(said.get("offset") or 0)
-            length = int(said.get("length") or wanted)
-        except ValueError:
-            offset, length = -1, 0
-        if offset < 0 or length < 0 or offset + length > file.stat().st_size:
+        numbers = [said.get("offset") or "0", said.get("length") or str(wanted)]
+        if not all(re.fullmatch("[0-9]{1,18}", n) for n in numbers) or sum(map(int, numbers)) > file.stat().st_size:
             raise _damaged(file, f"the tensor {shown(tensor.name)} lies behind its end")
-        return length
+        return int(numbers[1])
 
     def _kind(self, tensor: Any) -> str:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FEW = 32
 """Calibration queries below which a rate is known to some twenty points only, and its interval alone is shown."""
 _NOTES = (
-    "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals, "
+    "top-1 changes: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals, "
     "over the queries alone: the prediction is of first order, and errs more the fewer the bits); "
     "'by gap': widths chosen on the other half of the queries.",
     "random signs: the same, if layers moved the gaps in random directions; a rough guide for other quantizers.",
@@ -104,7 +104,7 @@ def _columns(n: int) -> list[Column]:
         Column("widths", widths, key=""),
         *(Column("", name) for name in ("budget", "allocated", "on_front")),
         Column("bits", "bits_per_weight", "{:.2f}".format),
-        Column("other first answer", "flips", rate, key="flip@1"),
+        Column("top-1 changes", "flips", rate, key="flip@1"),
         Column("random signs", "chance", rate, key="random_signs"),
         Column("median shift", "shift", _shift, key="median_shift"),
         Column("best", "on_front", {True: "*", False: ""}.__getitem__, key=""),

@@ -144,7 +144,7 @@ def _tried(repair: Repair) -> Grid:
 
 
 def _found(repair: Repair) -> Grid:
-    """A line for every scheme, with what asking again makes of it beside it."""
+    """A line for every scheme, with what deferring makes of it beside it."""
     from quantdrift.features.repair.choice import front
 
     stars = dict(zip(map(id, repair.deployments), front(repair.deployments), strict=True))
@@ -168,13 +168,13 @@ def _found(repair: Repair) -> Grid:
                 *([""] * (len(most) - len(looks))),
             ]
         )
-    head = ["", "bits", "of all", *(["stored"] if stored else []), "other first answer", "more than plain"]
-    head += [f"{100 * rescored.looked:.0f} % again, x{rescored.cost:.2f}" for rescored in most]
+    head = ["", "bits", "of all", *(["stored"] if stored else []), "top-1 changes", "more than plain"]
+    head += [f"{100 * rescored.looked:.0f} %, x{rescored.cost:.2f}" for rescored in most]
     lines_below = [
         *(f"{number} {name}{', the plain scheme' if number == 1 else ''}" for number, name in enumerate(lines, 1)),
         "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
         + ("; stored: of a dimension of a document's embedding." if stored else "."),
-        *(["again: so many unsure inputs are asked again at full precision; x: cost of a query."] if most else []),
+        *(["%: so many unsure inputs are rescored or deferred at full precision; x: cost of a query."] if most else []),
         "* nothing else is as good in size, cost and top-1 changes.",
     ]
     n = repair.deployments[0].flips.n

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import N_DOCS, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -20,11 +21,8 @@ def notes(place: Path, name: str) -> list[str]:
 
 def test_inputs_that_a_model_does_not_tell_apart_are_said(place: Path, quantdrift: Run) -> None:
     """Texts none of whose words the model knows, as with another model's tokenizer."""
-    folder = place / "foreign"
-    folder.mkdir()
-    for side in ("queries", "corpus"):
-        lines = [json.dumps({"_id": f"{side[0]}{n}", "text": f"w{n} x{n}"}) for n in range(40)]
-        (folder / f"{side}.jsonl").write_text("\n".join(lines))
+    texts = numbered("x", [f"w{n} x{n}" for n in range(40)])
+    write_beir_folder(place / "foreign", texts, texts)
     shown = quantdrift("run", "TINY@W4", "--data", "ROOT/foreign", "--out", "ROOT/same")
     warnings = notes(place, "same")
     for arm in ("reference", "candidate"):

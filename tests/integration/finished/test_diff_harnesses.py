@@ -11,12 +11,7 @@ import pytest
 import pytrec_eval
 from beir import util
 
-from quantdrift.data.retrieval import read_qrels
-from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
-from quantdrift.finished.formats import read_finished
-from quantdrift.metrics import parse_metric
-from support.candidate_samples import quantized
-from support.mteb_samples import (
+from integration.quantdrift_mteb.mteb_samples import (
     one_thread,  # noqa: F401 -- used by being here
     other_task,
     retrieval_task,
@@ -24,6 +19,11 @@ from support.mteb_samples import (
     split_data,
     stock,
 )
+from quantdrift.data.retrieval import read_qrels
+from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
+from quantdrift.finished.formats import read_finished
+from quantdrift.metrics import parse_metric
+from support.candidate_samples import quantized
 
 pytestmark = pytest.mark.slow  # the real harness runs
 

@@ -9,6 +9,7 @@ import torch
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense.util import dot_score
 
+from integration.quantdrift_beir.beir_samples import assert_same_results, dataset_of, exact, model, qrels_of, texts
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.engine.inputs import Settings
@@ -20,7 +21,6 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair
-from support.beir_samples import assert_same_results, dataset_of, exact, model, qrels_of, texts
 from support.candidate_samples import quantized
 
 CORPUS, QUERIES = texts()

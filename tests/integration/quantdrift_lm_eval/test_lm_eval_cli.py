@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 from quantdrift.base.errors import MissingExtraError
 from quantdrift.cli.harness import harness_command
 from quantdrift.finished.diff import change_of, diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift_lm_eval import cli
-from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 
 pytestmark = pytest.mark.slow
 QUIET = ("--batch_size", "4", "--device", "cpu", "--include_path", "tasks")

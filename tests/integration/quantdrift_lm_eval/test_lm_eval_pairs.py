@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from lm_eval.models.huggingface import HFLM
 
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 from quantdrift.base.patching import is_replaced
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.finished.lm_eval_evidence import pair_samples, per_document
@@ -15,7 +16,6 @@ from quantdrift.metrics import measure, parse_metric
 from quantdrift.metrics.keys import key_of
 from quantdrift.runs.folder import find_runs
 from quantdrift.spec.grammar import parse_scheme
-from support.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 
 SCHEME = "W4-rtn"
 ALL = [*KINDS[2:], "group"]

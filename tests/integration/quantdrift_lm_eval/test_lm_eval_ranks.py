@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.lm_eval_samples_maker import evaluate, lm_eval_command, save_model, write_tasks
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import evaluate, lm_eval_command, save_model, write_tasks
 from support.places import ROOT
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ import json, sys
 from pathlib import Path
 
 sys.path.insert(0, {folder!r})
-from support.lm_eval_samples_maker import evaluate
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import evaluate
 from support.places import ROOT
 from quantdrift_lm_eval.model import QuantizedPairLM
 

@@ -8,10 +8,10 @@ import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import evaluate, save_model, text, write_tasks
 from quantdrift.base.errors import DataError
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift_lm_eval.model import QuantizedPairLM
-from support.lm_eval_samples_maker import evaluate, save_model, text, write_tasks
 
 N = 8
 PYTHON = """

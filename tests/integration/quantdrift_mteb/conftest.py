@@ -9,7 +9,7 @@ import pytest
 collect_ignore_glob = [] if find_spec("mteb") else ["test_*.py"]
 
 if find_spec("mteb"):
-    from support.mteb_samples import Model, one_thread, save_encoder
+    from integration.quantdrift_mteb.mteb_samples import Model, one_thread, save_encoder
     from support.rerank_samples import save_cross_encoder
 
     __all__ = ["one_thread"]  # a fixture

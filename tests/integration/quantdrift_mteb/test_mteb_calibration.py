@@ -7,6 +7,7 @@ from typing import Any
 import mteb
 import pytest
 
+from integration.quantdrift_mteb.mteb_samples import other_task, retrieval_task, save_encoder, scores, split_data, stock
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.engine.calibration.sample import Sample
@@ -15,7 +16,6 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import text
-from support.mteb_samples import other_task, retrieval_task, save_encoder, scores, split_data, stock
 from support.rerank_samples import save_cross_encoder
 
 SCHEME = "W3-g16-adaround+calib=20"

@@ -13,10 +13,10 @@ import pytest
 from mteb.models.model_meta import ModelMeta
 from mteb.results import TaskResult
 
+from integration.quantdrift_mteb.mteb_samples import retrieval_task, save_encoder, scores, split_data, stock
 from quantdrift.metrics import default_metrics, measure
 from quantdrift.metrics.keys import key_of
 from quantdrift.runs.folder import Run, read_run
-from support.mteb_samples import retrieval_task, save_encoder, scores, split_data, stock
 
 pytestmark = pytest.mark.slow
 

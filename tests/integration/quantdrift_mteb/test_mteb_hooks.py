@@ -9,8 +9,8 @@ import mteb
 import pytest
 from mteb.models import SearchEncoderWrapper
 
+from integration.quantdrift_mteb.mteb_samples import retrieval_task, scores, split_data, stock
 from quantdrift_mteb import hooks
-from support.mteb_samples import retrieval_task, scores, split_data, stock
 
 
 def task() -> Any:

@@ -9,11 +9,11 @@ from mteb.models import SearchEncoderWrapper
 from mteb.models.model_meta import ScoringFunction
 from mteb.models.search_encoder_index import FaissSearchIndex
 
+from integration.quantdrift_mteb.mteb_samples import Model, retrieval_task, scores, split_data, stock
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.metrics import measure
 from quantdrift.runs.folder import read_run
 from quantdrift_mteb.index import DeployedIndex
-from support.mteb_samples import Model, retrieval_task, scores, split_data, stock
 
 faiss = pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 

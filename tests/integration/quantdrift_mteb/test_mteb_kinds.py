@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from integration.quantdrift_mteb.mteb_samples import QUIET, SCHEME, Model, as_splits, labelled, made_task, pairs, scores
 from quantdrift.runs.folder import Run, read_run
 from support.candidate_samples import quantized, text
-from support.mteb_samples import QUIET, SCHEME, Model, as_splits, labelled, made_task, pairs, scores
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -9,8 +9,8 @@ import pytest
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.mocks.mock_tasks import MockSTSTask
 
+from integration.quantdrift_mteb.mteb_samples import QUIET, retrieval_task, save_encoder, scores, split_data, stock
 from support.candidate_samples import quantized, text
-from support.mteb_samples import QUIET, retrieval_task, save_encoder, scores, split_data, stock
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -12,6 +12,14 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
+from integration.quantdrift_mteb.mteb_samples import (
+    one_thread,
+    other_task,
+    retrieval_task,
+    save_encoder,
+    scores,
+    split_data,
+)
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
@@ -21,7 +29,6 @@ from quantdrift.runs.folder import Run, read_run
 from quantdrift_mteb.data import read_task
 from quantdrift_mteb.evaluation import mteb_keys
 from support.command_line import cli
-from support.mteb_samples import one_thread, other_task, retrieval_task, save_encoder, scores, split_data
 from support.small_clip import image_search, small_clip
 
 __all__ = ["one_thread"]

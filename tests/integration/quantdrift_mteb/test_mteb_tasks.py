@@ -13,12 +13,7 @@ from datasets import Dataset
 from mteb.models import MultiVectorWrapper, SparseEncoderWrapper
 from torch import nn
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.runs.folder import read_run
-from quantdrift.spec.grammar import parse_scheme
-from support.candidate_samples import quantized
-from support.mteb_samples import (
+from integration.quantdrift_mteb.mteb_samples import (
     OTHERS,
     QUIET,
     SCHEME,
@@ -29,6 +24,11 @@ from support.mteb_samples import (
     scores,
     split_data,
 )
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse_scheme
+from support.candidate_samples import quantized
 from support.row_models import multi_vector, sparse
 
 pytestmark = pytest.mark.usefixtures("cache")

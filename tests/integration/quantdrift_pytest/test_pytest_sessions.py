@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.pytest_suites import write_corpus
+from integration.quantdrift_pytest.pytest_suites import write_corpus
 
 pytest_plugins = "pytester"
 

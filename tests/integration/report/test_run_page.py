@@ -6,13 +6,13 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page
 
+from integration.report.browser import content, drawn, opened
+from integration.report.page_samples import classes_run, search_run
 from quantdrift.report.page import LARGEST, render
 from quantdrift.report.run import page_of
 from quantdrift.runs.folder import Run, read_run
 from support.beir_folder import numbered
-from support.browser import content, drawn, opened
 from support.command_line import cli
-from support.page_samples import classes_run, search_run
 
 
 @pytest.fixture(scope="module")

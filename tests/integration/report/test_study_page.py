@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from support.browser import content, drawn, opened
+from integration.report.browser import content, drawn, opened
 from support.command_line import cli
 from support.study_samples import study_of
 

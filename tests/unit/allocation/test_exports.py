@@ -67,9 +67,11 @@ def test_a_whole_channel_is_written_as_each_format_calls_it() -> None:
     given = allocation(decoder({}), group_size=None)
     assert content(given, "gptqmodel")["group_size"] == -1
     assert content(given, "autoround")[Q]["group_size"] == -1
-    weights = content(given, "compressed_tensors")["config_groups"]["group_0"]["weights"]
-    assert weights["strategy"] == "channel"
-    assert "group_size" not in weights
+    recipe = content(allocation(decoder({DOWN: 8, OUT: 16}), group_size=None), "compressed_tensors")
+    groups = [(group["weights"], len(group["targets"])) for group in recipe["config_groups"].values()]
+    assert [(weights["num_bits"], n_targets) for weights, n_targets in groups] == [(4, 5), (8, 1)]
+    assert all(weights["strategy"] == "channel" and "group_size" not in weights for weights, _ in groups)
+    assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
     assert '"_type": "PerAxis"' in text_of(given, "torchao")
 
 
@@ -81,13 +83,6 @@ def test_untied_layers_are_refused_where_the_runtime_fuses_and_else_said() -> No
     dynamic = content(given, "gptqmodel")["dynamic"]
     assert dynamic[r"^(?:.*\.)?encoder\.layer\.0\.attention\.self\.query$"]["bits"] == 8
     assert len(dynamic) == 6
-
-
-def test_compressed_tensors_has_a_group_for_each_width() -> None:
-    recipe = content(allocation(decoder({DOWN: 8, OUT: 16})), "compressed_tensors")
-    groups = recipe["config_groups"].values()
-    assert [(group["weights"]["num_bits"], len(group["targets"])) for group in groups] == [(4, 5), (8, 1)]
-    assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
 
 
 def test_llama_cpp_gets_the_names_of_tensors_and_types_whose_blocks_divide_the_inputs() -> None:

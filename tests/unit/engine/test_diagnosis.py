@@ -24,15 +24,7 @@ def words(n):
     return " ".join(RNG.choice(WORDS, n))
 
 
-DATA = RetrievalDataset(
-    name="some",
-    query_ids=tuple(f"q{i}" for i in range(6)),
-    queries=tuple(words(2 + i) for i in range(6)),
-    document_ids=tuple(f"d{i}" for i in range(16)),
-    documents=tuple(words(3 + 3 * i) for i in range(16)),
-    qrels={},
-    split="test",
-)
+DATA = RetrievalDataset.of([words(2 + i) for i in range(6)], [words(3 + 3 * i) for i in range(16)])
 
 
 @pytest.fixture(scope="module")

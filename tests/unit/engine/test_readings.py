@@ -68,14 +68,8 @@ def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     assert without.measure(classes(without, train=False))[0].evidence.n_items.tolist() == [len(CLASSES)] * N_TEST
 
 
-DATASET = RetrievalDataset(
-    name="letters",
-    split="test",
-    document_ids=("a", "b", "c", "d"),
-    documents=("1", "22", "333", "4444"),
-    query_ids=("q0", "q1", "q2"),
-    queries=("xx", "x", "xxx"),
-    qrels={},
+DATASET = RetrievalDataset.of(
+    {"q0": "xx", "q1": "x", "q2": "xxx"}, {"a": "1", "b": "22", "c": "333", "d": "4444"}, name="letters"
 )
 LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
 

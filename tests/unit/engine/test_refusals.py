@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.beir_folder import write_beir_folder
+
 REPORT = """
 import contextlib, io, json, sys
 from quantdrift.cli import main
@@ -31,10 +33,8 @@ MEASURED = {
 @pytest.fixture(autouse=True)
 def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("data", "classes"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "data/corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n', encoding="utf-8")
-    (tmp_path / "data/queries.jsonl").write_text('{"_id": "q", "text": "b"}\n', encoding="utf-8")
+    write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a"})
+    (tmp_path / "classes").mkdir()
     for part in ("train", "test"):
         lines = [f'{{"text": "{part} {n}", "label": "{n % 2}"}}\n' for n in range(8)]
         (tmp_path / f"classes/{part}.jsonl").write_text("".join(lines), encoding="utf-8")

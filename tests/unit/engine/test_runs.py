@@ -29,17 +29,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
 
-def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> None:
-    written = write_run(tmp_path / "new" / "run", evidence=evidence, record={**RECORD, "spec": "modèle@W4"})
-    assert sorted(content(written.path)) == ["evidence.parquet", "run.json"]
-    for path in (written.path, written.path / "run.json"):
-        run = read_run(path)
-        assert run.record == written.record
-        assert run.record["spec"] == "modèle@W4"
-        assert run.evidence().input_ids.tolist() == ["q"]
-    assert "modèle" in (written.path / "run.json").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize(
     ("failure", "error"), [(OSError(errno.ENOSPC, "No space left"), RunError), (KeyboardInterrupt(), KeyboardInterrupt)]

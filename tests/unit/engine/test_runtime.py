@@ -49,11 +49,12 @@ def test_everything_is_as_before_bit_for_bit(encoder, option, base):
 
 def test_no_two_ways_share_a_fingerprint(encoder):
     fingerprints = set()
-    for option in [*OPTIONS, "batch=1", "batch=2", "dtype=bf16+batch=1"]:
+    others = ["batch=1", "batch=2", "dtype=bf16+batch=1", "table=8", "table=4"]
+    for option in [*OPTIONS, *others]:
         pair = pair_of(encoder, f"fp+{option}")
         with pair.candidate():
             fingerprints.add(pair.candidate_fingerprint())
-    assert len(fingerprints) == len(OPTIONS) + 3
+    assert len(fingerprints) == len(OPTIONS) + len(others)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])

@@ -68,17 +68,6 @@ def test_words_alone_are_rounded_and_come_back_bit_for_bit(scheme: str, dtype: t
     assert all(torch.equal(after[name].view(torch.uint8), before[name].view(torch.uint8)) for name in before)
 
 
-def test_no_two_widths_share_a_fingerprint_and_the_reference_keeps_its_own() -> None:
-    model, fingerprints = zoo_model("bert").build(), set()
-    plain = QuantizedPair([model], "W4").fingerprint
-    for scheme in ("W4", "W4+table=8", "W4+table=4", "fp+table=8"):
-        pair = QuantizedPair([model], scheme)
-        with pair.candidate():
-            fingerprints.add(pair.candidate_fingerprint())
-        assert pair.fingerprint == plain
-    assert len(fingerprints) == 4
-
-
 def test_bits_are_codes_and_a_scale_a_row() -> None:
     """8 weights of W4 and their 2 scales, 12 of the table and its 3 scales, 8 positions in float32."""
     for scheme, n_bits in (("W4-channel+table=8", 8 * 4 + 2 * 16), ("fp+table=8", 8 * 32)):

@@ -13,7 +13,6 @@ from quantdrift.api import drift
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
 from quantdrift.checkpoints.model_files import holds_weights
-from quantdrift.engine.encoders.server_client import Key, without_key
 from quantdrift.engine.heads import refuse_broken
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import check_pair, refuse_uncalibrated
@@ -76,13 +75,6 @@ def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_comman
             weights_of(wrapped, parse_scheme("W4-rtn"), "mine")
     with pytest.raises(UnsupportedError, match="is quantized already"):
         drift(model, "W4-rtn", DATASET)
-
-
-def test_no_six_letters_of_a_key_are_shown() -> None:
-    key = Key(value="sk-abcdefghijklmnopqrstuvwx", variable="KEY")
-    assert set(without_key("key is sk-abcdefghijklmnopqrstuv**", key).removeprefix("key is ")) == {"*"}
-    assert without_key("wrong: cdefgh.", key) == "wrong: ***."
-    assert without_key("wrong: cdefg.", key) == "wrong: cdefg."
 
 
 def test_data_of_a_graph_are_no_weights_of_torch(tmp_path: Path) -> None:

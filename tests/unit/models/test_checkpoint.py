@@ -24,11 +24,11 @@ def folder_of(path: Path, quantization: dict[str, Any] | None, **files: str) -> 
 
 
 def test_a_folder_is_what_its_config_says(tmp_path: Path) -> None:
-    found = find_checkpoint(str(folder_of(tmp_path / "some-gptq", GPTQ)))
-    assert (found.method, found.canonical, found.kind) == ("gptq", "some-gptq", "local")
-    assert not found.has_modules
-    assert found.body == found.folder == (tmp_path / "some-gptq").resolve()
-    assert found.describe() == {
+    place = find_checkpoint(str(folder_of(tmp_path / "some-gptq", GPTQ)))
+    assert (place.method, place.canonical, place.kind) == ("gptq", "some-gptq", "local")
+    assert not place.has_modules
+    assert place.body == place.folder == (tmp_path / "some-gptq").resolve()
+    assert place.describe() == {
         "quantizer": "gptq",
         "nominal_bits": 4.0,
         "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": "9 entries"},
@@ -38,10 +38,10 @@ def test_a_folder_is_what_its_config_says(tmp_path: Path) -> None:
 def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_json_says(tmp_path: Path) -> None:
     folder_of(tmp_path, None, modules='[{"path": "0_Transformer"}, {"path": "1_Pooling"}]')
     folder_of(tmp_path / "0_Transformer", {"load_in_8bit": True})
-    found = find_checkpoint(str(tmp_path))
-    assert found.has_modules
-    assert found.body == tmp_path.resolve() / "0_Transformer"
-    assert found.method == "bitsandbytes"
+    place = find_checkpoint(str(tmp_path))
+    assert place.has_modules
+    assert place.body == tmp_path.resolve() / "0_Transformer"
+    assert place.method == "bitsandbytes"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_a_checkpoint_on_the_hub_is_downloaded_without_what_torch_does_not_read(
         return str(folder_of(tmp_path / commit, GPTQ))
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    found = find_checkpoint("org/repo")
-    assert (found.kind, found.canonical, found.revision) == ("hub", "org/repo", commit)
+    place = find_checkpoint("org/repo")
+    assert (place.kind, place.canonical, place.revision) == ("hub", "org/repo", commit)
     assert {"*.bin", "onnx/*"} <= set(calls[0]["ignore_patterns"])
     (tmp_path / commit / "q4.gguf").touch()
-    found = find_checkpoint("org/repo:q4.gguf")
-    assert (found.method, found.file, found.revision) == ("gguf", "q4.gguf", commit)
+    place = find_checkpoint("org/repo:q4.gguf")
+    assert (place.method, place.file, place.revision) == ("gguf", "q4.gguf", commit)
     assert calls[-1]["allow_patterns"] == ["q4.gguf"]
     with pytest.raises(UnsupportedError, match=r"org/repo on the hub has no file q8\.gguf"):
         find_checkpoint("org/repo:q8.gguf")

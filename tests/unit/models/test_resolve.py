@@ -28,8 +28,8 @@ def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "EMBEDDED", {"minilm": ("a_model_package", "model")})
     monkeypatch.syspath_prepend(tmp_path)
     assert resolve("minilm").kind == "hub"  # the package is not installed
-    assert 'pip install "quantdrift[demo]"' in resolve("minilm").without_hub
-    assert resolve("mpnet").without_hub == ""
+    assert 'pip install "quantdrift[demo]"' in resolve("minilm").otherwise
+    assert "try again" in resolve("mpnet").otherwise
     where = tmp_path / "a_model_package" / "model"
     where.mkdir(parents=True)
     (where.parent / "__init__.py").touch()
@@ -38,8 +38,8 @@ def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch
         source = resolve(name)
         assert (source.kind, source.location) == ("embedded", str(where))
         assert source.canonical == "sentence-transformers/all-MiniLM-L6-v2"
-        assert source.without_hub == ""
-    assert "under the name 'minilm'" in resolve("sentence-transformers/all-MiniLM-L6-v2").without_hub
+        assert source.otherwise == ""
+    assert "under the name 'minilm'" in resolve("sentence-transformers/all-MiniLM-L6-v2").otherwise
 
 
 @pytest.mark.parametrize("file", ["config.json", "modules.json"])

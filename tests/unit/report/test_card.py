@@ -12,8 +12,8 @@ from quantdrift.features.card.card import BEGIN, END, card_of, put_into
 from quantdrift.runs.folder import write_run
 from support.command_line import cli
 from support.hostile_text import HOSTILE, check_clean
-from support.report_samples import rendered, tables, written
 from support.written_samples import evidence, record
+from unit.report.report_samples import rendered, tables, written
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra 'models' is not installed")
 

@@ -15,8 +15,8 @@ from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.gate_result_samples import NASTY, WORSE, WORST, result
 from support.hostile_text import HOSTILE, check_clean
-from support.report_samples import rendered, tables, written
 from support.small_evidence import QRELS
+from unit.report.report_samples import rendered, tables, written
 
 OURS = "h2|h3|p|strong|em|code|wbr|table|thead|tbody|tr|t[hd]|ul|li|details|summary"
 PAGE = Page(

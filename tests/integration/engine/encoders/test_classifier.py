@@ -41,9 +41,9 @@ TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match sc
 def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) -> list[list[float]]:
     """Logits as transformers' own pipeline gives them, one input at a time, by position."""
     run: Any = hf.pipeline(task, model=source.location, device=CPU, **settings)
-    found = [run(one, top_k=len(LABELS), function_to_apply="none") for one in inputs]
+    logits = [run(item, top_k=len(LABELS), function_to_apply="none") for item in inputs]
     return [
-        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()] for answer in found
+        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()] for answer in logits
     ]
 
 
@@ -51,14 +51,14 @@ def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) ->
 def test_logits_of_texts_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, name)
     assert (classifier.takes, classifier.classes) == ("text", ("sport", "law", "art"))
-    found = classifier.encode(TEXTS, "input", 1)
-    assert (found.dtype, found.shape) == (np.float32, (3, 3))
+    logits = classifier.encode(TEXTS, "input", 1)
+    assert (logits.dtype, logits.shape) == (np.float32, (3, 3))
     source = classifier.source
     assert source is not None
-    assert close(found, of_pipeline("text-classification", source, TEXTS))
-    assert np.ptp(found, axis=0).min() > 0.01  # and differ from text to text
+    assert close(logits, of_pipeline("text-classification", source, TEXTS))
+    assert np.ptp(logits, axis=0).min() > 0.01  # and differ from text to text
     for batch_size in (2, 3, 10):
-        assert close(classifier.encode(TEXTS, "input", batch_size), found)
+        assert close(classifier.encode(TEXTS, "input", batch_size), logits)
     assert classifier.encode([], "input", 2).shape == (0, 3)
 
 
@@ -70,13 +70,13 @@ def test_logits_of_images_are_those_of_transformers_own_pipeline(name: str, tmp_
     assert (classifier.takes, classifier.classes) == ("image", ("sport", "law", "art"))
     arrays = images()
     pictures = [Image.fromarray(array) for array in arrays]
-    found = classifier.encode(arrays, "input", 1)
+    logits = classifier.encode(arrays, "input", 1)
     assert classifier.source is not None
-    assert close(found, of_pipeline("image-classification", classifier.source, pictures))
-    assert found.shape == (3, 3)
-    assert np.ptp(found, axis=0).min() > 1e-4
-    assert close(classifier.encode(arrays, "input", 2), found)
-    assert np.array_equal(classifier.encode(pictures, "input", 1), found)
+    assert close(logits, of_pipeline("image-classification", classifier.source, pictures))
+    assert logits.shape == (3, 3)
+    assert np.ptp(logits, axis=0).min() > 1e-4
+    assert close(classifier.encode(arrays, "input", 2), logits)
+    assert np.array_equal(classifier.encode(pictures, "input", 1), logits)
 
 
 @pytest.mark.parametrize("name", [*TEXT_MODELS, *IMAGE_MODELS, *OTHER_MODELS])
@@ -132,9 +132,9 @@ def test_texts_beyond_the_limit_are_cut(tmp_path: Path) -> None:
         words = ("goal match " * POSITIONS).split()
         longest, longer = (" ".join(words[:n]) for n in (limit - 2, limit + 5))
         shorter = " ".join(words[: limit - 3])
-        found = classifier.encode([longest, longer, shorter], "input", 1)
-        assert np.array_equal(found[0], found[1])
-        assert not np.array_equal(found[0], found[2])
+        logits = classifier.encode([longest, longer, shorter], "input", 1)
+        assert np.array_equal(logits[0], logits[1])
+        assert not np.array_equal(logits[0], logits[2])
         assert f"at most {limit} tokens" in classifier.description
 
 

@@ -18,6 +18,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.opening import load_model
 from quantdrift.engine.pair import QuantizedPair
 from support.small_clip import image_search, small_clip
 
@@ -76,9 +77,9 @@ def test_images_are_embedded_as_many_at_once_as_was_asked_for(clip: Path, search
     encoder, data = load_encoder(resolve(str(clip)), device=CPU), read_beir_folder(search)
     sizes = []
     encoder.model[0].register_forward_pre_hook(lambda _, given: sizes.append(len(given[0]["pixel_values"])))
-    found = encoder.encode(data.documents, "document", 8)
+    vectors = encoder.encode(data.documents, "document", 8)
     assert sizes == [8, 8, 4]
-    assert np.allclose(found, encoder.encode(data.documents, "document", 20), atol=1e-6)
+    assert np.allclose(vectors, encoder.encode(data.documents, "document", 20), atol=1e-6)
 
 
 @pytest.mark.parametrize("scheme", ["W4-gptq", "W4A8"])
@@ -153,8 +154,8 @@ def test_open_clip_is_run_as_it_runs_itself(open_clip: Any, open_folder: Path, s
     data = read_beir_folder(search)
     with torch.no_grad():
         texts = model.eval().encode_text(tokens(list(data.queries)))
-        images = model.encode_image(torch.stack([prepare(Image.fromarray(one)) for one in data.documents]))
-    encoder = load_encoder(resolve(f"open_clip:{open_folder}"), device=CPU)
+        images = model.encode_image(torch.stack([prepare(Image.fromarray(image)) for image in data.documents]))
+    encoder = load_model(f"open_clip:{open_folder}", None, device="cpu")
     assert np.allclose(encoder.encode(data.queries, "query", 4), texts.numpy(), atol=1e-5)
     assert np.allclose(encoder.encode(data.documents, "document", 4), images.numpy(), atol=1e-5)
 
@@ -173,4 +174,4 @@ def test_code_that_a_config_asks_for_is_not_run(open_folder: Path, tmp_path: Pat
     settings["model_cfg"]["text_cfg"]["tokenizer_kwargs"] = {"trust_remote_code": True}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(settings))
     with pytest.raises(UnsupportedError, match="trust_remote_code"):
-        load_encoder(resolve(str(tmp_path)), device=CPU)
+        load_model(str(tmp_path), None, device="cpu")

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertModel
 
+from integration.engine import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
 from quantdrift.checkpoints.named import resolve
@@ -20,7 +21,6 @@ from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoi
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
 from quantdrift.features.export.onnx import States, export_graph, save_graph
 from quantdrift.features.onnx.graph import OnnxGraph, read_graph
-from support import onnx_samples as samples
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
 onnx = samples.onnx
@@ -74,20 +74,20 @@ def test_what_onnxruntime_quantized_embeds_as_onnxruntime_runs_it(
     folder = samples.folder(tmp_path / "some")
     file = folder / "onnx" / "model_quantized.onnx"
     samples.quantized(plain, method, file)
-    found = load(folder, reference)
-    np.testing.assert_allclose(embed(found), samples.pooled(file, TEXTS), atol=2e-6)
-    assert np.abs(embed(found) - samples.pooled(plain, TEXTS)).max() > 1e-5
+    loaded = load(folder, reference)
+    np.testing.assert_allclose(embed(loaded), samples.pooled(file, TEXTS), atol=2e-6)
+    assert np.abs(embed(loaded) - samples.pooled(plain, TEXTS)).max() > 1e-5
     how, operator, width, dtype = FOUND[method]
-    described = found.describe()
+    described = loaded.describe()
     assert described["graph"]["method"] == ({how: 2} if how else "none")
     assert described["graph"]["operators"] == ({operator: 2} if how else {})
-    assert (bits_of(found).linear, described["dtype"]) == (width, dtype)
-    assert bits_of(found).n_quantized == (2 * samples.HIDDEN * samples.INNER if how else 0)
-    assert found.layers is not None
-    assert len(found.layers) == (2 if how else 0)
+    assert (bits_of(loaded).linear, described["dtype"]) == (width, dtype)
+    assert bits_of(loaded).n_quantized == (2 * samples.HIDDEN * samples.INNER if how else 0)
+    assert loaded.layers is not None
+    assert len(loaded.layers) == (2 if how else 0)
     assert described["provider"] == "CPUExecutionProvider"
     assert described["threads"] == torch.get_num_threads()
-    assert "taken from the reference" in " ".join(found.notes)
+    assert "taken from the reference" in " ".join(loaded.notes)
 
 
 def test_bits_that_cannot_be_told_are_unknown_and_never_wrong(
@@ -121,11 +121,11 @@ def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder,
     pooling = tmp_path / "1_Pooling" / "config.json"
     said = {"word_embedding_dimension": samples.HIDDEN, "pooling_mode_cls_token": True}
     pooling.write_text(json.dumps({**said, "pooling_mode_mean_tokens": False}))
-    found = load(tmp_path / "onnx" / "model_qint8_avx512.onnx", reference)
+    loaded = load(tmp_path / "onnx" / "model_qint8_avx512.onnx", reference)
     states, _ = samples.states(tmp_path / "onnx" / "model_qint8_avx512.onnx", TEXTS)
     first = states[:, 0] / np.linalg.norm(states[:, 0], axis=1, keepdims=True)
-    np.testing.assert_allclose(embed(found), first, atol=2e-6)
-    assert any("differ in pooling" in note for note in found.notes)
+    np.testing.assert_allclose(embed(loaded), first, atol=2e-6)
+    assert any("differ in pooling" in note for note in loaded.notes)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_an
 ) -> None:
     model = samples.graph(output=output, pooled=pooled, ids="int32")
     folder = samples.folder(tmp_path, model=model)
-    found = load(folder, reference)
+    loaded = load(folder, reference)
     file = folder / "onnx" / "model.onnx"
     wanted = samples.states(file, TEXTS)[0] if pooled else samples.pooled(file, TEXTS)
-    np.testing.assert_allclose(embed(found), wanted, atol=2e-6)
+    np.testing.assert_allclose(embed(loaded), wanted, atol=2e-6)
     assert bool(abs(np.linalg.norm(wanted[0]) - 1) > 0.1) is pooled  # no normalization was put behind it
-    assert any(said in note for note in found.notes)
+    assert any(said in note for note in loaded.notes)
 
 
 def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
@@ -156,11 +156,11 @@ def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
         """place = Cast <to = 1> (position_ids) wide = Unsqueeze(place, axes) last_hidden_state = Add(states, wide)"""
     )
     model = samples.graph(extra=("token_type_ids", "position_ids"), behind=nodes, axes=np.array([2]))
-    found = load(samples.folder(tmp_path / "model", model=model), reference)
+    loaded = load(samples.folder(tmp_path / "model", model=model), reference)
     states, mask = samples.states(plain, TEXTS)
     wanted = samples.means(states + np.arange(states.shape[1])[None, :, None], mask)
-    np.testing.assert_allclose(embed(found), wanted, atol=2e-6)
-    assert any("positions" in note for note in found.notes)
+    np.testing.assert_allclose(embed(loaded), wanted, atol=2e-6)
+    assert any("positions" in note for note in loaded.notes)
 
 
 def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
@@ -174,17 +174,17 @@ def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
         location="model.onnx_data",
         size_threshold=0,
     )
-    found = load(folder, reference)
-    np.testing.assert_allclose(embed(found), samples.pooled(folder / "onnx" / "model.onnx", TEXTS), atol=2e-6)
+    loaded = load(folder, reference)
+    np.testing.assert_allclose(embed(loaded), samples.pooled(folder / "onnx" / "model.onnx", TEXTS), atol=2e-6)
     numbers = samples.VOCABULARY * samples.HIDDEN + 2 * samples.HIDDEN * samples.INNER
-    assert bits_of(found).n_parameters == numbers
-    assert bits_of(found).all_parameters == 32
-    assert found.describe()["graph"]["external_data"] == ["model.onnx_data"]
+    assert bits_of(loaded).n_parameters == numbers
+    assert bits_of(loaded).all_parameters == 32
+    assert loaded.describe()["graph"]["external_data"] == ["model.onnx_data"]
     data = folder / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
     content[2] ^= 1
     data.write_bytes(bytes(content))
-    assert load(folder, reference).fingerprint != found.fingerprint
+    assert load(folder, reference).fingerprint != loaded.fingerprint
 
 
 @pytest.mark.slow
@@ -201,11 +201,11 @@ def test_a_bert_that_torch_exported_and_onnxruntime_quantized(
     folder = samples.folder(tmp_path / "some")
     file = folder / "onnx" / "model_quantized.onnx"
     samples.quantized(plain, method, file)
-    found = load(folder, reference)
-    np.testing.assert_allclose(embed(found), samples.pooled(file, TEXTS), atol=2e-6)
+    loaded = load(folder, reference)
+    np.testing.assert_allclose(embed(loaded), samples.pooled(file, TEXTS), atol=2e-6)
     # in two blocks four layers of attention and two behind it; the pooler gives no state
     how = {"dynamic": "dynamic", "QDQ": "static QDQ"}[method]
-    assert found.describe()["graph"]["method"][how] == 12
+    assert loaded.describe()["graph"]["method"][how] == 12
 
 
 def test_a_graph_that_does_not_end_is_stopped(
@@ -315,7 +315,7 @@ def test_a_broken_byte_is_never_a_traceback(plain: Path, tmp_path: Path) -> None
             damaged[place] = int(rng.integers(0, 256))
         (tmp_path / "model.onnx").write_bytes(bytes(damaged))
         try:
-            found: OnnxGraph | None = read_graph(tmp_path / "model.onnx")
+            loaded: OnnxGraph | None = read_graph(tmp_path / "model.onnx")
         except QuantDriftError:
-            found = None
-        assert found is None or found.outputs
+            loaded = None
+        assert loaded is None or loaded.outputs

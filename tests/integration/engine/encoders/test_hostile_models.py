@@ -79,7 +79,7 @@ def answered(folder: Path) -> None:
 
 def causal(folder: Path) -> None:
     pytest.importorskip("lm_eval")
-    from support.lm_eval_samples_maker import save_model  # noqa: PLC0415 -- imports lm_eval
+    from integration.quantdrift_lm_eval.lm_eval_samples_maker import save_model  # noqa: PLC0415 -- imports lm_eval
 
     save_model(folder)
 

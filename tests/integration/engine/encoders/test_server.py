@@ -31,8 +31,8 @@ KNOWN = 3
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving(one=of_letters, two=of_odd_letters) as found:
-        yield found
+    with serving(one=of_letters, two=of_odd_letters) as outcome:
+        yield outcome
 
 
 def measured(server: Server, out: Path, **options: Any) -> Run:
@@ -116,15 +116,15 @@ def test_a_hostile_server_costs_little_time_and_memory(
 
 def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: Path) -> None:
     wanted = measured(server, tmp_path / "a").evidence()
-    told: list[str] = []
+    lines: list[str] = []
     server.answer(*[None] * 2 * KNOWN, status(429, retry_after="30"), status(500), status(500))
     server.answer(None, hang_up, cut_short, None, None, status(503))
     server.forget()
-    found = measured(server, tmp_path / "b", batch_size=2, say=told.append, concurrency=1)
-    np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted))
+    outcome = measured(server, tmp_path / "b", batch_size=2, say=lines.append, concurrency=1)
+    np.testing.assert_array_equal(perturbation.epsilon(outcome.evidence()), perturbation.epsilon(wanted))
     assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
-    assert len(told) == 1
-    assert told[0].endswith("next try in 30 s")
+    assert len(lines) == 1
+    assert lines[0].endswith("next try in 30 s")
 
 
 def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path
             request.embed()
 
     server.always = no_trains
-    found = refused(server, tmp_path / "run")
-    assert "document 'd6' (46 characters: 'Trains to the coast depart from" in found
-    assert "the server answered HTTP 400" in found
+    outcome = refused(server, tmp_path / "run")
+    assert "document 'd6' (46 characters: 'Trains to the coast depart from" in outcome
+    assert "the server answered HTTP 400" in outcome
 
 
 def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +146,9 @@ def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypa
     assert not any("authorization" in headers for headers in server.headers)
     monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", "s3cret")
     server.forget()
-    found = measured(server, tmp_path / "b", cache=tmp_path / "cache")
+    outcome = measured(server, tmp_path / "b", cache=tmp_path / "cache")
     assert {headers["authorization"] for headers in server.headers} == {"Bearer s3cret"}
-    for file in [*found.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
+    for file in [*outcome.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
         assert file.is_dir() or b"s3cret" not in file.read_bytes()
     server.always = status(401)
     assert "refuses the key in QUANTDRIFT_OPENAI_KEY (HTTP 401)" in refused(server, tmp_path / "c")
@@ -175,10 +175,10 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(
     assert not (tmp_path / "run").exists()
     server.forget()
     # the number of inputs in a request is no reason to ask again
-    found = measured(server, tmp_path / "run", dataset=data, cache=cache, batch_size=5)
+    outcome = measured(server, tmp_path / "run", dataset=data, cache=cache, batch_size=5)
     texts = [text for text in server.texts() if text in set(data.documents)]
     assert len(texts) == len(set(texts)) == 100 - 64
     assert not set(data.queries) & set(server.texts())
     fresh = measured(server, tmp_path / "fresh", dataset=data)
-    np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(fresh.evidence()))
+    np.testing.assert_array_equal(perturbation.epsilon(outcome.evidence()), perturbation.epsilon(fresh.evidence()))
     assert embeddings.CHUNK_ELSEWHERE < embeddings.CHUNK

@@ -40,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
     full, low = (SentenceTransformer(str(folder), device="cpu") for _ in range(2))
-    with QuantizedPair([low], "W3").candidate(), serving(full=of_model(full), low=of_model(low)) as found:
-        yield found
+    with QuantizedPair([low], "W3").candidate(), serving(full=of_model(full), low=of_model(low)) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def here(folder: Path) -> Run:
     return run_any(parse(f"{folder}@W3"), folder.parent / "run", dataset=DATASET)
 
 
-def same_evidence(found: Run, wanted: Run) -> None:
-    served, here = found.evidence(), wanted.evidence()
+def same_evidence(run: Run, wanted: Run) -> None:
+    served, here = run.evidence(), wanted.evidence()
     np.testing.assert_allclose(perturbation.epsilon(served), perturbation.epsilon(here), atol=1e-5)
     for arm in ("reference_top", "candidate_top"):
         names = [evidence.item_ids[getattr(evidence, arm).items].tolist() for evidence in (served, here)]
@@ -60,24 +60,24 @@ def same_evidence(found: Run, wanted: Run) -> None:
 def test_a_quantized_model_on_a_server_drifts_as_it_does_here(
     server: Server, here: Run, folder: Path, tmp_path: Path
 ) -> None:
-    found = run_servers(str(folder), server.name("low"), tmp_path / "run", dataset=DATASET)
-    assert perturbation.epsilon(found.evidence()).min() > 1e-3
-    same_evidence(found, here)
+    run = run_servers(str(folder), server.name("low"), tmp_path / "run", dataset=DATASET)
+    assert perturbation.epsilon(run.evidence()).min() > 1e-3
+    same_evidence(run, here)
     for name in ("fingerprint", "name", "canonical", "kind"):
-        assert found.record["model"][name] == here.record["model"][name]
-    assert found.record["settings"] == here.record["settings"]
+        assert run.record["model"][name] == here.record["model"][name]
+    assert run.record["settings"] == here.record["settings"]
     assert {PROMPT + query for query in QUERIES} <= set(server.texts())  # what the other model puts before a query
     assert set(DOCUMENTS) <= set(server.texts())
     note = f"{server.name('low')} gets {PROMPT!r} before every query, as the other model does"
-    assert note in found.record["data"]["warnings"]
+    assert note in run.record["data"]["warnings"]
 
 
 def test_both_models_may_be_on_servers(server: Server, here: Run, tmp_path: Path) -> None:
     server.forget()
     how = {"dataset": DATASET, "noise_floor": True, "batch_size": 3, "prefixes": {"query": PROMPT}}
-    found = run_servers(server.name("full"), server.name("low"), tmp_path / "run", **how)
-    same_evidence(found, here)
-    record = found.record
+    run = run_servers(server.name("full"), server.name("low"), tmp_path / "run", **how)
+    same_evidence(run, here)
+    record = run.record
     assert record["metrics"]["noise_floor"]["value"] == 0
     assert record["bits_per_weight"] is None
     assert record["model"]["layers_quantized"] is None
@@ -89,6 +89,6 @@ def test_both_models_may_be_on_servers(server: Server, here: Run, tmp_path: Path
     # three requests to know each model; eight documents and three queries in threes, to both; and
     # for the noise floor once more the queries, and the four that are the first or second of one, in fives
     assert sorted(len(request) for request in server.asked) == sorted([8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [4, 3])
-    assert "bits per weight: not known, a server has the weights" in shown_run(found).about
-    (point,) = law_runs([found])
+    assert "bits per weight: not known, a server has the weights" in shown_run(run).about
+    (point,) = law_runs([run])
     assert point.bits == "stored"

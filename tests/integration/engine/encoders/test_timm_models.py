@@ -43,7 +43,7 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
         model = timm.create_model(name, pretrained=False, num_classes=3, pretrained_cfg_overlay=overlay, **SIZES).eval()
         for parameter in model.parameters():  # some begin with zeros
             nn.init.normal_(parameter, std=0.3)
-    timm.models.save_for_hf(model, tmp_path, model_args=SIZES)
+    timm.models.save_for_hf(model, tmp_path, model_args=SIZES, safe_serialization=True)
     source = resolve(str(tmp_path))
     assert is_classifier(source)
     classifier = load_classifier(source, device=CPU)

@@ -39,12 +39,12 @@ def seen(embed: Model, root: Path, endpoint: Endpoint = HERE) -> Identity:
 def test_the_same_model_keeps_its_fingerprint_whatever_its_last_bits(tmp_path: Path) -> None:
     first = seen(model(noise=1e-2), tmp_path)
     for _ in range(20):
-        found = seen(model(noise=1e-2), tmp_path)
-        assert found.fingerprint == first.fingerprint
-        assert found.first_seen == first.first_seen
-        assert found.changed_since is None
-        assert found.distance is not None
-        assert 0 < found.distance < found.tolerance
+        anew = seen(model(noise=1e-2), tmp_path)
+        assert anew.fingerprint == first.fingerprint
+        assert anew.first_seen == first.first_seen
+        assert anew.changed_since is None
+        assert anew.distance is not None
+        assert 0 < anew.distance < anew.tolerance
     assert 1e-2 < first.noise < 3e-2
 
 

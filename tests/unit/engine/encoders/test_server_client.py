@@ -35,7 +35,7 @@ class Script:
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.now = list(answers), 1000.0
-        self.requests, self.starts, self.slept, self.told = list[Any](), list[float](), list[float](), list[str]()
+        self.requests, self.starts, self.slept, self.said_so = list[Any](), list[float](), list[float](), list[str]()
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -56,7 +56,7 @@ class Script:
             now=lambda: self.now,
             sleep=self.sleep,
             requests_per_minute=per_minute,
-            say=self.told.append,
+            say=self.said_so.append,
             transport=httpx.MockTransport(self),
         )
         return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, retry_policy=retry_policy)
@@ -91,7 +91,7 @@ def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
     script = Script(httpx.Response(429, headers={"retry-after": "30"}), OK)
     script.client().embed(["a"])
     assert script.slept == [30]
-    assert len(script.told) == 1
+    assert len(script.said_so) == 1
     for_ever = Script(httpx.Response(429, headers={"retry-after": "9" * 400}))
     assert "asks to wait longer than 600 s" in refused(for_ever)
 
@@ -100,7 +100,7 @@ def test_it_ends_after_eight_attempts_or_three_where_nothing_ever_answered() -> 
     script = Script(*[503] * 9)
     assert "(8 attempts). What was finished is kept" in refused(script)
     assert (len(script.requests), len(script.slept)) == (8, 7)
-    assert len(script.told) == 3  # the waits of 8, 16 and 32 seconds
+    assert len(script.said_so) == 3  # the waits of 8, 16 and 32 seconds
     script = Script(*[httpx.ConnectError("[Errno 111] Connection refused")] * 9)
     assert "Connection refused (3 attempts). Is the server" in refused(script)
 
@@ -122,9 +122,9 @@ def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:
 
 
 def test_embeddings_come_in_the_order_of_the_inputs() -> None:
-    found = read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
-    assert found.dtype == np.float32
-    assert found.tolist() == [[1, -0.5], [7, 8], [0.25, 3]]
+    result = read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
+    assert result.dtype == np.float32
+    assert result.tolist() == [[1, -0.5], [7, 8], [0.25, 3]]
     plain = b'{"data": [{"embedding": [5.0]}, {"embedding": [6.0]}]}'
     assert read_embeddings(plain, 2, 1, "url").tolist() == [[5], [6]]
 
@@ -165,7 +165,7 @@ def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(statu
     echo = httpx.Response(status, text=json.dumps(["x" * padding, f"Bearer {KEY.value}"]))
     script = Script(*[echo] * 8)
     message = refused(script, KEY)
-    assert KEY.value[:4] not in message + " ".join(script.told)
+    assert KEY.value[:4] not in message + " ".join(script.said_so)
     assert ("refuses the key in V" in message) == (status == 401)
 
 
@@ -181,9 +181,10 @@ def forms(secret: str) -> Iterator[str]:
 
 def test_a_key_is_recognized_whatever_form_it_comes_back_in() -> None:
     for form in forms(SECRET.value):
-        found = without_key(f"you sent {form} to me", SECRET)
-        assert found.startswith("you sent ") and found.endswith(" to me") and "***" in found, form  # noqa: PT018
-        assert len(found) < len("you sent  to me") + 18, form  # of base64 what stands before it is left
+        result = without_key(f"you sent {form} to me", SECRET)
+        assert result.startswith("you sent ") and result.endswith(" to me") and "***" in result, form  # noqa: PT018
+        assert len(result) < len("you sent  to me") + 18, form  # of base64 what stands before it is left
+    assert without_key("wrong: QwX7vL; wrong: QwX7v", SECRET) == "wrong: ***; wrong: QwX7v"  # six letters are a piece
     for at in range(8, len(SECRET.value) - 8):
         pieces = SECRET.value[:at], SECRET.value[at:]
         for said in (pieces, pieces[::-1]):
@@ -192,8 +193,8 @@ def test_a_key_is_recognized_whatever_form_it_comes_back_in() -> None:
 
 def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def key(host: str, *others: str) -> str | None:
-        found = find_key(host, {host, *others})
-        return None if found is None else found.value
+        result = find_key(host, {host, *others})
+        return None if result is None else result.value
 
     for name in ("QUANTDRIFT_OPENAI_KEY", "QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

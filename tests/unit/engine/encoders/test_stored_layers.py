@@ -57,28 +57,28 @@ def gptq_like(prefix: str = "") -> dict[str, StoredTensor]:
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_bits_are_counted_in_what_is_stored(prefix: str) -> None:
-    found = stored_layers(gptq_like(prefix), Body())
-    assert found.packed == ("layers.0.q", "layers.1.q")
-    assert found.plain == ("pooler",)
-    assert found.missing == ()
-    assert found.bits.linear == 4  # 64 bytes for 128 weights
-    assert found.bits.linear_with_scales == 5.5  # 88 bytes
-    assert found.bits.n_quantized == 256
+    layers = stored_layers(gptq_like(prefix), Body())
+    assert layers.packed == ("layers.0.q", "layers.1.q")
+    assert layers.plain == ("pooler",)
+    assert layers.missing == ()
+    assert layers.bits.linear == 4  # 64 bytes for 128 weights
+    assert layers.bits.linear_with_scales == 5.5  # 88 bytes
+    assert layers.bits.n_quantized == 256
     n_parameters = 160 + 2 * (128 + 8) + 256
-    assert found.bits.n_parameters == n_parameters
+    assert layers.bits.n_parameters == n_parameters
     stored = 640 + 2 * (64 + 16 + 8 + 32) + 1024  # the head is not part of the model
-    assert found.bits.all_parameters == 8 * stored / n_parameters
+    assert layers.bits.all_parameters == 8 * stored / n_parameters
 
 
 def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
     body = Body()
     tensors = {name: tensor("BF16", *p.shape) for name, p in body.named_parameters()}
-    found = stored_layers(tensors, body, others=[nn.Linear(16, 4, bias=False)])
-    assert found.packed == ()
-    assert (found.bits.linear, found.bits.linear_with_scales, found.bits.n_quantized) == (16, 16, 0)
-    n = found.bits.n_parameters
+    layers = stored_layers(tensors, body, others=[nn.Linear(16, 4, bias=False)])
+    assert layers.packed == ()
+    assert (layers.bits.linear, layers.bits.linear_with_scales, layers.bits.n_quantized) == (16, 16, 0)
+    n = layers.bits.n_parameters
     assert n == 688 + 64
-    assert found.bits.all_parameters == (688 * 16 + 64 * 32) / n
+    assert layers.bits.all_parameters == (688 * 16 + 64 * 32) / n
     del tensors["layers.1.q.weight"], tensors["layers.1.q.bias"]
     assert stored_layers(tensors, body).missing == ("layers.1.q",)
 

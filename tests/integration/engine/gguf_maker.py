@@ -10,7 +10,7 @@ from sentence_transformers.models import Normalize, Pooling, Transformer
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen3Config, Qwen3Model
 
-from support.checkpoint_makers import minilm
+from integration.engine.checkpoint_makers import minilm
 
 BLOCK, N_LAYERS = 32, 2
 
