@@ -133,6 +133,19 @@ def test_one_more_worse_input_never_turns_fail_into_pass(
 
 
 @FEWER
+@given(outcomes(), st.sampled_from([0.01, 0.05, 0.5]))
+def test_exchanged_the_two_are_never_both_worse(sides: tuple[Columns, Columns], alpha: float) -> None:
+    before, now = sides
+    both = [judged(RULES[:2] + RULES[3:5], *pair, alpha=alpha) for pair in ((before, now), (now, before))]
+    for one, other in zip(*both, strict=True):
+        assert (one.worse, one.better) == (other.better, other.worse)
+        assert {one.outcome, other.outcome} != {"fail"}
+        if one.p_worse is not None:
+            assert one.p_worse + other.p_worse >= 1 - 1e-12
+            assert one.set_aside == other.set_aside
+
+
+@FEWER
 @given(outcomes(), st.integers(1, len(RULES)))
 def test_more_rules_never_make_a_rule_fail(sides: tuple[Columns, Columns], number: int) -> None:
     """They raise the adjusted p-values; p of "no worse" stays as it is."""

@@ -1,9 +1,7 @@
 """What is told before anything is loaded, and what no file of weights may hold."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,6 @@ import torch
 from quantdrift.api import drift
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
-from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.model_files import holds_weights
 from quantdrift.engine.encoders.server_client import Key, without_key
 from quantdrift.engine.heads import refuse_broken
@@ -79,23 +76,6 @@ def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_comman
             weights_of(wrapped, parse_scheme("W4-rtn"), "mine")
     with pytest.raises(UnsupportedError, match="is quantized already"):
         drift(model, "W4-rtn", DATASET)
-
-
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({"scheme": {"format": "quantdrift-candidate", "format_version": 1}}, "saved by quantdrift quantize"),
-        ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, r"\(its config.json says gptq\)"),
-    ],
-)
-def test_what_is_quantized_is_refused_by_what_its_files_say(files: dict[str, Any], said: str, tmp_path: Path) -> None:
-    for name, content in ({"config": {}} | files).items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    with pytest.raises(UnsupportedError, match=said) as refused:
-        full_precision(str(tmp_path))
-    assert f'quantdrift run "REFERENCE vs {tmp_path}"' in str(refused.value)
-    with pytest.raises(UnsupportedError, match="a GGUF file"):
-        full_precision("org/repo:q4.gguf")
 
 
 def test_no_six_letters_of_a_key_are_shown() -> None:
