@@ -108,16 +108,6 @@ def test_a_wider_margin_never_raises_p(
     assert loose <= rate_no_worse(a, b, margin=narrow, better=better) + 1e-9
 
 
-@given(st.integers(1, 400), margins, st.integers(0, 400))
-def test_agreement_shows_no_more_than_so_many_inputs_can(n: int, margin: float, ones: int) -> None:
-    """Were a share of the margin worse, none of n inputs would be so with (1 - margin)^n."""
-    same = (np.arange(n) < ones).astype(np.float64)
-    least = (1 - margin) ** n - 1e-12
-    for way in CONFIGURATIONS:
-        assert rate_no_worse(same, same, margin=margin, better=way) >= least
-        assert (mean_no_worse(same, same, margin=margin, better=way, span=1) or 0) >= least
-
-
 # --- worse, one way --------------------------------------------------------------------------
 
 

@@ -5,15 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.runs.folder import Run, write_run
 from support.metric_samples import names
 from support.small_evidence import evidence_of
-
-Floats = NDArray[np.float32]
 
 
 def logits(n: int = 400, n_classes: int = 4, noise: float = 0.5, seed: int = 0) -> Any:

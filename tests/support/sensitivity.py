@@ -12,7 +12,6 @@ from quantdrift.base.progress import Silent
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
 
-Floats = NDArray[np.float64]
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 

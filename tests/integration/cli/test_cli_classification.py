@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 import torch
-from transformers import ViTForImageClassification
+from transformers import ViTForImageClassification, ViTImageProcessorPil
 
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.sentence import load_encoder
@@ -20,6 +20,8 @@ from quantdrift.runs.folder import read_run
 from support import classifier_samples
 from support.candidate_samples import WORDS
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
+
+READER = ViTImageProcessorPil(size={"height": classifier_samples.IMAGE, "width": classifier_samples.IMAGE})
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
 
@@ -54,7 +56,7 @@ def _data(place: Path) -> None:
     pictures = rng.integers(0, 256, size=(20, 32, 32, 3), dtype=np.uint8)
     np.savez(place / "images.npz", x_test=pictures[:12], y_test=np.arange(12) % 3, x_train=pictures[12:])
     for name, models, reader in (
-        ("vit", classifier_samples.IMAGE_MODELS, classifier_samples.processor()),
+        ("vit", classifier_samples.IMAGE_MODELS, READER),
         ("bert", classifier_samples.TEXT_MODELS, classifier_samples.tokenizer()),
         ("roberta", classifier_samples.TEXT_MODELS, classifier_samples.tokenizer()),
     ):
@@ -151,7 +153,7 @@ def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift
     for name in ("flip@1", "accuracy"):
         assert classes.record["metrics"][name] == plain["metrics"][name]
     with np.load(place / "images.npz") as arrays:
-        batch = classifier_samples.processor()(list(arrays["x_test"]), return_tensors="pt")
+        batch = READER(list(arrays["x_test"]), return_tensors="pt")
     with torch.no_grad():
         model = ViTForImageClassification.from_pretrained(place / "vit").eval()
         vectors = torch.nn.functional.normalize(model.vit(**batch).last_hidden_state[:, 0]).double()

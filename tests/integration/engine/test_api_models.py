@@ -63,12 +63,9 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
     folder = tmp_path / "labels"
     folder.mkdir()
     for part, n in (("train", 12), ("test", 6)):
-        lines = [
-            {"text": f"{'wing drag' if row % 2 else 'heat wave'} {'the ' * row}", "label": row % 2} for row in range(n)
-        ]
-        (folder / f"{part}.jsonl").write_text(
-            "\n".join(json.dumps(line | {"label": str(line["label"])}) for line in lines)
-        )
+        texts = [f"{('heat wave', 'wing drag')[row % 2]} {'the ' * row}" for row in range(n)]
+        lines = [json.dumps({"text": text, "label": str(row % 2)}) for row, text in enumerate(texts)]
+        (folder / f"{part}.jsonl").write_text("\n".join(lines))
     run = drift(copy.deepcopy(tiny()), "W4-rtn", folder)
     assert run.record["settings"]["reading"] == "linear probe"
     assert run["accuracy"].n == 6

@@ -1,6 +1,5 @@
 """What keeps a stored candidate from being taken for another: its files and its settings."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
 from support.candidate_samples import bert, candidate, save, tiny
-from support.versus_samples import run_two
+from support.versus_samples import change, run_two
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +24,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copy(reference: Path, to: Path, **settings: Any) -> Path:
     shutil.copytree(reference, to)
-    config = json.loads((to / "config.json").read_text())
-    (to / "config.json").write_text(json.dumps({**config, **settings}))
+    change(to / "config.json", **settings)
     return to
 
 

@@ -16,11 +16,6 @@ from quantdrift.harness import similarity_of
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@pytest.mark.parametrize(("score", "expected"), [(cos_sim, Similarity.COSINE), (dot_score, Similarity.DOT)])
-def test_those_of_beir_are_known(score: Score, expected: Similarity) -> None:
-    assert similarity_of(score) is expected
-
-
 @pytest.mark.parametrize(
     "bend", [lambda cosine: 20 * cosine, torch.sin, torch.tanh, torch.relu, lambda cosine: cosine.abs()]
 )

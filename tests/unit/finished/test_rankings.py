@@ -21,16 +21,6 @@ def value(evidence: Evidence, name: str) -> float | None:
     return parse_metric(name)(evidence).value
 
 
-def test_complete_lists_give_exact_evidence() -> None:
-    evidence = evidence_of_rankings(REFERENCE, CANDIDATE, complete=True)
-    assert evidence.exact
-    assert value(evidence, "flip@1") == 0.5  # q1: a to b
-    assert perturbation.epsilon(evidence).tolist() == [1.0, 0.25]
-    assert perturbation.perturbation_s(evidence).tolist() == [1.5, 0.25]
-    assert perturbation.separation_ratio(evidence).tolist() == [0.5, 1.0]
-    assert parse_metric("epsilon")(evidence).bound is None
-
-
 def test_lists_that_were_cut_short_give_bounds_and_say_so() -> None:
     reference = {name: dict(list(scores.items())[:2]) for name, scores in REFERENCE.items()}
     evidence = evidence_of_rankings(reference, {"q1": {"b": 2.5, "a": 2.0}, "q2": {"a": 1.25, "b": 0.5}})

@@ -26,17 +26,12 @@ from quantdrift.statistics.estimates import (
     undefined,
     upper_quantile,
 )
+from support.paired_values import ends
 
 Floats = NDArray[np.float64]
 SHARES = [0.0, 1e-3, 0.02, 0.3, 0.5, 0.97, 1.0]
 CLOSE = {"rel": 1e-13, "abs": 1e-15}
 """The quantiles of scipy before 1.17 differ from those since in the last digit."""
-
-
-def interval(estimate: Estimate) -> tuple[float, float]:
-    assert estimate.low is not None
-    assert estimate.high is not None
-    return estimate.low, estimate.high
 
 
 # --- the binomial distribution
@@ -72,8 +67,8 @@ def test_wilson_against_scipy(n: int) -> None:
         estimate = rate_estimate(np.repeat([1.0, 0.0], [hits, n - hits]))
         theirs = binomtest(hits, n).proportion_ci(0.95, method="wilson")
         assert (estimate.value, estimate.n) == (hits / n, n)
-        assert interval(estimate) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
-        assert 0 <= interval(estimate)[0] <= hits / n <= interval(estimate)[1] <= 1
+        assert ends(estimate) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+        assert 0 <= ends(estimate)[0] <= hits / n <= ends(estimate)[1] <= 1
 
 
 def drawn_values(kind: str, n: int) -> Floats:
@@ -110,7 +105,7 @@ def test_infinite_values_are_values() -> None:
 @pytest.mark.parametrize("values", [[0.25], [0.25] * 9])
 def test_without_spread_the_interval_is_the_value(values: list[float]) -> None:
     estimate = mean_estimate(np.array(values))
-    assert (estimate.value, *interval(estimate), estimate.n) == (0.25, 0.25, 0.25, len(values))
+    assert (estimate.value, *ends(estimate), estimate.n) == (0.25, 0.25, 0.25, len(values))
 
 
 # --- resamples
@@ -130,7 +125,7 @@ def test_the_same_seed_gives_the_resamples_of_scipy(n: int, seed: int) -> None:
     assert means.tolist() == expected.bootstrap_distribution.tolist()
     assert percentile_interval(means) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
     ordered = theirs((np.sort(values),), np.mean, seed).confidence_interval
-    assert interval(mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
+    assert ends(mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
 
 
 def test_the_interval_of_a_relative_change_against_scipy() -> None:
@@ -142,7 +137,7 @@ def test_the_interval_of_a_relative_change_against_scipy() -> None:
         return candidate.mean(axis=axis) / reference.mean(axis=axis) - 1
 
     expected = theirs((before, after), change, 1).confidence_interval
-    assert interval(relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
+    assert ends(relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
     rare = np.array([0.0, 0.0, 0.0, 1.0])  # a resample of nothing has no relative change
     estimate = relative_change_estimate(rare[::-1].copy(), rare)
     assert (estimate.value, estimate.low, estimate.high) == (0, None, None)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest, bootstrap, chi2, permutation_test
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.estimates import Estimate, quantile_estimate
+from quantdrift.statistics.estimates import quantile_estimate
 from quantdrift.statistics.paired import (
     mcnemar_exact,
     paired_mean_difference,
@@ -17,14 +17,7 @@ from quantdrift.statistics.paired import (
     sign_change_tails,
     tango_z,
 )
-from support.paired_values import Floats, rates
-
-
-def ends(estimate: Estimate) -> tuple[float, float]:
-    assert estimate.low is not None
-    assert estimate.high is not None
-    return estimate.low, estimate.high
-
+from support.paired_values import Floats, ends, rates
 
 # --- rates: Tango's interval
 
