@@ -17,6 +17,7 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
 from quantdrift.encoders import KINDS
@@ -100,10 +101,11 @@ def files_of(spec: Spec) -> dict[str, str]:
     return {key: file_digest(file) for key, file in named.items() if file.is_file()}
 
 
-def stamp_of(model: str) -> str:
+def stamp_of(model: str, *, based: bool = False) -> str:
     """Return a digest by which a model's files are known without reading them: of names, sizes and times.
 
-    A model on the hub or on a server is known by its name alone.
+    It holds that of an adapter's base, unless the model is `based` on itself, as that one is. A model on the hub or on
+    a server is known by its name alone.
 
     Raises:
         QuantDriftError: there is no such model.
@@ -116,7 +118,11 @@ def stamp_of(model: str) -> str:
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
-    return bytes_digest(repr((canonical, sizes, times)).encode())
+    parts = [canonical, sizes, times]
+    if not based and (place / "adapter_config.json").is_file():
+        base = model_json(resolve(model), "adapter_config.json").get("base_model_name_or_path")
+        parts += [stamp_of(base, based=True)] if isinstance(base, str) else []
+    return bytes_digest(repr(tuple(parts)).encode())
 
 
 def _place(model: str) -> tuple[Path | None, str, bool]:

@@ -15,7 +15,9 @@ from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.adapters import merge_adapters
 from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
+from quantdrift.engine.layers import modules_of
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.spec.grammar import Spec, parse
@@ -113,6 +115,8 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 model = loader(source.location, revision=None, **asked)
                 # as load_model does; what it was loaded with tells its embeddings apart
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
+            for module in modules_of(model):
+                merge_adapters(module)
         return make_pair(model, spec, source, notes=loaded.notes)
 
     return load_quantdrift_pair

@@ -22,6 +22,7 @@ from quantdrift.base.registry import imported
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
+from quantdrift.engine.encoders.adapters import merge_adapters
 from quantdrift.engine.encoders.loading import Reads, loading, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
@@ -153,7 +154,10 @@ def load_sentence_transformer(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "
                     f"sentence-transformers takes {_pooling(model)} by itself"
                 )
-    return model.eval(), remarks.notes
+        notes = remarks.notes
+        if merged := merge_adapters(model):
+            notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
+    return model.eval(), notes
 
 
 def _pooling(model: Any) -> str:

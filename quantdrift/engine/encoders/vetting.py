@@ -17,7 +17,8 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
-from quantdrift.checkpoints.named import ModelSource
+from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.stored import read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
@@ -140,11 +141,16 @@ def vet(
         _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
     for part, module in parts:
-        if read(adapter := PurePosixPath(part, "adapter_config.json")):
-            raise UnsupportedError(
-                f"{source.name} is an adapter ({adapter}), which is not rounded by itself; merge it into its base "
-                "first: PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
-            )
+        if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
+            if not read("modules.json"):
+                raise UnsupportedError(
+                    f"{source.name} is an adapter without modules.json, which says how tokens become an embedding; "
+                    "expected a folder that SentenceTransformer.save_pretrained wrote"
+                )
+            base = resolve(base_of(adapter, f"{ADAPTER_FILE} of {source.name}"))
+            if model_json(base, ADAPTER_FILE):
+                raise UnsupportedError(f"{base.name}, the base of the adapter {source.name}, is an adapter itself")
+            vet(base, trusted=trusted)
         _check_part(part, module, source, read, trusted=trusted)
         if not on_hub:
             for file in weight_files(Path(source.location, part), "model.safetensors"):

@@ -395,7 +395,16 @@ def test_activations_are_on_a_list(honest: Path, tmp_path: Path, name: str) -> N
             vet(source)
 
 
-def test_an_adapter_is_refused_with_the_way_to_merge_it(form: str, folder: Path) -> None:
-    base = {"base_model_name_or_path": str(folder.parent / "base"), "peft_type": "LORA"}
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"peft_type": "IA3"}, "of the kind IA3; expected LORA"),
+        ({"megatron_config": {"a": 1}}, "sets megatron_config, which is not merged here"),
+        ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
+        ({}, "no folder .*base"),
+    ],
+)
+def test_an_adapter_that_is_not_plain_is_refused(more: dict[str, Any], message: str, form: str, folder: Path) -> None:
+    base = {"base_model_name_or_path": str(folder.parent / "base"), "peft_type": "LORA", **more}
     (folder / "adapter_config.json").write_text(json.dumps(base))
-    refused(form, folder, r"is an adapter .* merge it into its base")
+    refused(form, folder, message)
