@@ -142,14 +142,14 @@ def vet(
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
     for part, module in parts:
         if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
-            if not read("modules.json"):
-                raise UnsupportedError(
-                    f"{source.name} is an adapter without modules.json, which says how tokens become an embedding; "
-                    "expected a folder that SentenceTransformer.save_pretrained wrote"
-                )
             base = resolve(base_of(adapter, f"{ADAPTER_FILE} of {source.name}"))
             if model_json(base, ADAPTER_FILE):
                 raise UnsupportedError(f"{base.name}, the base of the adapter {source.name}, is an adapter itself")
+            if not read("modules.json"):
+                raise UnsupportedError(
+                    f"{source.name} is an adapter without modules.json, which says how tokens become an embedding; "
+                    "expected a folder that SentenceTransformer.save_pretrained wrote, or the merged model"
+                )
             vet(base, trusted=trusted)
         _check_part(part, module, source, read, trusted=trusted)
         if not on_hub:
