@@ -58,6 +58,8 @@ _LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 _ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
 """Most rows and values of a file. Every input has an id of its own, so ours have less than one row a byte; a
 thousand equal values compress well, though."""
+_SMALL = 1 << 20
+"""Bytes of a file that is read in one thread."""
 _MOST_PLACES = 2**31 - 1
 """In lists of one column, as their offsets are stored."""
 
@@ -135,7 +137,8 @@ def _columns(content: bytes, listed: Sequence[str]) -> pa.Table:
     """The columns of a file; those `listed` as numbers of names."""
     whole = pa.BufferReader(content)
     with pq.ParquetFile(whole, read_dictionary=listed, page_checksum_verification=True) as file:
-        return file.read(columns=[*_TYPES])
+        # pyarrow's threads may outlive a process that ends at once, and abort it; a small file is read as fast without
+        return file.read(columns=[*_TYPES], use_threads=len(content) > _SMALL)
 
 
 def _evidence(table: pa.Table) -> Evidence:
