@@ -5,8 +5,8 @@
     quantdrift run ./small-colbert@W4-gptq --data ./cranfield
 
 It learns from the documents alone: a sentence has to find the document that it is from among those of a batch (softmax
-of scores). The late-interaction model begins with an orthogonal projection of MiniLM's token states, the sparse one with
-a head that compares them with the embedding matrix; the FLOPS regularizer of SPLADE keeps it sparse. No query or
+of scores). The late-interaction model begins with an orthogonal projection of MiniLM's token states, the sparse one
+with a head that compares them with the embedding matrix; the FLOPS regularizer of SPLADE keeps it sparse. No query or
 label is looked at. The folder is a model that sentence-transformers loads, and no product.
 """
 
