@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from sentence_transformers import CrossEncoder
-from transformers import BertForSequenceClassification
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.cross_encoder.modules import LogitScore
+from transformers import BertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM
 
 from support.candidate_samples import bert, tokenizer
 
@@ -19,4 +21,18 @@ def save_cross_encoder(folder: Path, *, n_scores: int = 1, dtype: torch.dtype = 
     BertForSequenceClassification(config).to(dtype).save_pretrained(backbone)
     tokenizer().save_pretrained(backbone)
     CrossEncoder(str(backbone), device="cpu", **options).save_pretrained(str(folder))
+    return folder
+
+
+def save_generative(folder: Path) -> Path:
+    """A decoder with random weights that says by two of its logits, "wing" less "drag", how well a pair fits."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    words = {"vocab_size": len(tokenizer()), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = Qwen3Config(**sizes, **words, head_dim=16, num_hidden_layers=2, initializer_range=0.3)
+    backbone = folder.with_name(f"{folder.name}-backbone")
+    Qwen3ForCausalLM(config).save_pretrained(backbone)
+    tokenizer().save_pretrained(backbone)
+    modules: Any = [Transformer(str(backbone), transformer_task="text-generation"), LogitScore(4, 5)]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder))
     return folder

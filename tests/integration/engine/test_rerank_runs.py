@@ -29,7 +29,7 @@ from quantdrift.spec.grammar import parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS
 from support.finished_samples import write_trec
-from support.rerank_samples import save_cross_encoder
+from support.rerank_samples import save_cross_encoder, save_generative
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 N_QUERIES, N_DOCS = 12, 30
@@ -103,6 +103,7 @@ def dataset(place: Path) -> RetrievalDataset:
     """ROOT/judged, the cross-encoder ROOT/cross and a shortlist of eight documents."""
     save_cross_encoder(place / "cross")
     save_cross_encoder(place / "nli", n_scores=3)
+    save_generative(place / "generative")
     write_trec(
         place / "bm25.trec", {query: {name: -rank for rank, name in enumerate(row)} for query, row in lists().items()}
     )
@@ -114,12 +115,14 @@ def record(out: str) -> dict[str, Any]:
     return parsed
 
 
+@pytest.mark.parametrize("model", ["cross", "generative"])
 def test_both_arms_are_what_sentence_transformers_scores(
-    place: Path, dataset: RetrievalDataset, quantdrift: Run
+    model: str, place: Path, dataset: RetrievalDataset, quantdrift: Run
 ) -> None:
-    run = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    spec = f"ROOT/{model}@W3-g16-rtn"
+    run = record(quantdrift("run", spec, "--data", "ROOT/judged", "--shortlist", "ROOT/bm25.trec", "--json"))
     evidence = read_run(Path(run["path"])).evidence()
-    arms = [predicted(place / "cross", dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
+    arms = [predicted(place / model, dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
     assert evidence.input_ids.tolist() == list(dataset.query_ids)
     assert set(evidence.n_items.tolist()) == {8}
     tops = [top_names(evidence.item_ids, top.items) for top in (evidence.reference_top, evidence.candidate_top)]
