@@ -1,0 +1,69 @@
+"""A model that comes with Python code runs if that is asked for, and only then; the run says that it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quantdrift import drift
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.runs.folder import read_run
+from support.candidate_samples import encoder
+from support.row_models import search_data
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+CODE = """
+import torch
+from sentence_transformers.base.modules import Module
+
+
+class Twice(Module):
+    config_keys = []
+
+    def forward(self, features, **kwargs):
+        features["sentence_embedding"] = 2 * features["sentence_embedding"]
+        return features
+
+    def save(self, output_path, *args, **kwargs):
+        pass
+
+    @classmethod
+    def load(cls, *args, **kwargs):
+        return cls()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    encoder(tmp_path / "backbone", prompts=None).save_pretrained(str(tmp_path / "own"))
+    modules = json.loads((tmp_path / "own" / "modules.json").read_text())
+    modules.append({"idx": len(modules), "name": str(len(modules)), "path": "", "type": "twice.Twice"})
+    (tmp_path / "own" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "own" / "twice.py").write_text(CODE)
+    search_data(tmp_path / "rows")
+    return tmp_path
+
+
+def test_its_code_runs_if_that_is_asked_for(folder: Path, quantdrift: Run) -> None:
+    words = ("run", f"{folder}/own@W4", "--data", f"{folder}/rows", "--out", "run")
+    assert "code that comes with a model is not run" in quantdrift(*words, code=2)
+    quantdrift(*words, "--trust-remote-code")
+    finished = read_run(Path("run"))
+    assert finished.record["settings"]["trust_remote_code"] is True
+    assert any("Python code that comes with" in note for note in finished.record["data"]["warnings"])
+    plain = drift(str(folder / "backbone"), "W4", str(folder / "rows"), progress=False)
+    assert "trust_remote_code" not in plain.record["settings"]
+
+
+def test_in_python_and_in_a_study(folder: Path, quantdrift: Run) -> None:
+    with pytest.raises(UnsupportedError, match="code that comes with a model is not run"):
+        drift(str(folder / "own"), "W4", str(folder / "rows"), progress=False)
+    run = drift(str(folder / "own"), "W4", str(folder / "rows"), trust_remote_code=True, progress=False)
+    study = {"models": [str(folder / "own")], "schemes": ["W4"], "data": [{"folder": str(folder / "rows")}]}
+    Path("study.yaml").write_text(json.dumps({**study, "settings": {"trust_remote_code": True}}))
+    quantdrift("study", "run", "study.yaml", "--out", "study")
+    (cell,) = Path("study").rglob("run.json")
+    assert json.loads(cell.read_text())["metrics"]["flip@1"] == run.record["metrics"]["flip@1"]
