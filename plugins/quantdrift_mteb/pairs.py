@@ -26,7 +26,15 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.harness import Arms, Outcome, Results, refuse_without_search, weights_of
 from quantdrift.spec.grammar import Spec
-from quantdrift_mteb.search import NAMED, Encoded, SearchCall, rerank, search_by_embedding, watch_layers
+from quantdrift_mteb.search import (
+    NAMED,
+    Encoded,
+    SearchCall,
+    rerank,
+    search_by_embedding,
+    search_by_itself,
+    watch_layers,
+)
 
 Where = tuple[str, str]
 """Split and subset."""
@@ -36,13 +44,13 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
     """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
     weights = weights_of(model, spec.scheme, spec.model)
     weights.notes = tuple(notes)
-    if isinstance(getattr(model, "model", None), MultiVectorEncoder):
+    if isinstance(model, SearchProtocol):
         return PairedSearcher(model, weights, spec=spec, source=source)
     encodes = isinstance(model, EncoderProtocol)
-    if isinstance(model, SearchProtocol) or not (encodes or isinstance(model, CrossEncoderProtocol)):
+    if not (encodes or isinstance(model, CrossEncoderProtocol)):
         raise UnsupportedError(
-            f"{spec.model} is neither an embedding model nor a cross-encoder, but searches in a way of its own. Run "
-            "both models by themselves, and compare: quantdrift diff A B"
+            f"{spec.model} is no model of mteb's that embeds, reranks or searches. Run both models by themselves, and "
+            "compare: quantdrift diff A B"
         )
     if not encodes:
         refuse_without_search(weights, f"{spec.model} reads query and document together", named=NAMED)
@@ -168,9 +176,11 @@ class PairedEncoder(MtebPair):
 
 
 class PairedSearcher(MtebPair):
-    """A pair of late-interaction models, which are search models to mteb."""
+    """A pair of models that are searches to mteb: late interaction, or a way of their own (hybrid, in two stages)."""
 
     def _measure(self, call: SearchCall) -> Outcome:
+        if not isinstance(getattr(self.base, "model", None), MultiVectorEncoder):
+            return search_by_itself(self.arms, self.base, call)
         if call.top_ranked is None:
             return search_by_embedding(self.pair, self.base, call)
         return rerank(self.arms, self._searcher(), call)

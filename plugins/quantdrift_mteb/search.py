@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.flow import other_batch_size
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
@@ -30,10 +32,12 @@ from quantdrift.engine.ragged import Ragged
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
+from quantdrift.evidence.record import Noise
 from quantdrift.features.multi_vector.model import token_vectors
 from quantdrift.features.multi_vector.scoring import MaxSim, Product
 from quantdrift.features.multi_vector.search import row_search
 from quantdrift.features.sparse.model import sparse_product, term_weights
+from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.harness import (
     DEPTH,
     PROBE,
@@ -103,7 +107,7 @@ class SearchCall:
         )
         return results
 
-    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
+    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> SearchCall:
         """Make the call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
         context = {**self.context, "encode_kwargs": encoding}
@@ -208,6 +212,59 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
         calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
     return replace(outcome, results=lambda arm: _cut(outcome.results(arm), call.top_k))
+
+
+def search_by_itself(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
+    """Search once per arm in the model's own way; of what either list leaves out nothing is known.
+
+    So epsilon is over the documents that both lists hold, which is less than it is. The reference searches twice, in
+    other batches the second time, for the noise floor.
+    """
+    pair, name, ids = arms.pair, call.task.name, list(call.corpus["id"])
+    refuse_without_search(pair, f"{name} is searched in the model's own way", named=NAMED)
+    depth, seconds = max(DEPTH, call.top_k), dict[str, float]()
+
+    def found(what: str, part: SearchCall) -> Results:
+        start = time.perf_counter()
+        arms.put_in_place()
+        results = part.run(copy.copy(searcher), top_k=depth)  # it may keep what it has indexed
+        seconds[what] = round(time.perf_counter() - start, 3)
+        kept = {query: dict(ranked) for query, ranked in results.items()}
+        if call.skip_identical:
+            kept = {query: {n: score for n, score in ranked.items() if n != query} for query, ranked in kept.items()}
+        return kept
+
+    def batches(size: int) -> SearchCall:
+        return call.of(call.queries, call.corpus, call.top_ranked, size)
+
+    with arms.answering("reference"):
+        queries, documents = (part.select(range(min(PROBE, len(part)))) for part in (call.queries, call.corpus))
+        with pair.observed():
+            call.of(queries, documents, None, PROBE).run(copy.copy(searcher), top_k=PROBE)
+        reference = found("reference: search", call)
+        again = found("noise floor", batches(other_batch_size(call.batch_size)))
+        texts = calibration_texts(pair.scheme)
+        corpus = call.corpus if texts is None else _corpus_of(texts)
+        calibrate(pair, lambda: _asked_for(searcher, call, corpus), batch_size=call.batch_size, progress=call.progress)
+    with arms.answering("candidate"):
+        candidate = found("candidate: search", call)
+    position = {name: number for number, name in enumerate(ids)}
+    evidence, noisy = (
+        evidence_of_rankings(reference, other, position=position.__getitem__, depth=DEPTH)
+        for other in (candidate, again)
+    )
+    first = [top.items[:, 0] for top in (noisy.reference_top, noisy.candidate_top)]
+    moved = np.maximum(-noisy.delta_min, noisy.delta_max)
+    return Outcome.of(
+        pair,
+        replace(evidence, noise=Noise(flips=first[0] != first[1], epsilon=moved)),
+        dataset=name,
+        settings=Settings(k=depth, batch_size=call.batch_size),
+        read_as={"similarity": "the model's own search"},
+        n_items=len(ids),
+        results=lambda arm: _cut(reference if arm == "reference" else candidate, call.top_k),
+        seconds=seconds,
+    )
 
 
 def _cut(results: Results, top_k: int) -> Results:

@@ -11,6 +11,9 @@ import pytest
 import torch
 from datasets import Dataset
 from mteb.models import MultiVectorWrapper, SparseEncoderWrapper
+from mteb.models.model_meta import ModelMeta
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import cos_sim
 from torch import nn
 
 from integration.quantdrift_mteb.mteb_samples import (
@@ -25,9 +28,11 @@ from integration.quantdrift_mteb.mteb_samples import (
     split_data,
 )
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.runs.folder import read_run
-from quantdrift.spec.grammar import parse_scheme
+from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift_mteb.pairs import make_pair
 from support.candidate_samples import quantized
 from support.row_models import multi_vector, sparse
 
@@ -102,6 +107,50 @@ def test_models_of_several_rows_a_text_search_as_in_stock_mteb(
     (entry,) = compare(model, lambda: retrieval_task(f"Tiny{name}", data, **options))
     assert entry["drift_flip_at_1"] > 0
     assert entry["drift_noise_floor"] == 0
+
+
+class Hybrid:
+    """A search of its own: cosine of embeddings and the share of a query's words that a document has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.encoder = SentenceTransformer(str(folder), device="cpu")
+        self.mteb_model_meta = ModelMeta.create_empty({"name": "local/hybrid", "revision": "1"})
+
+    def index(self, corpus: Any, **_: Any) -> None:
+        self.corpus = corpus
+
+    def search(self, queries: Any, *, top_k: int, encode_kwargs: Any, **_: Any) -> dict[str, dict[str, float]]:
+        texts = [[str(text) for text in part["text"]] for part in (queries, self.corpus)]
+        size = encode_kwargs.get("batch_size", 32)
+        both = [self.encoder.encode(part, batch_size=size, show_progress_bar=False) for part in texts]
+        scores = cos_sim(*both).numpy()
+        for row, query in enumerate(texts[0]):
+            words = set(query.split())
+            scores[row] += [len(words & set(text.split())) / len(words) for text in texts[1]]
+        order = np.argsort(-scores, axis=1)[:, :top_k]
+        names = list(self.corpus["id"])
+        return {
+            query: {names[place]: float(scores[row, place]) for place in order[row]}
+            for row, query in enumerate(queries["id"])
+        }
+
+
+@pytest.mark.parametrize("scheme", ["W2-rtn", "W2-gptq"])
+def test_a_search_of_its_own_is_asked_once_per_arm(scheme: str, folder: Path) -> None:
+    data, _ = RETRIEVAL["Columns"]
+    stock = Hybrid(folder)
+    pair = make_pair(Hybrid(folder), parse(f"hybrid@{scheme}"), resolve(str(folder)))
+    ((entry,),) = scores(pair, retrieval_task("TinyColumns", data)).values()
+    ((full,),) = scores(stock, retrieval_task("TinyColumns", data)).values()
+    assert entry["drift_reference_main_score"] == pytest.approx(full["main_score"], abs=1e-5)
+    if scheme == "W2-rtn":
+        with quantized(stock, scheme):
+            ((low,),) = scores(stock, retrieval_task("TinyColumns", data)).values()
+        assert_same(entry, low)
+    assert entry["drift_noise_floor"] == 0
+    assert entry["drift_flip_at_1"] > 0
+    with pytest.raises(UnsupportedError, match="searched in the model's own way"):
+        scores(make_pair(Hybrid(folder), parse("hybrid@W4+query"), resolve(str(folder))), retrieval_task("Tiny", data))
 
 
 def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_path: Path) -> None:
