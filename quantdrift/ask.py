@@ -119,8 +119,8 @@ def stamp_of(model: str, *, based: bool = False) -> str:
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
     parts = [canonical, sizes, times]
-    if not based and (place / "adapter_config.json").is_file():
-        base = model_json(resolve(model), "adapter_config.json").get("base_model_name_or_path")
+    for file in () if based else (file for file in files if file.name == "adapter_config.json"):
+        base = model_json(resolve(model), str(file.relative_to(place))).get("base_model_name_or_path")
         parts += [stamp_of(base, based=True)] if isinstance(base, str) else []
     return bytes_digest(repr(tuple(parts)).encode())
 

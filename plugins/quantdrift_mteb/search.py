@@ -60,7 +60,7 @@ NAMED = "MODEL@allocation.json"
 """How a pair of a stored allocation is written to mteb."""
 
 _PROMPTS = ("default_prompt_name", "instruction_template", "model_prompts", "prompts", "prompts_dict")
-_SETTINGS = (*_PROMPTS, "max_length", "max_seq_length", "truncate_dim")
+_SETTINGS = (*_PROMPTS, "max_active_dims", "max_length", "max_seq_length", "truncate_dim")
 """Attributes of a model, or of what it wraps, that decide its embeddings beside the weights."""
 
 

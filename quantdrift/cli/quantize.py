@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from quantdrift.base.records import read_json
 from quantdrift.base.text import some
 from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
 from quantdrift.show.output import Output
@@ -77,7 +78,9 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
         load, model = "from quantdrift.features.onnx.running import load_onnx", "load_onnx"
     else:
         yield f"{linear}, stored as {record['dtype']}: the file is as large as the model's own"
-        load, model = "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
+        said = options.out / "config_sentence_transformers.json"
+        kind = read_json(said).get("model_type", "SentenceTransformer") if said.is_file() else "SentenceTransformer"
+        load, model = f"from sentence_transformers import {kind}", kind
     if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
         yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
     if table := record["calibration"].get("embedding_table"):
@@ -85,5 +88,7 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
     if left_out := record["calibration"].get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     yield from ("\nload it:", f"  {load}", f"  model = {model}({where!r})", '  embeddings = model.encode(["a text"])')
+    if model in {"MultiVectorEncoder", "SparseEncoder"}:  # two such models are not compared
+        return
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
     yield f"\nsee which answers it changes:\n  quantdrift run {pair} {data_words(options.data, options.task)}"

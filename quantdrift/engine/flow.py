@@ -166,6 +166,11 @@ class Flow:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Keep nothing of a model with code of its own: what that does stands in no key."""
+        if self.settings.trust_remote_code:
+            object.__setattr__(self, "store", EmbeddingStore(None))
+
     def ready(self, reading: Reading) -> Reading:
         """The reading with all that it needs; what would fail after hours is refused."""
         reading = reading.ready(self)

@@ -21,7 +21,7 @@ from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals
-from quantdrift.engine.ragged import Ragged
+from quantdrift.engine.ragged import Matrix, Ragged
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 
@@ -151,7 +151,7 @@ def _in_memory(n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell
 def _on_disk(
     stem: Path, n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
 ) -> Outputs:
-    if _chunk_file(stem, 0).exists():
+    if _finished(stem).exists() or _chunk_file(stem, 0).exists():
         return _matrices(n, chunks, encode, tell, stem=stem)
     finished, begun, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
     embeddings = read_cache(finished, lambda content: _matrix(array_in(content), n), mapped=True)
@@ -234,7 +234,7 @@ def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> Outputs:
     return part
 
 
-# --- A matrix for each input: a file a chunk, which is mapped into memory ---------------------------
+# --- A matrix for each input: a file a chunk while they are made, and one in the end, which is mapped into memory ---
 
 
 def _matrices(
@@ -247,27 +247,66 @@ def _matrices(
     first: Ragged | None = None,
 ) -> Ragged:
     """Matrices of inputs, chunk by chunk; `first` is the first chunk's, which has been told."""
-    blocks, places = [], np.zeros((n, 3), dtype=np.int64)
+    order = np.concatenate(chunks)
+    if stem is not None and (kept := read_cache(_finished(stem), partial(_chunk_in, n=n), mapped=True)) is not None:
+        tell(n)
+        return _in_order(*kept, order)
+    made: list[tuple[Matrix, NDArray[np.int64]]] = []
+    width = 0
     for number, rows in enumerate(chunks):
-        path, decode = None if stem is None else _chunk_file(stem, number), partial(_chunk_in, n=len(rows))
-        part = None if path is None else read_cache(path, decode, mapped=True)
-        if part is None:
-            made = first if number == 0 and first is not None else _encoded(encode, rows)
-            if not isinstance(made, Ragged):
+        path = None if stem is None else _chunk_file(stem, number)
+        part = None if path is None else read_cache(path, partial(_chunk_in, n=len(rows)))
+        if part is None or part[0].shape[1] != (width or part[0].shape[1]):
+            fresh = first if number == 0 and first is not None else _encoded(encode, rows)
+            if not isinstance(fresh, Ragged):
                 raise ScoreError("the model gave a matrix for each input, and then one vector")
-            part = made.flat(), made.lengths
+            part = fresh.flat(), fresh.lengths
             if path is not None:
                 with keeping(path.parent), cache_file(path) as place, place.open("wb") as file:
                     for array in (part[1], part[0]):
                         np.save(file, array)
-                part = read_cache(path, decode, mapped=True) or part
-        places[rows] = Ragged.joined(*part, number).places
-        blocks.append(part[0])
+        width = int(part[0].shape[1])
+        made += [part] if path is None else []
         tell(0 if number == 0 and first is not None else len(rows))
-    if stem is not None:
-        with keeping(stem.parent):
-            _finished(stem).touch()
-    return Ragged(tuple(blocks), places)
+    if stem is None:
+        both: list[Any] = [np.concatenate([part[side] for part in made]) for side in (0, 1)]
+        return _in_order(both[0], both[1], order)
+    with keeping(stem.parent):
+        _join(stem, chunks, width)
+    kept = read_cache(_finished(stem), partial(_chunk_in, n=n), mapped=True)
+    if kept is None:
+        raise ScoreError(f"{_finished(stem)} was written and is damaged; run the command again")
+    return _in_order(*kept, order)
+
+
+def _in_order(rows: Matrix, lengths: NDArray[np.int64], order: NDArray[np.int64]) -> Ragged:
+    """Matrices that lie in the order in which inputs were put through, by the positions of the inputs."""
+    joined = Ragged.joined(rows, lengths)
+    places = np.empty_like(joined.places)
+    places[order] = joined.places
+    return Ragged(joined.blocks, places)
+
+
+def _join(stem: Path, chunks: Sequence[NDArray[np.int64]], width: int) -> None:
+    """Put the chunks' files into one, a chunk in memory at a time; so one file is open while it is scored."""
+    format_: Any = np.lib.format  # has no types in older numpy
+    paths = [_chunk_file(stem, number) for number in range(len(chunks))]
+
+    def rows_of(path: Path, n: int) -> tuple[Matrix, NDArray[np.int64]]:
+        part = read_cache(path, partial(_chunk_in, n=n))
+        if part is None:
+            raise ScoreError(f"{path} was whole and is not any more; run the command again")
+        return part
+
+    lengths = [rows_of(path, len(rows))[1] for path, rows in zip(paths, chunks, strict=True)]
+    shape = (int(sum(part.sum() for part in lengths)), width)
+    with cache_file(_finished(stem)) as place, place.open("wb") as file:
+        np.save(file, np.concatenate(lengths))
+        format_.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for path, rows in zip(paths, chunks, strict=True):
+            file.write(np.ascontiguousarray(rows_of(path, len(rows))[0]).data)
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 _HEADER = 128
@@ -279,7 +318,7 @@ def _chunk_file(stem: Path, number: int) -> Path:
 
 
 def _finished(stem: Path) -> Path:
-    """The mark of matrices that are all there."""
+    """The file of matrices that are all there."""
     return stem.with_suffix(".all.npy")
 
 
@@ -287,7 +326,8 @@ def _chunk_in(content: memoryview, n: int) -> tuple[NDArray[np.float32], NDArray
     """The rows of a chunk's matrices, and how many each has."""
     at = _HEADER + 8 * n
     lengths, rows = array_in(content[:at]), array_in(content[at:])
-    if lengths.shape != (n,) or lengths.dtype != np.int64 or int(lengths.min(initial=0)) < 0:
+    fits = lengths.shape == (n,) and lengths.dtype == np.int64 and len(rows.shape) == 2  # noqa: PLR2004 -- a matrix
+    if not fits or int(lengths.min(initial=0)) < 0 or int(lengths.max(initial=0)) > len(rows):
         raise ValueError(f"{lengths.dtype} of shape {lengths.shape}")
     return _matrix(rows, int(lengths.sum())), lengths
 

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -39,12 +40,41 @@ def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
 
 def lower_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X <= k) >= level."""
-    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level))
+    count = _reached(level, n, share, from_below=True)
+    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level)) if count is None else count
 
 
 def upper_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X > k) <= level."""
+    count = _reached(level, n, share, from_below=False)
+    if count is not None:
+        return n - count
     return bisect_left(range(n), True, key=lambda k: bool(at_least(k + 1, n, share) <= level))
+
+
+def _reached(level: float, n: int, share: float, *, from_below: bool) -> int | None:
+    """How many counts from one end, less one, first have such a chance together; None where rounding decides."""
+    if n > _MOST:
+        return None
+    tail = np.cumsum(_chances(n, share)[:: 1 if from_below else -1])
+    return None if np.abs(tail - level).min() < _CLOSE else min(int(np.searchsorted(tail, level)), n)
+
+
+_MOST = 1 << 17
+_CLOSE = 1e-9
+"""Tails that are summed are right to this; what is nearer to a level than that is looked up."""
+
+
+@lru_cache(maxsize=16)
+def _chances(n: int, share: float) -> Probabilities:
+    """P(X = k), float64 [n + 1]; each from its neighbour nearer to the most likely one. scipy takes long to import."""
+    if not 0 < share < 1:
+        return np.asarray(np.arange(n + 1) == (n if share else 0), dtype=np.float64)
+    most, odds = int((n + 1) * share), share / (1 - share)
+    above, below = np.arange(most, n), np.arange(most, 0, -1)
+    up, down = np.cumprod((n - above) / (above + 1) * odds), np.cumprod(below / (n - below + 1) / odds)
+    ratios = np.concatenate([down[::-1], [1.0], up])
+    return np.asarray(ratios / ratios.sum())
 
 
 # --- The bootstrap: resamples of the inputs, and the percentile interval of what they give --------

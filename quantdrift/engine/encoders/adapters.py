@@ -33,6 +33,11 @@ def base_of(settings: Mapping[str, Any], where: str) -> str:
             f"{where} sets {', '.join(map(shown, wrong[:4]))}, which is not merged here; merge it into its base first: "
             "PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
         )
+    if (drawn := settings.get("init_lora_weights")) not in {None, True, False, "gaussian", "orthogonal"}:
+        raise UnsupportedError(
+            f"{where} has init_lora_weights {shown(str(drawn))}, which changes the weights of its base when it is "
+            "loaded; merge it into its base first"
+        )
     if not isinstance(base, str) or not base:
         raise UnsupportedError(f"{where} names no base_model_name_or_path; expected the model that it belongs to")
     return base

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.inputs import Encoder
@@ -59,6 +60,12 @@ class LoadedModel:
         return {"notes": list(self.notes)}
 
 
+def check_vectors(model: object, what: str) -> None:
+    """Refuse a model whose outputs are several rows an input, where `what` is done by one vector each."""
+    if not getattr(model, "one_vector", True):
+        raise UnsupportedError(f"{what} by one vector an input, and this model makes several rows of each")
+
+
 class EmbeddingModel(LoadedModel, Encoder):
     """A model that embeds queries and documents.
 
@@ -66,7 +73,10 @@ class EmbeddingModel(LoadedModel, Encoder):
         similarity: how its embeddings are compared.
         notes: what a run says of it, one sentence each.
         layers: names of its quantized layers; None where they are not known.
+        one_vector: whether its outputs are a vector an input, and not several rows.
     """
+
+    one_vector: ClassVar[bool] = True
 
     __slots__ = ()
     similarity: Similarity

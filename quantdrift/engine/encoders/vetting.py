@@ -143,8 +143,11 @@ def vet(
     for part, module in parts:
         if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
             base = resolve(base_of(adapter, f"{ADAPTER_FILE} of {source.name}"))
-            if model_json(base, ADAPTER_FILE):
-                raise UnsupportedError(f"{base.name}, the base of the adapter {source.name}, is an adapter itself")
+            if base.kind == "embedded" or model_json(base, ADAPTER_FILE):
+                raise UnsupportedError(
+                    f"{base.name} is the base of the adapter {source.name}; expected the folder or the name on the hub "
+                    "of a model that is no adapter itself"
+                )
             if not read("modules.json"):
                 raise UnsupportedError(
                     f"{source.name} is an adapter without modules.json, which says how tokens become an embedding; "

@@ -18,6 +18,7 @@ from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
 from quantdrift.allocation.solver import solve
 from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.engine.encoders.model import check_vectors
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import Place, open_pair
@@ -88,6 +89,7 @@ def allocate_spec(
     """
     where |= settings.loading
     opened = open_pair(spec, dataset, **where)
+    check_vectors(opened.pair.encoder, f"{spec}: widths are chosen")
     left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     search, reference = opened.search, flow.reference(opened.search)
@@ -209,6 +211,7 @@ def predict_model(
     """Predict flips at the widths of a spec, from forward and backward passes of the reference; nothing is rounded."""
     where |= settings.loading
     opened = open_pair(spec, dataset, **where)
+    check_vectors(opened.pair.encoder, f"{spec}: flips are predicted")
     flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
     reference = flow.reference(opened.search)
     allocation, setting, _ = allocate_for(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)

@@ -237,10 +237,12 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
     from quantdrift.checkpoints.checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(name)  # a wrong name is told before torch is loaded
+    from quantdrift.engine.encoders.model import check_vectors
     from quantdrift.engine.opening import load_searching
 
     if checkpoint.method == "none":
         encoder = load_searching(name, device=options.device)
+        check_vectors(encoder, f"{name}: a model is told again")
     else:
         from quantdrift.engine.encoders.checkpoint import load_checkpoint
         from quantdrift.engine.encoders.sentence import pick_device

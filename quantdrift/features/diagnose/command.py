@@ -56,7 +56,7 @@ def command(options: DiagnoseOptions) -> Output:
     from quantdrift.features.diagnose.diagnosis import diagnose
 
     with options.stoppable("nothing was written"):
-        opened = open_pair(pair, dataset, device=options.device, revision=options.revision, dtype=options.dtype)
+        opened = open_pair(pair, dataset, device=options.device, revision=options.revision, **options.settings.loading)
         assert isinstance(opened.pair, TwoModels)  # that is what two models are
         sides = opened.pair.reference, opened.pair.candidate_model
         for side in sides:

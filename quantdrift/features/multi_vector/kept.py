@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.ragged import Matrix, Ragged
-from quantdrift.engine.scoring.precision import BYTES, HALVES
+from quantdrift.engine.scoring.precision import BITS, BYTES, HALVES
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.stages import VectorStage
 from quantdrift.features.multi_vector.scoring import Keep, MaxSim, Product, score_rows
@@ -110,10 +110,18 @@ def score_kept(
     return replace(state, told=record)
 
 
-def _stored(scheme: Scheme, product: Product, documents: Ragged) -> tuple[Keep | None, str | None]:
-    """What `+emb=` does to rows, and its precision."""
+def check_stored(scheme: Scheme, product: Product) -> None:
+    """Refuse what cannot be done to rows, before hours of encoding."""
     if scheme.option("dim") is not None:
         raise UnsupportedError(f"+dim= shortens one vector an input, and this model makes {product.of}; leave it out")
+    if not product.signed and scheme.option("emb") in BITS:
+        raise UnsupportedError(
+            f"+emb={scheme.option('emb')} keeps signs, and {product.of} have none; expected int8 or fp16"
+        )
+
+
+def _stored(scheme: Scheme, product: Product, documents: Ragged) -> tuple[Keep | None, str | None]:
+    """What `+emb=` does to rows, and its precision."""
     precision = scheme.option("emb")
     return (None if precision is None else coded_rows(product, documents, precision)), precision
 
@@ -123,9 +131,6 @@ def coded_rows(product: Product, documents: Ragged, precision: str) -> Keep:
 
     Bytes divide the range that a dimension has in the reference's documents (of weights that of all, from 0) into 255
     steps, with numbers outside of it at its ends; a bit is the sign, times the mean size of a number.
-
-    Raises:
-        UnsupportedError: weights of terms have no sign.
     """
     values = product.values(_learned(documents))
     code: Callable[[Matrix], Matrix]
@@ -144,14 +149,11 @@ def coded_rows(product: Product, documents: Ragged, precision: str) -> Keep:
             coded: Matrix = (np.rint((numbers - low) / steps).clip(0, 255) * steps + low).astype(np.float32)
             return coded
 
-    elif product.signed:
+    else:  # `check_stored` has refused weights, which have no sign
         size = np.float32(np.abs(values).mean())
 
         def code(numbers: Matrix) -> Matrix:
             return np.where(numbers > 0, size, -size).astype(np.float32)
-
-    else:
-        raise UnsupportedError(f"+emb={precision} keeps signs, and {product.of} have none; expected int8 or fp16")
 
     def keep(part: Ragged) -> Ragged:
         rows = np.array(part.flat())

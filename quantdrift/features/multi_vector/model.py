@@ -23,6 +23,8 @@ from quantdrift.features.multi_vector.search import RowSearch, row_search
 class RowEncoder(SentenceEncoder):
     """A model whose output is several rows an input."""
 
+    one_vector = False
+
     def product(self) -> Product:
         """How rows become scores."""
         raise NotImplementedError
@@ -46,7 +48,8 @@ class RowEncoder(SentenceEncoder):
     def settings(self, role: str) -> str:
         """Prompt, length limit, what follows the transformer with its settings, and how rows become scores."""
         parts: list[Any] = [getattr(module, "get_config_dict", dict)() for module in list(self.model.children())]
-        return "\n".join([SentenceEncoder.settings(self, role), repr(parts), repr(self.product())])
+        most = getattr(self.model, "max_active_dims", None)
+        return "\n".join([SentenceEncoder.settings(self, role), repr(parts), repr(self.product()), repr(most)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

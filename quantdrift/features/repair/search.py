@@ -21,6 +21,7 @@ from quantdrift.base.errors import MissingExtraError, QuantDriftError, Unsupport
 from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.engine.encoders.model import check_vectors
 from quantdrift.engine.flow import Arms, Flow
 from quantdrift.engine.inputs import Rows, Settings
 from quantdrift.engine.opening import LocalModel, Opened, load_model, open_pair
@@ -97,6 +98,7 @@ class Tuner:
         else:
             self.held = hold_out([*contents_of(self.dataset.queries)], share=SHARE, seed=self.settings.seed)
         self.model = load_model(self.spec.model, kind, **means)
+        check_vectors(self.model, f"{self.spec}: configurations are compared")
 
     def repaired(self) -> Repair:
         """Try what can be done within the bits, and choose a deployment."""

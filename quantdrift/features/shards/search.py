@@ -27,6 +27,7 @@ from quantdrift.base.progress import Progress, Silent
 from quantdrift.base.records import bytes_digest, parse_json
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.model import check_vectors
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
 from quantdrift.engine.opening import Opened, described_data, load_pair
@@ -87,15 +88,12 @@ def run_shards(
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
     opens = partial(load_pair, name, device=device, revision=revision, **settings.loading)
     pair = opens()
+    check_vectors(pair.encoder, f"{name}: a corpus in shards is searched")
     team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
         kept = KeptShards((store.root or Path(spare)) / "shards")
-        documents = _Documents(
-            role="document",
-            ids=ByPosition(dataset.shards, kept.names),
-            items=ByPosition(dataset.shards, Shard.read),
-            digest={"corpus": dataset.fingerprint},
-        )
+        ids, items = (ByPosition(dataset.shards, read) for read in (kept.names, Shard.read))
+        documents = _Documents(role="document", ids=ids, items=items, digest={"corpus": dataset.fingerprint})
         search = ShardedSearch(
             queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
             documents=documents,

@@ -57,8 +57,11 @@ class Terms(Product):
         rows = side.flat()
         ends = np.concatenate([[0], np.cumsum(side.lengths)])
         terms, weights = rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1])
-        if len(terms) and int(terms.max()) >= self.n_terms:
-            raise ScoreError(f"a sparse embedding has the term {int(terms.max())}; expected at most {self.n_terms - 1}")
+        inner = np.ones(max(0, len(terms) - 1), dtype=np.bool_)
+        inner[ends[1:-1][(ends[1:-1] > 0) & (ends[1:-1] < len(terms))] - 1] = False  # of two inputs
+        within = not len(terms) or (int(terms.min()) >= 0 and int(terms.max()) < self.n_terms)
+        if not within or (rows[:, 0] != terms).any() or (np.diff(terms)[inner] <= 0).any():
+            raise ScoreError(f"a sparse embedding has terms that are not rising numbers from 0 to {self.n_terms - 1}")
         matrix: Any = csr_array((weights, terms, ends), shape=(len(side), self.n_terms))
         if self.cosine:
             norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -120,13 +121,35 @@ def test_what_has_no_meaning_for_a_kind_is_refused(spec: str, message: str, quan
     assert re.search(message, " ".join(told.split()))
 
 
+@pytest.mark.parametrize("model", KINDS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("allocate", "ROOT/{}/model@W3.5-rtn+gap", "--data", "ROOT/rows"),
+        ("repair", "ROOT/{}/model@W4", "--data", "ROOT/rows"),
+        ("canary", "save", "ROOT/{}/model", "--out", "canary.json"),
+        ("run", "ROOT/{}/model@W4", "--data", "ROOT/rows", "--workers", "1"),
+    ],
+)
+def test_what_is_done_by_one_vector_an_input_is_refused(words: tuple[str, ...], model: str, quantdrift: Run) -> None:
+    told = quantdrift(*(word.format(model) for word in words), code=2, quiet=words[0] != "canary")
+    assert "by one vector an input, and this model makes several rows of each" in " ".join(told.split())
+
+
+def test_a_limit_of_terms_is_no_other_models_embedding(place: Path, tmp_path: Path, quantdrift: Run) -> None:
+    run(quantdrift, "sparse", "W4")
+    copytree(place / "sparse" / "model", tmp_path / "few")
+    settings = json.loads((tmp_path / "few" / "config_sentence_transformers.json").read_text())
+    (tmp_path / "few" / "config_sentence_transformers.json").write_text(json.dumps({**settings, "max_active_dims": 2}))
+    quantdrift("run", f"{tmp_path}/few@W4", "--data", "ROOT/rows", "--out", "few-run")
+    runs = [read_run(Path(name)).evidence().reference_top.reference_scores[:, 0] for name in ("run", "few-run")]
+    assert (runs[1] < runs[0]).any()
+
+
 def test_a_model_of_another_class_is_not_converted(place: Path, tmp_path: Path, quantdrift: Run) -> None:
     settings = json.loads((place / "multi" / "model" / "config_sentence_transformers.json").read_text())
     folder = tmp_path / "odd"
-    folder.mkdir()
-    for file in (place / "multi" / "model").rglob("*"):
-        target = folder / file.relative_to(place / "multi" / "model")
-        target.mkdir() if file.is_dir() else target.write_bytes(file.read_bytes())
+    copytree(place / "multi" / "model", folder)
     (folder / "config_sentence_transformers.json").write_text(json.dumps({**settings, "model_type": "SparseEncoder"}))
     told = quantdrift("run", f"{folder}@W4", "--data", "ROOT/rows", "--out", "run", code=2)
     assert "MultiVectorMask" in told or "sparse" in told.lower()

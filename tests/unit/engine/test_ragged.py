@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantdrift.base.cache import cache_file
 from quantdrift.base.errors import ScoreError
 from quantdrift.engine.ragged import Ragged, Rows
 from quantdrift.engine.scoring.streamed import check_embeddings
@@ -70,6 +71,18 @@ def test_a_run_that_was_killed_goes_on_after_its_last_whole_chunk(tmp_path: Path
     whole = EmbeddingStore(tmp_path).get("cd" * 20, order=order, encode=recorded, chunk=2)
     assert calls == [[0, 1], [4, 5]]
     assert same(whole, encoded(order))
+    assert [file.name[40:] for file in tmp_path.rglob("*.npy")] == [".all.npy"]  # one file is open, whatever the corpus
+
+
+@pytest.mark.parametrize("lengths", [[2**62] * 4, [-1, 2, 0, 5], [1, 1, 1, 1]])
+def test_a_damaged_file_is_made_again(lengths: list[int], tmp_path: Path) -> None:
+    store, order, key = EmbeddingStore(tmp_path), np.arange(4), "ef" * 20
+    store.get(key, order=order, encode=encoded)
+    (kept,) = tmp_path.rglob("*.all.npy")
+    with cache_file(kept) as place, place.open("wb") as file:
+        np.save(file, np.array(lengths))
+        np.save(file, np.zeros((6, 2), dtype=np.float32))
+    assert same(store.get(key, order=order, encode=encoded), encoded(order))
 
 
 def test_a_number_that_is_none_is_refused_with_the_name_of_its_input() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sentence_transformers.util import quantize_embeddings
 from sentence_transformers.util.similarity import maxsim, mean_maxsim
 
+from quantdrift.base.errors import ScoreError
 from quantdrift.engine.ragged import Ragged
 from quantdrift.features.multi_vector import scoring
 from quantdrift.features.multi_vector.kept import coded_rows, pooled
@@ -129,8 +130,6 @@ def test_stored_weights_of_terms_keep_their_terms() -> None:
     assert coded_rows(product, documents, "int8")(documents)[0] == pytest.approx(documents[0])  # 51 and 255 steps
     half = Ragged.of([np.array([[7, 0.0149], [8, 9.0]], dtype=np.float32)])
     assert coded_rows(product, documents, "int8")(half)[0] == pytest.approx(np.array([[7, 0.01], [8, 2.55]]), abs=1e-6)
-    with pytest.raises(Exception, match="have none; expected int8 or fp16"):
-        coded_rows(product, documents, "binary")
 
 
 def test_pruning_keeps_the_largest_weights_in_their_order() -> None:
@@ -144,3 +143,10 @@ def test_pooling_halves_the_token_vectors_and_leaves_single_ones() -> None:
     # the first token, of the whole text, is kept; the rest is halved
     assert made.lengths.tolist() == [1 + max((n - 1) // 2, min(n - 1, 1)) for n in documents.lengths.tolist()]
     assert np.linalg.norm(made.flat(), axis=1) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("terms", [[-1, 3], [2, 40], [1.5, 3], [3, 3], [5, 2], [np.nan, 3]])
+def test_terms_that_are_none_are_refused(terms: list[float]) -> None:
+    rows = np.array([[term, 1.0] for term in terms], dtype=np.float32)
+    with pytest.raises(ScoreError, match="not rising numbers from 0 to 39"):
+        Terms(n_terms=40).prepared(Ragged.of([np.array([[7, 1]], dtype=np.float32), rows]), CPU)

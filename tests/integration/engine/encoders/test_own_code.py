@@ -54,6 +54,10 @@ def test_its_code_runs_if_that_is_asked_for(folder: Path, quantdrift: Run) -> No
     finished = read_run(Path("run"))
     assert finished.record["settings"]["trust_remote_code"] is True
     assert any("Python code that comes with" in note for note in finished.record["data"]["warnings"])
+    (folder / "own" / "twice.py").write_text(CODE.replace("2 *", "features['sentence_embedding'].abs() *"))
+    quantdrift("run", words[1], *words[2:4], "--out", "changed", "--trust-remote-code")
+    runs = [read_run(Path(name)).evidence().reference_top.reference_scores for name in ("run", "changed")]
+    assert (runs[0] != runs[1]).any()  # nothing is kept of what code may change
     plain = drift(str(folder / "backbone"), "W4", str(folder / "rows"), progress=False)
     assert "trust_remote_code" not in plain.record["settings"]
 
