@@ -28,7 +28,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "report": ("vl_convert",),
         "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
+        **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest")},
         **{name: (name,) for name in ("faiss", "usearch", "ray")},
     }
 )

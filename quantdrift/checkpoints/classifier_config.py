@@ -64,7 +64,7 @@ def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
         return True
     named = model_json(source, "config.json", revision).get("architectures")
     architectures = [str(name) for name in named] if isinstance(named, list) else []
-    late = any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in architectures)
+    late = any(name.endswith("ForRetrieval") for name in architectures)
     return late and not model_json(source, "modules.json", revision)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import SentenceEncoder, as_pictures, load_sentence_transformer
@@ -80,6 +82,13 @@ def load_multi_vector(
     trusted: bool = False,
 ) -> MultiVectorModel:
     """Load a late-interaction model."""
+    named = model_json(source, "config.json", revision).get("architectures") or ()
+    native = any(str(name).endswith("ForRetrieval") for name in named)
+    if not native and not model_json(source, "modules.json", revision):
+        raise UnsupportedError(
+            f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
+            "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
+        )
     model, notes = load_sentence_transformer(
         source, device=device, revision=revision, dtype=dtype, trusted=trusted, kind="MultiVectorEncoder"
     )
