@@ -198,7 +198,7 @@ ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::Worker"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.very_slow)])
 def test_whatever_is_killed_the_run_comes_out_the_same(
     place: Path, tmp_path: Path, expected: Evidence, engine: str
 ) -> None:
