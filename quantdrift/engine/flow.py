@@ -18,7 +18,7 @@ from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
-from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
+from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
 
@@ -167,9 +167,8 @@ class Flow:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Keep nothing of a model with code of its own: what that does stands in no key."""
-        if self.settings.trust_remote_code:
-            object.__setattr__(self, "store", EmbeddingStore(None))
+        """Keep nothing of a model with code of its own."""
+        object.__setattr__(self, "store", store_for(self.store, trusted=self.settings.trust_remote_code))
 
     def ready(self, reading: Reading) -> Reading:
         """The reading with all that it needs; what would fail after hours is refused."""

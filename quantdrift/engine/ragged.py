@@ -18,11 +18,11 @@ class Ragged:
     """A matrix for each input, of one width and any number of rows; a part of it stays where it lies, as on disk.
 
     Attributes:
-        blocks: float32 [n_rows, width] each, in which the matrices lie.
-        places: int64 [n, 3], of each input the block, its first row there, and its number of rows.
+        block: float32 [n_rows, width], in which the matrices lie.
+        places: int64 [n, 2], of each input its first row there, and its number of rows.
     """
 
-    blocks: tuple[Matrix, ...]
+    block: Matrix
     places: Rows
 
     @classmethod
@@ -32,16 +32,15 @@ class Ragged:
         return cls.joined(np.concatenate([np.asarray(matrix, dtype=np.float32) for matrix in matrices]), lengths)
 
     @classmethod
-    def joined(cls, block: Matrix, lengths: Rows, number: int = 0) -> Ragged:
+    def joined(cls, block: Matrix, lengths: Rows) -> Ragged:
         """Matrices that lie behind one another in a block, by their numbers of rows."""
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(lengths) else lengths
-        places = np.stack([np.full(len(lengths), number), starts, lengths], axis=1).astype(np.int64)
-        return cls((block,), places)
+        return cls(block, np.stack([starts, lengths], axis=1).astype(np.int64))
 
     @property
     def shape(self) -> tuple[int, int]:
         """The number of inputs, and the width of a row."""
-        return len(self.places), int(self.blocks[0].shape[1])
+        return len(self.places), int(self.block.shape[1])
 
     @property
     def size(self) -> int:
@@ -51,7 +50,7 @@ class Ragged:
     @property
     def lengths(self) -> Rows:
         """The rows of each input, int64 [n]."""
-        return self.places[:, 2]
+        return self.places[:, 1]
 
     def __len__(self) -> int:
         return len(self.places)
@@ -59,9 +58,9 @@ class Ragged:
     def __getitem__(self, key: Any) -> Any:
         """The matrix of one input, or some inputs by a slice or their positions."""
         if isinstance(key, int | np.integer):
-            block, start, length = self.places[key].tolist()
-            return self.blocks[block][start : start + length]
-        return Ragged(self.blocks, self.places[key])
+            start, length = self.places[key].tolist()
+            return self.block[start : start + length]
+        return Ragged(self.block, self.places[key])
 
     def __iter__(self) -> Iterator[Matrix]:
         return (self[number] for number in range(len(self)))
@@ -70,10 +69,9 @@ class Ragged:
         """The rows of one input after another, float32 [n_rows, width]; a copy in memory, unless they lie so."""
         if not len(self):
             return np.empty((0, self.shape[1]), dtype=np.float32)
-        blocks, starts, lengths = self.places.T
-        if (blocks == blocks[0]).all() and (starts[1:] == starts[:-1] + lengths[:-1]).all():
-            rows: Matrix = self.blocks[blocks[0]][starts[0] : starts[-1] + lengths[-1]]
-            return rows
+        starts, lengths = self.places.T
+        if (starts[1:] == starts[:-1] + lengths[:-1]).all():
+            return self.block[starts[0] : starts[-1] + lengths[-1]]
         return np.concatenate(list(self))
 
     def finite(self) -> NDArray[np.bool_]:

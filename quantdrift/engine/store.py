@@ -114,6 +114,11 @@ class EmbeddingStore:
             return _on_disk(stem, len(order), chunks, encode, progress)
 
 
+def store_for(store: EmbeddingStore, *, trusted: bool) -> EmbeddingStore:
+    """The store, or one that keeps nothing: what code that comes with a model does stands in no key."""
+    return EmbeddingStore(None) if trusted else store
+
+
 def default_store() -> EmbeddingStore:
     """The store that is used unless another is given: the cache folder, or nowhere.
 
@@ -251,8 +256,7 @@ def _matrices(
     if stem is not None and (kept := read_cache(_finished(stem), partial(_chunk_in, n=n), mapped=True)) is not None:
         tell(n)
         return _in_order(*kept, order)
-    made: list[tuple[Matrix, NDArray[np.int64]]] = []
-    width = 0
+    made, lengths, width = list[Matrix](), list[NDArray[np.int64]](), 0
     for number, rows in enumerate(chunks):
         path = None if stem is None else _chunk_file(stem, number)
         part = None if path is None else read_cache(path, partial(_chunk_in, n=len(rows)))
@@ -266,13 +270,13 @@ def _matrices(
                     for array in (part[1], part[0]):
                         np.save(file, array)
         width = int(part[0].shape[1])
-        made += [part] if path is None else []
+        lengths.append(np.array(part[1]))
+        made += [part[0]] if path is None else []
         tell(0 if number == 0 and first is not None else len(rows))
     if stem is None:
-        both: list[Any] = [np.concatenate([part[side] for part in made]) for side in (0, 1)]
-        return _in_order(both[0], both[1], order)
+        return _in_order(np.concatenate(made), np.concatenate(lengths), order)
     with keeping(stem.parent):
-        _join(stem, chunks, width)
+        _join(stem, lengths, width)
     kept = read_cache(_finished(stem), partial(_chunk_in, n=n), mapped=True)
     if kept is None:
         raise ScoreError(f"{_finished(stem)} was written and is damaged; run the command again")
@@ -284,27 +288,22 @@ def _in_order(rows: Matrix, lengths: NDArray[np.int64], order: NDArray[np.int64]
     joined = Ragged.joined(rows, lengths)
     places = np.empty_like(joined.places)
     places[order] = joined.places
-    return Ragged(joined.blocks, places)
+    return Ragged(joined.block, places)
 
 
-def _join(stem: Path, chunks: Sequence[NDArray[np.int64]], width: int) -> None:
+def _join(stem: Path, lengths: Sequence[NDArray[np.int64]], width: int) -> None:
     """Put the chunks' files into one, a chunk in memory at a time; so one file is open while it is scored."""
     format_: Any = np.lib.format  # has no types in older numpy
-    paths = [_chunk_file(stem, number) for number in range(len(chunks))]
-
-    def rows_of(path: Path, n: int) -> tuple[Matrix, NDArray[np.int64]]:
-        part = read_cache(path, partial(_chunk_in, n=n))
-        if part is None:
-            raise ScoreError(f"{path} was whole and is not any more; run the command again")
-        return part
-
-    lengths = [rows_of(path, len(rows))[1] for path, rows in zip(paths, chunks, strict=True)]
+    paths = [_chunk_file(stem, number) for number in range(len(lengths))]
     shape = (int(sum(part.sum() for part in lengths)), width)
     with cache_file(_finished(stem)) as place, place.open("wb") as file:
         np.save(file, np.concatenate(lengths))
         format_.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        for path, rows in zip(paths, chunks, strict=True):
-            file.write(np.ascontiguousarray(rows_of(path, len(rows))[0]).data)
+        for path, part in zip(paths, lengths, strict=True):
+            kept = read_cache(path, partial(_chunk_in, n=len(part)))
+            if kept is None:
+                raise ScoreError(f"{path} was whole and is not any more; run the command again")
+            file.write(np.ascontiguousarray(kept[0]).data)
     for path in paths:
         path.unlink(missing_ok=True)
 

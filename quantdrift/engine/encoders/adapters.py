@@ -33,7 +33,7 @@ def base_of(settings: Mapping[str, Any], where: str) -> str:
             f"{where} sets {', '.join(map(shown, wrong[:4]))}, which is not merged here; merge it into its base first: "
             "PeftModel.merge_and_unload(), save_pretrained(FOLDER), and name that folder"
         )
-    if (drawn := settings.get("init_lora_weights")) not in {None, True, False, "gaussian", "orthogonal"}:
+    if (drawn := settings.get("init_lora_weights")) not in (None, True, False, "gaussian", "orthogonal"):
         raise UnsupportedError(
             f"{where} has init_lora_weights {shown(str(drawn))}, which changes the weights of its base when it is "
             "loaded; merge it into its base first"
@@ -44,7 +44,7 @@ def base_of(settings: Mapping[str, Any], where: str) -> str:
 
 
 def merge_adapters(module: nn.Module) -> list[str]:
-    """Put the layers of adapters in place of which they stand, with the adapters merged; the names of the adapters."""
+    """Replace every layer of an adapter by the base layer with the adapter merged in; return the adapters' names."""
     if not any(hasattr(part, "lora_A") for part in module.modules()):
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 -- it made these layers

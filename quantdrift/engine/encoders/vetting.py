@@ -88,6 +88,8 @@ MODULE_KEYS: Mapping[str, frozenset[str] | None] = {
     "LogitScore": frozenset({"true_token_id", "false_token_id", "module_input_name"}),
 }
 """Modules of sentence-transformers that are loaded, and what their config.json may say; None for transformers' own."""
+PYLATE = {"pylate.models.Dense.Dense": "Dense"}
+"""Classes of PyLate that sentence-transformers takes for its own; no code of PyLate runs."""
 ACTIVATIONS = frozenset(
     f"torch.nn.{place}{name}"
     for place, names in {
@@ -199,7 +201,7 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
     for module in listed if isinstance(listed, list) else []:
         said = module if isinstance(module, dict) else {}
         kind, path = str(said.get("type")), str(said.get("path") or "")
-        name = match[1] if (match := _MODULE.fullmatch(kind)) else ""
+        name = match[1] if (match := _MODULE.fullmatch(kind)) else PYLATE.get(kind, "")
         if name not in MODULE_KEYS and not trusted:
             what = "a class" if name else "none of sentence-transformers'; code that comes with a model is not run"
             raise UnsupportedError(

@@ -12,7 +12,6 @@ from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores
 from quantdrift.engine.inputs import Rows
 from quantdrift.engine.readings import Both, Search
 from quantdrift.engine.scoring.state import ScoreState
-from quantdrift.engine.sensitivity.problem import GapProblem
 from quantdrift.evidence.record import Noise
 from quantdrift.features.multi_vector.kept import check_stored, score_kept
 from quantdrift.features.multi_vector.scoring import Product
@@ -37,10 +36,6 @@ class RowSearch(Search):
     def of(self) -> str:
         """What it compares, as stages name it."""
         return self.product.of
-
-    def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
-        """Refused: layers are measured by one vector an input."""
-        raise UnsupportedError(f"layers are measured by one vector an input, and this model makes {self.of}")
 
     def ready(self, flow: Flow) -> Search:
         """Refuse what is of one vector an input."""

@@ -37,7 +37,7 @@ from quantdrift.engine.readings import Search
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge, state_of
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.store import EmbeddingStore, keeping, key_of
+from quantdrift.engine.store import EmbeddingStore, keeping, key_of, store_for
 from quantdrift.evidence.record import Noise
 from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
 from quantdrift.features.shards.workers import Score, Workers, worker_number
@@ -87,7 +87,7 @@ def run_shards(
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
     opens = partial(load_pair, name, device=device, revision=revision, **settings.loading)
-    pair = opens()
+    pair, store = opens(), store_for(store, trusted=settings.trust_remote_code)
     check_vectors(pair.encoder, f"{name}: a corpus in shards is searched")
     team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:

@@ -136,6 +136,30 @@ def test_what_is_done_by_one_vector_an_input_is_refused(words: tuple[str, ...], 
     assert "by one vector an input, and this model makes several rows of each" in " ".join(told.split())
 
 
+def test_a_folder_of_pylate_is_measured_as_what_it_is(place: Path, tmp_path: Path, quantdrift: Run) -> None:
+    folder = tmp_path / "pylate"
+    copytree(place / "multi" / "model", folder)
+    modules = json.loads((folder / "modules.json").read_text())[:2]  # masks and norms are the library's doing
+    modules[0]["type"], modules[1]["type"] = "sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    dense = json.loads((folder / "1_Dense" / "config.json").read_text())
+    kept = ("in_features", "out_features", "bias", "activation_function")
+    (folder / "1_Dense" / "config.json").write_text(json.dumps({key: dense[key] for key in kept}))
+    said = {"model_type": "ColBERT", "query_prefix": "wing ", "document_prefix": "heat ", "query_length": 8}
+    said |= {
+        "document_length": 32,
+        "do_query_expansion": False,
+        "skiplist_words": ["of"],
+        "similarity_fn_name": "MaxSim",
+    }
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+    quantdrift("run", f"{folder}@W4", "--data", "ROOT/rows", "--out", "run")
+    model, data = MultiVectorEncoder(str(folder), device="cpu"), read_beir_folder(place / "rows")
+    expected = model.similarity(model.encode_query(list(data.queries)), model.encode_document(list(data.documents)))
+    first = read_run(Path("run")).evidence().reference_top.reference_scores[:, 0]
+    assert first == pytest.approx(expected.max(dim=1).values.numpy(), rel=1e-5)
+
+
 def test_a_limit_of_terms_is_no_other_models_embedding(place: Path, tmp_path: Path, quantdrift: Run) -> None:
     run(quantdrift, "sparse", "W4")
     copytree(place / "sparse" / "model", tmp_path / "few")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mteb
-import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from mteb.abstasks import AbsTaskRetrieval
@@ -20,17 +19,11 @@ from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from transformers import BertModel
 
 from support.candidate_samples import bert, encoder, text
+from support.threads import one_thread
+
+__all__ = ["one_thread"]  # a fixture
 
 QUIET = {"batch_size": 8, "show_progress_bar": False}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Run the tests of a module that imports this on one thread, which is faster for models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def save_encoder(folder: Path, **options: Any) -> Path:
