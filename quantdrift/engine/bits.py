@@ -1,12 +1,13 @@
 """What a scheme costs in bits per weight."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from quantdrift.engine.layers import LinearLayer, memory_range
+from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.base import n_groups
 from quantdrift.stages.weights import FULL_BITS
 
@@ -89,6 +90,23 @@ def count_bits(
         n_quantized=n_quantized,
         n_parameters=n_parameters,
     )
+
+
+def not_quantized(
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], beside: Sequence[StoredBits]
+) -> dict[str, int]:
+    """Parameters of two and more dimensions that no layer and no stage rounds, to their numbers of weights.
+
+    Embeddings, convolutions and bare matrices are among them. Of a path in a list of blocks, "*" stands for the number.
+    """
+    known = {_identity(parameter) for parameter in (*(x.parameter for x in layers), *(x.parameter for x in beside))}
+    sizes: Counter[str] = Counter()
+    for path, module in named_modules(modules):
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() > 1 and _identity(parameter) not in known:
+                known.add(_identity(parameter))
+                sizes[re.sub(r"\.[0-9]+(?=\.)", ".*", f"{path}.{name}" if path else name)] += parameter.numel()
+    return dict(sizes.most_common())
 
 
 def _identity(parameter: nn.Parameter) -> object:

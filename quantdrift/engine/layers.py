@@ -33,6 +33,7 @@ class LinearLayer:
         parameter: what the model keeps: the matrix, its transpose, or a stack of either.
         modules: those that multiply by this weight when they are called, all tied ones; empty for the experts of a
             mixture and for what torch's attention multiplies by itself.
+        inside: the module in whose forward such a weight is multiplied by; None for the others.
         expert: index into a stack, None if the parameter is one matrix.
         transposed: whether the parameter keeps the matrix as [in_features, out_features].
     """
@@ -40,6 +41,7 @@ class LinearLayer:
     name: str
     parameter: nn.Parameter
     modules: tuple[nn.Module, ...] = ()
+    inside: nn.Module | None = None
     expert: int | None = None
     transposed: bool = False
 
@@ -149,9 +151,10 @@ def _linears_in(name: str, module: nn.Module) -> Iterator[LinearLayer | tuple[st
             yield LinearLayer(name=name, parameter=weight, modules=called, transposed=conv1d)
     elif isinstance(module, nn.MultiheadAttention):
         path = f"{name}." if name else ""
-        yield from (
-            LinearLayer(name=path + part, parameter=parameters[part]) for part in _ATTENTION if part in parameters
-        )
+        parameters["out_proj"] = module.out_proj.get_parameter("weight")
+        for part in (*_ATTENTION, "out_proj"):
+            if part in parameters:
+                yield LinearLayer(name=path + part, parameter=parameters[part], inside=module)
     else:
         yield from _experts_in(f"{name}." if name else "", module, parameters)
 
@@ -160,12 +163,20 @@ def _experts_in(
     path: str, module: nn.Module, parameters: Mapping[str, nn.Parameter]
 ) -> Iterator[LinearLayer | tuple[str, str]]:
     kind, stacks = type(module).__name__, _expert_stacks(module, parameters)
+    # one expert after another, as they run: calibration takes layers in this order
+    for expert in range(len(parameters[next(iter(stacks))]) if stacks else 0):
+        for part, parameter in parameters.items():
+            if part in stacks:
+                yield LinearLayer(
+                    name=f"{path}{part}.{expert}",
+                    parameter=parameter,
+                    inside=module,
+                    expert=expert,
+                    transposed=stacks[part],
+                )
     for part, parameter in parameters.items():
         name = path + part
-        if part in stacks:
-            for expert in range(len(parameter)):
-                yield LinearLayer(name=f"{name}.{expert}", parameter=parameter, expert=expert, transposed=stacks[part])
-        elif parameter.dim() >= _MATRIX and not part.endswith("bias"):
+        if part not in stacks and parameter.dim() >= _MATRIX and not part.endswith("bias"):
             if "Expert" in kind:
                 yield name, f"how {kind} keeps its experts is not known"
             elif "Router" in kind:

@@ -17,7 +17,7 @@ from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.engine.bits import BitsReport, count_bits
+from quantdrift.engine.bits import BitsReport, StoredBits, count_bits, not_quantized
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import Sample, draw_sample
@@ -208,7 +208,9 @@ class QuantizedPair:
     @property
     def never_reached(self) -> list[str]:
         """Names of layers that no observed forward pass used; all of them before the first."""
-        return [layer.name for layer in self.layers if layer.name not in self._reached]
+        # a few texts do not reach every expert of a mixture
+        mixtures = {layer.inside for layer in self.layers if layer.name in self._reached and layer.expert is not None}
+        return [x.name for x in self.layers if x.name not in self._reached and x.inside not in mixtures]
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -343,8 +345,11 @@ class QuantizedPair:
             self._chosen() if widths is None else widths,
             group_size=self.scheme.group_size,
             zero_points=any(method.has_zero_points for method in self._quantizers()),
-            beside=[stored for stage in self.stages.values() for stored in stage.bits()],
+            beside=self._beside(),
         )
+
+    def _beside(self) -> list[StoredBits]:
+        return [stored for stage in self.stages.values() for stored in stage.bits()]
 
     def describe(self) -> dict[str, Any]:
         """Describe how the candidate was made, as JSON values for the record of a run."""
@@ -354,6 +359,7 @@ class QuantizedPair:
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)
         described["layers_left_out"] = dict(self.left_out)
+        described["not_quantized"] = not_quantized(self.modules, self.layers, self._beside())
         if self.made is not None:
             described |= self.made.describe()
         for stage in self.stages.values():

@@ -96,6 +96,10 @@ def data_line(record: Record) -> str:
 def candidate_lines(record: Record) -> Iterator[str]:
     """Library, widths, calibration, quantized activations, and what the scheme could not do."""
     made, data = record.get("quantization", {}), record.get("data", {})
+    if (others := made.get("not_quantized")) and (bits := record.get("bits_per_weight")):
+        shares = {name: n / bits["n_parameters"] for name, n in others.items()}
+        named = some((f"{name} {percent(share)}" for name, share in shares.items()), most=3)
+        yield f"no linear layers, not quantized, {percent(sum(shares.values()))} of all parameters: {named}"
     if "version" in made:
         grid = f", grid: {made['grid']}" if "grid" in made else ""
         yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
@@ -114,8 +118,10 @@ def candidate_lines(record: Record) -> Iterator[str]:
         if part := made.get(stage.part):
             yield from stage.lines(part)
     fallbacks = made.get("fallbacks", {})
+    shares = made.get("fallback_weights", {})
     for reason in dict.fromkeys(fallbacks.values()):
-        yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
+        share = f" ({percent(shares[reason])} of the weights)" if reason in shares else ""
+        yield f"rounded to nearest, {reason}{share}: {some(name for name, why in fallbacks.items() if why == reason)}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     if floor := record.get("noise_floor"):

@@ -11,7 +11,7 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
     covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
     missing = activations["not_covered"]
     scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
-    why = "which nothing calls (torch's own attention and experts read the weights alone)"
+    why = "which no text reaches or whose product with an input is not seen"
     only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
     yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
 

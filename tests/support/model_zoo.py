@@ -77,6 +77,7 @@ class ZooModel:
         n_layers: how many weight matrices there are to quantize.
         unreached: endings of names of layers that the answer does not depend on.
         doubtful: parts of names of layers that may count as reached without cause.
+        in_parts: endings of names of layers of which a part is multiplied by at a time.
         unseen: parts of names of layers that the answer depends on and no module is called for.
         left_out: names of linear layers that are not quantized.
         others: parts of names of parameters of two dimensions or more that are no linear layers.
@@ -89,6 +90,7 @@ class ZooModel:
     n_layers: int
     unreached: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+    in_parts: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     others: tuple[str, ...] = ("embed",)
@@ -160,6 +162,7 @@ ZOO: tuple[ZooModel, ...] = (
         answer=lambda model, batch: model(**batch).pooler_output,
         inputs=("image",),
         n_layers=6 * BLOCKS + 4,
+        in_parts=("head.attention.in_proj_weight",),
         unseen=("head.attention.",),
         others=("embed", "probe"),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from quantdrift.spec.grammar import Scheme
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
-_VERSION = 3
+_VERSION = 4
 """Version of the calibration; another one makes cached layers void."""
 
 
@@ -109,7 +110,7 @@ class MadeLayers:
 
     def ranges(self) -> dict[str, float]:
         """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
-        return {made.name: made.absmax for made in self.layers if made.called and made.n_tokens}
+        return {made.name: made.absmax for made in self.layers if made.n_tokens}
 
     def describe(self) -> dict[str, Any]:
         """Describe the layers, as JSON values for the record of a run."""
@@ -119,6 +120,7 @@ class MadeLayers:
             "seconds_in_method": round(sum(made.seconds for made in self.layers), 3),
             "layers_kept_from_before": self.kept,
             "fallbacks": {made.name: made.fallback for made in self.layers if made.fallback},
+            "fallback_weights": self._fallback_weights(),
             "layers": [
                 {
                     "name": made.name,
@@ -131,6 +133,15 @@ class MadeLayers:
                 for made in self.layers
             ],
         }
+
+    def _fallback_weights(self) -> dict[str, float]:
+        """Why layers were rounded to nearest instead, to their share of the weights of all layers."""
+        sizes = [0 if made.quantized is None else made.quantized.codes.numel() for made in self.layers]
+        shares: dict[str, float] = defaultdict(float)
+        for made, size in zip(self.layers, sizes, strict=True):
+            if made.fallback:
+                shares[made.fallback] += size / sum(sizes)
+        return dict(shares)
 
 
 def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:

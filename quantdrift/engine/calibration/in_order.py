@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.inputs import hooked_inputs, moments_of, output_error, plain_products
+from quantdrift.engine.calibration.inputs import hooked_inputs, moments_of, output_error, plain_products, was_watched
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 
 NOT_REACHED = "no calibration token reached it"
-NOT_CALLED = "it is no module that is called (experts of a mixture, torch's own attention)"
+NOT_SEEN = "its product with an input is not seen"
 
 # --- forward passes that wait for each other at every layer ---------------------------------------
 
@@ -116,7 +116,6 @@ class LayerCandidate:
         quantized: codes and grid, on the CPU; None where weights are left alone.
         n_tokens: calibration tokens that reached it; None where none were asked for.
         absmax: largest absolute input over these.
-        called: whether it belongs to a module that is called, so that its input can be replaced.
         output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not known.
         seconds: time the method took, without collecting the inputs.
         fallback: why it was rounded to nearest instead; None if it was not.
@@ -126,7 +125,6 @@ class LayerCandidate:
     quantized: QuantizedWeight | None
     n_tokens: int | None = None
     absmax: float = 0.0
-    called: bool = False
     output_error: float | None = None
     seconds: float = 0.0
     fallback: str | None = None
@@ -154,7 +152,8 @@ def quantize_in_order(
     that is called several times in one pass is quantized on the input of its first call.
     """
     second = any(method is not None and method.needs_moments for method in quantizers)
-    made: set[int] = set()
+    made: dict[int, int] = {}
+    """Layer to the number of tokens that reached it."""
     later: dict[int, float] = {}
     shared: tuple[list[Any], Moments] | None = None
 
@@ -180,7 +179,9 @@ def quantize_in_order(
             candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)
         elif candidate.quantized is not None:
             put_in_place(layer, candidate.quantized)
-        made.add(number)
+        made[number] = candidate.n_tokens or 0
+        if candidate.fallback and not was_watched(layer, layers, [made.get(other, 0) for other in range(len(layers))]):
+            candidate = replace(candidate, fallback=NOT_SEEN)
         done(number, candidate)
 
     with plain_products(modules), hooked_inputs(modules, layers, arrive):
@@ -196,18 +197,12 @@ def make_layer(
 ) -> LayerCandidate:
     """Quantize a layer, in place, on the moments of its input; to nearest where it needs some and there are none."""
     weight = layer.weight.detach()
-    candidate = LayerCandidate(
-        name=layer.name,
-        quantized=None,
-        n_tokens=moments.n_tokens,
-        absmax=moments.absmax,
-        called=bool(layer.modules and moments.n_tokens),
-    )
+    candidate = LayerCandidate(name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax)
     if method is None:
         return candidate
     reason = None
     if method.needs_moments and moments.n_tokens == 0:
-        method, reason = fallback, NOT_REACHED if layer.modules else NOT_CALLED
+        method, reason = fallback, NOT_REACHED
     start = time.perf_counter()
     quantized = method.quantize(weight, moments)
     seconds = time.perf_counter() - start

@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from quantdrift.engine.layers import LinearLayer
+from quantdrift.engine.layers import LinearLayer, MemoryRange, memory_range
 from quantdrift.engine.quantizers.base import Moments
 
-Arrive = Callable[[int, Tensor, Tensor | None], None]
+Arrive = Callable[[int, Tensor, Tensor | None], Tensor | None]
 """Called with the layer's number, its input [..., in_features] and, where known, which rows count:
-bool, shaped as the input without its last axis."""
+bool, shaped as the input without its last axis. A tensor that it returns takes the place of the input."""
+
+_ATEN = torch.ops.aten
+_FACTORS = {_ATEN.linear.default: 0, _ATEN.matmul.default: 0, _ATEN.mm.default: 0, _ATEN.addmm.default: 1}
+"""Operations that multiply an input by a matrix, and where the input stands; the matrix follows it."""
 
 _DEPTH_OF_MASK = 3
 _BLOCK = 384
@@ -32,9 +37,11 @@ class _Masks(threading.local):
 
 @contextmanager
 def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], arrive: Arrive) -> Iterator[None]:
-    """Inside, `arrive` is called before each of the layers' modules runs; it may block.
+    """Inside, `arrive` is called before an input is multiplied by each of the layers; it may block.
 
-    Padding does not count where the mask that a module near the root is given speaks of a layer's rows.
+    A layer is seen when its module is called, and inside another module (experts, torch's own attention) when its
+    whole matrix is multiplied by. Padding does not count where the mask that a module near the root is given speaks of
+    a layer's rows, or of the rows that a mixture chooses its experts' from.
     """
     masks = _Masks()
 
@@ -49,23 +56,96 @@ def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], a
         masks.stack[1:] = masks.stack[1:-1]
 
     def tell(number: int) -> Callable[..., None]:
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             x, mask = args[0] if args else kwargs.get("input"), masks.stack[-1]
-            if isinstance(x, Tensor):
-                fits = mask is not None and mask.shape == x.shape[:-1] and mask.device == x.device
-                arrive(number, x, mask if fits else None)
+            if not isinstance(x, Tensor):
+                return None
+            fits = mask is not None and mask.shape == x.shape[:-1] and mask.device == x.device
+            if (other := arrive(number, x, mask if fits else None)) is None:
+                return None
+            return ((other, *args[1:]), kwargs) if args else (args, {**kwargs, "input": other})
 
         return before
+
+    def watch(module: nn.Module, numbers: Mapping[MemoryRange, int]) -> Callable[..., Any]:
+        forward = module.forward
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            mask = masks.stack[-1]
+            if mask is not None:  # torch's attention has the tokens of all inputs first
+                mask = (mask.T if isinstance(module, nn.MultiheadAttention) else mask).flatten()
+            with _Products(numbers, arrive, mask):
+                return forward(*args, **kwargs)
+
+        return watched
 
     with ExitStack() as stack:
         for name, module in (named for root in modules for named in root.named_modules()):
             if name.count(".") < _DEPTH_OF_MASK:
                 stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        inside: dict[nn.Module, dict[MemoryRange, int]] = {}
         for number, layer in enumerate(layers):
             for module in layer.modules:
                 stack.callback(module.register_forward_pre_hook(tell(number), with_kwargs=True).remove)
+            if layer.inside is not None and (place := memory_range(layer.weight)) is not None:
+                inside.setdefault(layer.inside, {})[place] = number
+        for module, numbers in inside.items():
+            stack.enter_context(computing_by(module, watch(module, numbers)))
         yield
+
+
+@contextmanager
+def computing_by(module: nn.Module, instead: Callable[..., Any]) -> Iterator[None]:
+    """Inside, a module computes by another function."""
+    before = module.__dict__.get("forward")
+    module.__dict__["forward"] = instead
+    try:
+        yield
+    finally:
+        del module.__dict__["forward"]
+        if before is not None:
+            module.__dict__["forward"] = before
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+    """Tells of the products with some weight matrices that are computed inside it.
+
+    Args:
+        numbers: memory of a matrix to the layer's number.
+        arrive: called with the other factor.
+        mask: which of the module's rows count, bool [n_rows]; None if not known.
+    """
+
+    def __init__(self, numbers: Mapping[MemoryRange, int], arrive: Arrive, mask: Tensor | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        self._numbers, self._arrive, self._mask, self._chosen = numbers, arrive, mask, mask
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        at = _FACTORS.get(func)
+        place = None if at is None else memory_range(args[at + 1])
+        if at is not None and place is not None and (number := self._numbers.get(place)) is not None:
+            other = self._arrive(number, args[at], self._counting(args[at]))
+            args = args if other is None else (*args[:at], other, *args[at + 1 :])
+        elif func is _ATEN.index.Tensor and self._mask is not None and len(args[1]) == 1:
+            rows = args[1][0]  # those of one expert; what is computed from them keeps their number and order
+            if rows is not None and rows.dim() == 1 and len(args[0]) == len(self._mask):
+                self._chosen = self._mask.to(rows.device)[rows]
+        return func(*args, **(kwargs or {}))
+
+    def _counting(self, x: Tensor) -> Tensor | None:
+        """Which rows of an input count, where that is known."""
+        for mask in (self._chosen, self._mask):
+            if mask is not None and mask.shape.numel() == x.shape[:-1].numel():
+                return mask.to(x.device).reshape(x.shape[:-1])
+        return None
+
+
+def was_watched(layer: LinearLayer, layers: Sequence[LinearLayer], n_tokens: Sequence[int]) -> bool:
+    """Whether a layer would have been seen if a token had reached it, where so many reached each layer."""
+    if layer.inside is None:
+        return bool(layer.modules)
+    return any(n and other.inside is layer.inside for other, n in zip(layers, n_tokens, strict=True))
 
 
 @contextmanager
@@ -153,31 +233,22 @@ def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
 
 @contextmanager
 def quantized_inputs(
-    layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], bits: int
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], bits: int
 ) -> Iterator[set[str]]:
-    """Inside, the layers' modules get inputs of so many bits; gives the names of those that were called.
+    """Inside, the layers get inputs of so many bits; gives the names of those that were seen.
 
     Args:
+        modules: the outermost ones of the model.
         layers: of the model.
         ranges: layer name to the end of its grid, None for one of each token; a layer without is left alone.
         bits: of an input.
     """
-    called: set[str] = set()
+    names = [layer.name for layer in layers if layer.name in ranges]
+    seen: set[str] = set()
 
-    def quantize(name: str, absmax: float | None) -> Callable[..., tuple[Any, Any]]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            called.add(name)
-            if args and isinstance(args[0], Tensor):
-                args = (fake_quantize(args[0], absmax=absmax, bits=bits), *args[1:])
-            elif isinstance(x := kwargs.get("input"), Tensor):
-                kwargs = {**kwargs, "input": fake_quantize(x, absmax=absmax, bits=bits)}
-            return args, kwargs
+    def quantize(number: int, x: Tensor, _: Tensor | None) -> Tensor:
+        seen.add(names[number])
+        return fake_quantize(x, absmax=ranges[names[number]], bits=bits)
 
-        return hook
-
-    with plain_products([]), ExitStack() as stack:  # torch's encoder would hand over nested tensors
-        for layer in layers:
-            for module in layer.modules if layer.name in ranges else ():
-                hook = quantize(layer.name, ranges[layer.name])
-                stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        yield called
+    with plain_products(modules), hooked_inputs([], [layer for layer in layers if layer.name in ranges], quantize):
+        yield seen

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products
+from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, was_watched
 from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
 
@@ -178,11 +178,12 @@ def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
         for batch in setting.gaps.batches:
             setting.gaps.encode(batch)
             tell(len(batch))
+    n_tokens = [int(part[0]) for part in parts]
     for layer in setting.layers:
-        if not (layer.modules and any(part[0] for part in parts)):
+        if not (any(n_tokens) and was_watched(layer, setting.layers, n_tokens)):
             raise UnsupportedError(
-                f"the input of {layer.name} is not seen: it is no module that is called, or the model runs in another "
-                "thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
+                f"the input of {layer.name} is not seen: the model multiplies by it in a way that is not known, or runs in "
+                "another thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
             )
     return np.concatenate(parts)
 

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from quantdrift.allocation.curve import mean_square_losses
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.in_order import put_in_place
-from quantdrift.engine.calibration.inputs import plain_products
+from quantdrift.engine.calibration.inputs import computing_by, plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
@@ -200,7 +200,7 @@ def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> T
 @contextmanager
 def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
     """Inside, calls of the module make a graph, also those that go past its hooks, and what comes out is noted."""
-    forward, replaced = module.forward, module.__dict__.get("forward")
+    forward = module.forward
 
     def traced(*args: Any, **kwargs: Any) -> Any:
         calls.append(put_out := [])
@@ -213,13 +213,8 @@ def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
             # an inference tensor has no gradients, a copy of it has
             return _mapped(forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone)), detached)
 
-    module.__dict__["forward"] = traced
-    try:
+    with computing_by(module, traced):
         yield
-    finally:
-        del module.__dict__["forward"]
-        if replaced is not None:
-            module.__dict__["forward"] = replaced
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -27,7 +27,7 @@ class Activations(ModelStage):
     def ranges(self) -> Mapping[str, float | None]:
         """Layer name to the end of its inputs' grid, None for one of each token."""
         if self.scheme.per_token:
-            return dict.fromkeys(layer.name for layer in self.pair.layers if layer.modules)
+            return dict.fromkeys(layer.name for layer in self.pair.layers)
         return {} if self.pair.made is None else self.pair.made.ranges()
 
     @contextmanager
@@ -35,17 +35,17 @@ class Activations(ModelStage):
         """Inside, the layers that forward passes call are noted: only their inputs can be quantized."""
         layers = self.pair.layers
         with (
-            plain_products([]),
-            hooked_inputs(self.pair.modules, layers, lambda number, *_: self._called.add(layers[number].name)),
+            plain_products(self.pair.modules),
+            hooked_inputs([], layers, lambda number, *_: self._called.add(layers[number].name)),
         ):
             yield
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, inputs are rounded."""
-        with quantized_inputs(self.pair.layers, self.ranges(), self.width) as called:
+        with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self.width) as seen:
             yield
-        self._called.update(called)
+        self._called.update(seen)
 
     def key(self) -> str:
         """The bits and the ranges."""

@@ -79,13 +79,13 @@ def test_every_expert_of_a_stack_is_a_layer(module: nn.Module) -> None:
     layers = find_linears([nn.ModuleDict({"experts": module})])
     up, *down = dict(module.named_parameters())
     height = 2 * W if up == "gate_up_proj" else W
-    wanted = [(f"experts.{up}.{i}", (height, H)) for i in (0, 1)]
-    wanted += [(f"experts.{name}.{i}", (H, W)) for name in down for i in (0, 1)]
+    parts = [(up, (height, H)), *((name, (H, W)) for name in down)]
+    wanted = [(f"experts.{name}.{i}", shape) for i in (0, 1) for name, shape in parts]
     assert [(layer.name, tuple(layer.weight.shape)) for layer in layers] == wanted
     assert not any(layer.modules for layer in layers)
-    layers[1].weight.fill_(1)
-    assert layers[1].parameter.detach().mean(dim=(1, 2)).tolist() == [0, 1]
-    layers[1].weight.zero_()
+    layers[-1].weight.fill_(1)
+    assert layers[-1].parameter.detach().mean(dim=(1, 2)).tolist() == [0, 1]
+    layers[-1].weight.zero_()
 
 
 @pytest.mark.parametrize("as_parameter", [False, True])

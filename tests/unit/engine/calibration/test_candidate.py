@@ -210,11 +210,11 @@ def test_layers_that_are_never_called_are_named(act: str, seen: str) -> None:
     with pair.observed() if seen == "probe" else pair.candidate():
         world.run(torch.randn(6, 4))
     made = {"activations": pair.describe()["activations"]}
-    missing = ["attention.in_proj_weight", "attention.out_proj", "unused"]
-    figures = {"bits": 8, "scale": act, "layers_covered": 1, "layers": 4, "not_covered": missing}
+    missing = ["attention.in_proj_weight", "unused"]  # without a batch, torch multiplies by a part at a time
+    figures = {"bits": 8, "scale": act, "layers_covered": 2, "layers": 4, "not_covered": missing}
     assert made["activations"] == figures
     (line,) = (line for line in candidate_lines({"quantization": made}) if line.startswith("inputs of"))
-    assert all(name in line for name in ("1 of 4 linear layers", act.replace("tensor", "per layer"), *missing))
+    assert all(name in line for name in ("2 of 4 linear layers", act.replace("tensor", "per layer"), *missing))
 
 
 @pytest.mark.parametrize("scheme", ["W16A8", "W16A8+act=token"])
@@ -232,4 +232,4 @@ def test_texts_of_unequal_length_in_torchs_own_encoder(scheme: str) -> None:
     with pair.candidate():
         outputs = run()
     assert 0 < (outputs - exact).abs().max() < 0.2
-    assert pair.describe()["activations"]["layers_covered"] == 4
+    assert pair.describe()["activations"]["layers_covered"] == 8
