@@ -182,7 +182,7 @@ def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
     for layer in setting.layers:
         if not (any(n_tokens) and was_watched(layer, setting.layers, n_tokens)):
             raise UnsupportedError(
-                f"the input of {layer.name} is not seen: the model multiplies by it in an unknown way, or runs in another "
+                f"the input of {layer.name} is not seen: the model multiplies by it in an unknown way, or in another "
                 "thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
             )
     return np.concatenate(parts)
