@@ -1,5 +1,6 @@
 """The page docs/reference/commands.md, from the commands themselves: `python tests/docs_commands.py` writes it."""
 
+import re
 from typing import Any
 
 import typer
@@ -36,10 +37,11 @@ def _said(command: Any) -> list[str]:
     lines = [part for each in paragraphs for part in ("", each)][1:]
     options = [
         f"| `{', '.join(each.opts)}{f' {each.metavar}' if each.metavar else ''}` "
-        f"| {' '.join((each.help or '').split())} |"
+        f"| {f'{each.rich_help_panel}: ' if each.rich_help_panel else ''}{' '.join((each.help or '').split())} |"
         for each in command.params
         if isinstance(each, typer.core.TyperOption) and not each.hidden
     ]
+    lines = [re.sub(r"^More: (docs/(.+))$", r"More: [\1](../\2)", line) for line in lines]
     return [*lines, *(["", "| option | |", "|---|---|", *options] if options else [])]
 
 

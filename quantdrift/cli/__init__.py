@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from quantdrift import __version__
@@ -50,6 +50,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 """What a user wants, to the commands of the core for it; features add theirs."""
+PANELS = ("Data", "", "Model", "Servers", "A corpus in shards", "Two finished runs")
+"""The parts that the options of a command's help stand in, those that everybody needs first."""
 _MODULES = {"mteb": "harness", "lm-eval": "harness"}
 _NO_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
@@ -78,6 +80,22 @@ FEATURES: Registry[Command] = Registry(
 
 class Interrupted(Exception):  # noqa: N818 -- not an error
     """Ctrl-C in a command that says what is left of its work, and how to go on."""
+
+
+class InPanels(TyperCommand):
+    """A command whose help has its options in parts."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then one part after another."""
+        parts: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{panel: [] for panel in PANELS}}
+        for param in self.get_params(ctx):
+            panel = getattr(param, "rich_help_panel", None) or ""
+            if (line := param.get_help_record(ctx)) is not None:
+                parts["Arguments" if param.param_type_name == "argument" else panel].append(line)
+        for title, lines in parts.items():
+            if lines:
+                with formatter.section(title or "Options"):
+                    formatter.write_dl(lines)
 
 
 class Commands(TyperGroup):
@@ -117,13 +135,13 @@ class Commands(TyperGroup):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         inside: dict[str, Any] = getattr(module, "COMMANDS", {})
         for name, command in inside.items():
-            alone.command(name, no_args_is_help=True)(command)
+            alone.command(name, cls=InPanels, no_args_is_help=True)(command)
         if inside:
             return get_group(alone)
         forms = [f"quantdrift {form}: {FEATURES[name].help}" for form, name in self.forms.items()]
         mine = [form for form in forms if form.startswith(f"quantdrift {cmd_name} --")]
         settings = {"no_args_is_help": True, "epilog": "\n\n".join(mine) or None, **getattr(module, "SETTINGS", {})}
-        alone.command(cmd_name, **settings)(module.command)
+        alone.command(cmd_name, cls=InPanels, **settings)(module.command)
         return get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -52,6 +52,8 @@ def command(options: AllocateOptions) -> Output:
     quantdrift run minilm@allocation.json-gptq --data FOLDER
 
     Such a run does not count the queries that were used to choose.
+
+    More: docs/guides/repair.md
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
     if not chooses(spec.scheme):

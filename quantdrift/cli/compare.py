@@ -48,6 +48,10 @@ def command(
     Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification data
     flip@1, gold_lost@1, accuracy and separation. A verdict get flip@1, gold_lost@10, ndcg@10 and accuracy, by the tests
     of quantdrift gate; the others are shown with their intervals. What -m names gets a verdict.
+
+    For example: quantdrift compare quantdrift-runs/minilm@W4-g128-rtn_on_docs quantdrift-runs/minilm@W3*
+
+    More: docs/reference/metrics.md
     """
     asked = [parse_metric(name) for name in metric or ()]
     comparison = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)

@@ -60,6 +60,10 @@ def command(
     Runs on different inputs, items, prompts or settings are refused, with a list of the differences. For truncated
     rankings, values that cannot be computed exactly are left out or marked as bounds. The exit code is 0 whatever
     changed.
+
+    For example: quantdrift diff full-precision.trec quantized.trec --qrels qrels/test.tsv
+
+    More: docs/guides/diff.md
     """
     metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
     names = [name.strip() for name in arms.split(",")]

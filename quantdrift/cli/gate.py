@@ -106,6 +106,8 @@ def command(options: GateOptions) -> Output | None:
 
     A finished run is judged without a model and without torch. In GitHub Actions the summary page gets the result
     too.
+
+    More: docs/reference/gate.md
     """
     try:
         return _judged(options)

@@ -46,6 +46,10 @@ def command(
     relative.ndcg@10 and gold_lost@1 unless -m names others; change.accuracy and coverage@0.10 in place of the last
     two if all runs are on classification data. With --by, every input of every run counts once, and without -m the
     metrics are flip@1, harm and benefit.
+
+    For example: quantdrift metrics RUN -m gold_lost@3 -m flip@1:separation=0..0.05
+
+    More: docs/reference/metrics.md
     """
     if edges is not None and by is None:
         raise QuantDriftError("--edges are of buckets: expected --by NAME too")

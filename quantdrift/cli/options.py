@@ -15,7 +15,7 @@ import typer
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
-from quantdrift.cli import Interrupted
+from quantdrift.cli import PANELS, Interrupted
 from quantdrift.show.output import Output, emit, form_of
 from quantdrift.spec.grammar import dtype_named
 
@@ -25,20 +25,27 @@ if TYPE_CHECKING:
     from quantdrift.engine.inputs import Settings
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
+_PANEL = re.compile(rf"({'|'.join(filter(None, PANELS))}): ")
 
 
 def option(text: str, default: Any = None, **settings: Any) -> Any:
     """An option of a command, told as its help shows it: "-m --metric NAME: What it is for".
 
-    Names and the sign for its value may be left out; the name is then that of the parameter.
+    Names and the sign for its value may be left out; the name is then that of the parameter. After them may stand the
+    part of the help that the option is in: "NAME: Data: Which split".
     """
     head = _HEAD.match(text)
     metavar = head["metavar"] if head else None
+    text = text[head.end() if head else 0 :]
+    panel = _PANEL.match(text)
+    if panel:
+        text = text[panel.end()].upper() + text[panel.end() + 1 :]
     return typer.Option(
         default,
         *(head["names"].split() if head else ()),
-        help=text[head.end() if head else 0 :],
+        help=text,
         metavar=metavar,
+        rich_help_panel=panel[1] if panel else None,
         **settings,
     )
 
@@ -57,17 +64,17 @@ def argument(text: str, default: Any = ...) -> Any:
 # --- what several commands have -------------------------------------------------------------------
 
 SPEC = "SPEC: What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
-DATA = "FOLDER: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
+DATA = "FOLDER: Data: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
 ANY_DATA = (
     f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
     "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
 )
-TASK = "NAME: A built-in task, in place of --data: quantdrift list tasks."
+TASK = "NAME: Data: A built-in task, in place of --data: quantdrift list tasks."
 TEXTS = (
     "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the run; for "
     "a run of lm-eval, its samples_TASK_DATE.jsonl."
 )
-SPLIT = "NAME: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
+SPLIT = "NAME: Data: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
 RUNS = "RUN...: Run folders, or folders that hold some at any depth."
 METRIC = (
     "-m --metric NAME: Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
@@ -84,8 +91,8 @@ COMPLETE = (
     "reranking a shortlist. Then epsilon is exact."
 )
 DTYPE = (
-    "NAME: The number type of the model at full precision: float32, bfloat16 or float16, whatever type its files have. "
-    "A checkpoint that is a candidate keeps its own."
+    "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
+    "checkpoint that is a candidate keeps its own."
 )
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
@@ -96,11 +103,13 @@ SEED = "Random seed."
 class OnModel:
     """Options of every command that runs a model."""
 
-    batch_size: int = option("Inputs per forward pass, or per request to a server.", default=32, min=1)
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
-    revision: str | None = option("NAME: Revision of a model on the Hugging Face hub.")
+    batch_size: int = option("Model: Inputs per forward pass, or per request to a server.", default=32, min=1)
+    device: str | None = option(
+        "NAME: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
+    )
+    revision: str | None = option("NAME: Model: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
-    trust_remote_code: bool = flag("Run Python code that comes with the model; it can do whatever you can.")
+    trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
@@ -169,10 +178,10 @@ class MeasuringAnything(Measuring):
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )
     shortlist: Path | None = option(
-        "RUN: For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
+        "RUN: Data: For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
         "data (its full-precision ranking is used) or a TREC run file."
     )
-    top: int | None = option("N: How many documents per query to rerank; 100 by default.", min=1)
+    top: int | None = option("N: Data: How many documents per query to rerank; 100 by default.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +216,9 @@ class OnQueries(OnModel):
     task: str | None = option(TASK)
     split: str = option(SPLIT, default="test")
     queries: Path | None = option(
-        "FILE: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
+        "FILE: Data: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
     )
-    documents: Path | None = option("FILE: Documents to go with --queries, in the same formats.")
+    documents: Path | None = option("FILE: Data: Documents to go with --queries, in the same formats.")
 
     @property
     def dataset(self) -> RetrievalDataset:

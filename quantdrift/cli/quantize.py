@@ -37,6 +37,10 @@ def command(options: QuantizeOptions) -> Output:
 
     Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts in the scheme
     (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
+
+    For example: quantdrift quantize minilm@W4-gptq --task PythonDocsRetrieval -o minilm-w4
+
+    More: docs/guides/checkpoints.md
     """
     spec = parse(options.spec)
     from quantdrift.checkpoints.model_files import MODEL_FILES

@@ -47,6 +47,10 @@ def command(
     whoever gets the file can read them.
 
     Of a study it says which schemes are safe, and has a map of all runs, in which every run can be opened.
+
+    For example: quantdrift report RUN -o page.html
+
+    More: docs/guides/report.md
     """
     asked = {form: place for form, place in {"png": png, "svg": svg, "pdf": pdf}.items() if place is not None}
     if len(asked) + (out is not None) > 1 or (asked and md):

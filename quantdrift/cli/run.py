@@ -96,6 +96,10 @@ def command(options: RunOptions) -> Output:
     The run folder holds evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
     run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. More metrics,
     without the model: quantdrift metrics RUN
+
+    For example: quantdrift run minilm@W4-rtn --task PythonDocsRetrieval
+
+    More: docs/tutorials/search.md
     """
     pair = parse_pair(options.spec)
     if (kind := options.streamed) is not None:

@@ -43,6 +43,10 @@ def command(
 
     A run folder holds ids only. Texts are read from where the data were when the run was made, if they are still the
     same.
+
+    For example: quantdrift show RUN -o changed.csv
+
+    More: docs/tutorials/search.md
     """
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")

@@ -35,6 +35,10 @@ def command(*, clear: bool = flag("--clear: Delete it all; it is made again when
 
     Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not quantdrift's,
     and what a run wrote in the last ten minutes and has not finished.
+
+    For example: quantdrift cache --clear
+
+    More: docs/reference/runs.md
     """
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
         return Output(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])

@@ -29,6 +29,10 @@ def command(
 
     The runs are of one model, on any data, with any schemes: a row each. The metadata (base_model, and results in the
     model-index) are what the Hugging Face hub reads. Without --into both are printed.
+
+    For example: quantdrift report --card RUN --into README.md
+
+    More: docs/guides/report.md
     """
     from quantdrift.features.card.card import card_of, put_into
     from quantdrift.runs.folder import find_runs

@@ -78,6 +78,8 @@ def command(
         quantdrift certify RUN --alpha 0.1 --save check.json
 
         quantdrift certify NEWER_RUN --check check.json
+
+    More: docs/explained/trust.md
     """
     alphas = list(dict.fromkeys(alpha or ()))
     asked = tuple(cast(Statistic, name) for name in dict.fromkeys(statistic or ()))

@@ -37,7 +37,12 @@ def command(
     out: Path = option("Where mteb puts its results.", default=Path("demo-results")),
     spec: str = option(SPEC, default="minilm@W4-rtn"),
 ) -> None:
-    """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
+    """Run the stock mteb command on an embedded model and corpus, and explain what it prints.
+
+    For example: quantdrift demo
+
+    More: docs/tutorials/search.md
+    """
     pair = parse(spec)
     check_writable(out / "results", what="mteb's results")
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")

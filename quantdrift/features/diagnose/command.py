@@ -43,6 +43,8 @@ def command(options: DiagnoseOptions) -> Output:
     A server gets the texts as they are, without prompts, as a client that knows of none would send them.
 
     For example: quantdrift diagnose "minilm vs openai:http://localhost:8080/v1#minilm" --data ./cranfield
+
+    More: docs/guides/servers.md
     """
     pair = parse_pair(options.pair)
     if not isinstance(pair, Versus):

@@ -25,6 +25,10 @@ def command() -> Output:
 
     The exit code is 1 where something for the main job is missing. An inactive hook is no failure: `quantdrift mteb
     run` works without it.
+
+    For example: quantdrift doctor
+
+    More: docs/reference/harnesses.md
     """
     report = diagnose()
     parts, problems = report["components"], report["problems"]

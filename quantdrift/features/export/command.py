@@ -25,6 +25,10 @@ def command(
 
     Where a format cannot express the allocation, nothing is written, and the layers and what to do are told. How to
     use the file is printed on standard error.
+
+    For example: quantdrift allocate --export allocation.json --format gptqmodel
+
+    More: docs/guides/repair.md
     """
     chosen = exporter(format_)
     text, hint = export_allocation(Allocation.read(file), chosen)

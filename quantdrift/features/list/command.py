@@ -42,7 +42,12 @@ _MORE = {
 
 @prints("json")
 def command(*, what: str = argument("WHAT: metrics, models, quantizers, stages, encoders, tasks, suites.")) -> Output:
-    """List metrics, short names of models, quantizers, stages of a scheme, kinds of encoders, tasks or suites."""
+    """List metrics, short names of models, quantizers, stages of a scheme, kinds of encoders, tasks or suites.
+
+    For example: quantdrift list metrics
+
+    More: docs/reference/metrics.md
+    """
     lists = {
         "metrics": _metrics,
         "models": _models,

@@ -60,6 +60,8 @@ def command(options: NoiseOptions) -> Output:
     Of a server, the requests under way at a time and the texts in each are varied; every answer is asked for anew.
 
     For example: quantdrift noise minilm --data ./cranfield
+
+    More: docs/guides/servers.md
     """
     dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
     from quantdrift.features.noise.study import METRICS, measured_schemes, of_results, run_on, schemes_of

@@ -68,6 +68,8 @@ def command(options: PlanOptions) -> Output:
     The run of the pilot is kept, so that another margin, metric or power is answered at once.
 
     For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
+
+    More: docs/guides/ci.md
     """
     from quantdrift.features.noise.study import run_on
     from quantdrift.features.plan.power import Question, needed_by

@@ -50,6 +50,10 @@ def command(options: PredictOptions) -> Output:
     It is a first-order estimate for rounding to nearest, and gets worse at few bits. MiniLM on Python's docstrings:
     18 % predicted (25 % with random signs) and 27 % measured at W4; 52 % (47 %) and 48 % at W3. So measure what looks
     good: quantdrift run MODEL@W4 --data FOLDER
+
+    For example: quantdrift allocate --predict minilm --task PythonDocsRetrieval
+
+    More: docs/guides/repair.md
     """
     group = options.group if options.group == "channel" else f"g{options.group}"
     scheme = parse_scheme(f"W{options.widths[:1]}-{group}+gap+widths={options.widths}")

@@ -69,6 +69,8 @@ def command(options: RagOptions) -> Output:
 
     For example: quantdrift run minilm@W4+query --data ./nq, then
     quantdrift rag quantdrift-runs/minilm* --model hf --model-args pretrained=Qwen/Qwen3-8B --answers nq.jsonl
+
+    More: docs/guides/rag.md
     """
     from quantdrift.cli.measuring import RUNS, slug
     from quantdrift.features.rag.answers import RECORD, Rag, RagRecord

@@ -65,6 +65,8 @@ def command(options: RepairOptions) -> Output:
     quantdrift repair minilm@W4 --data FOLDER --target flip@1=0.05
 
     The same command goes on where it was stopped.
+
+    More: docs/guides/repair.md
     """
     spec = parse(options.spec)
     from quantdrift.features.repair.choice import check_plain

@@ -65,6 +65,8 @@ def command(
 
     quantdrift route RUN --score gap --save router.json; then, in a server:
     quantdrift.GapRouter.load("router.json").routes(scores) says which inputs go to full precision.
+
+    More: docs/explained/trust.md
     """
     if save is not None:
         GapRouter.check_place(save)

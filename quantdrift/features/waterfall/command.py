@@ -44,6 +44,8 @@ def command(options: WaterfallOptions) -> Output:
     shares add up to what the whole deployment changes. The same command goes on where it was stopped.
 
     For example: quantdrift waterfall minilm@W4+emb=int8+index=IVF64,PQ16 --data ./cranfield
+
+    More: docs/guides/deployment.md
     """
     from quantdrift.cli.measuring import default_place
     from quantdrift.engine.refusals import check_pair

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import docs_commands
 from quantdrift.base.errors import QuantDriftError
@@ -31,6 +32,20 @@ def test_the_reference_of_commands_is_what_they_say() -> None:
 def test_every_command_is_shown_somewhere() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert not [name for name in COMMANDS if f"quantdrift {name}" not in text and f"`{name}`" not in text]
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in {"study", "canary", "mteb", "lm-eval"}])
+def test_help_has_an_example_and_a_page_to_read(name: str) -> None:
+    said = COMMANDS[name].help
+    assert "quantdrift " in said
+    (page,) = re.findall(r"^More: (docs/\S+)$", said, re.MULTILINE)
+    assert (ROOT / page).exists()
+
+
+def test_what_everybody_needs_comes_first() -> None:
+    said = CliRunner().invoke(app, ["run", "--help"]).output
+    places = [said.index(part) for part in ("\nData:", "--data", "\nOptions:", "--quiet", "\nModel:", "\nServers:")]
+    assert places == sorted(places)
 
 
 def anchors(page: Path) -> set[str]:
