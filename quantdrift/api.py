@@ -24,18 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
-from quantdrift.base.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError
+from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
-from quantdrift.data.labelled import (
-    ClassificationDataset,
-    Dataset,
-    Labelled,
-    load_task,
-    match_labels,
-    read_folder,
-    task_names,
-)
+from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
@@ -202,9 +194,7 @@ def _dataset(data: Any, split: str) -> Dataset | None:
     place = Path(data).expanduser()
     if place.exists() or isinstance(data, Path):
         return read_folder(place, split)
-    if data not in task_names():
-        raise UnknownNameError("folder or task", data, task_names())
-    return load_task(data)
+    return load_task(data, split)
 
 
 # --- models -----------------------------------------------------------------------------------

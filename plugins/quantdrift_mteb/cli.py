@@ -14,9 +14,7 @@ def main() -> None:
     importlib.import_module("mteb.cli").main()
 
 
-def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:
-    """The data of a task, for a study; see `quantdrift_mteb.data.read_task`."""
-    content: tuple[Dataset, frozenset[str]] = importlib.import_module("quantdrift_mteb.data").read_task(
-        name, split, subset
-    )
+def read_task(name: str, split: str, subset: str | None) -> Dataset:
+    """The data of a task; see `quantdrift_mteb.data.read_task`."""
+    content: Dataset = importlib.import_module("quantdrift_mteb.data").read_task(name, split, subset)
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -26,8 +27,8 @@ from quantdrift.engine.encoders.loading import one_line
 OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/reference/harnesses.md)"
 
 
-def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, frozenset[str]]:
-    """The texts and labels of a task, and names of prompts with which mteb would read them in another way.
+def read_task(name: str, split: str, subset: str | None) -> Dataset:
+    """The texts and labels of a task.
 
     What mteb itself puts together is taken from it: titles and texts, queries and instructions, queries that have a
     relevant document, and of classes the training inputs that its experiments draw, for the probe.
@@ -48,7 +49,7 @@ def read_task(name: str, split: str, subset: str | None) -> tuple[Dataset, froze
     _refuse_kind(task)
     content = _content(task, split, subset)
     dataset = _search(task, content, split) if isinstance(task, AbsTaskRetrieval) else _classes(task, content, split)
-    return dataset, _other_prompts(task)
+    return replace(dataset, read_otherwise=_other_prompts(task))
 
 
 def _refuse_kind(task: Any) -> None:

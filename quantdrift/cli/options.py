@@ -69,7 +69,7 @@ ANY_DATA = (
     f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
     "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
 )
-TASK = "NAME: Data: A built-in task, in place of --data: quantdrift list tasks."
+TASK = "NAME: Data: A task, in place of --data: built in (quantdrift list tasks), or mteb's NAME or NAME:SUBSET."
 TEXTS = (
     "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the run; for "
     "a run of lm-eval, its samples_TASK_DATE.jsonl."
@@ -256,7 +256,7 @@ def any_data(data: Path | None, task: str | None, split: str, *, also: str = "")
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
-    return read_folder(data, split) if data is not None else load_task(str(task))
+    return read_folder(data, split) if data is not None else load_task(str(task), split)
 
 
 def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:

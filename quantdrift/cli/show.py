@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from quantdrift.base.display import shown
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
-from quantdrift.runs.identity import classifies
-from quantdrift.show.changes import changed_columns
+from quantdrift.show.changes import changed_columns, changes_grid, counts_of
 from quantdrift.show.output import Output
-from quantdrift.show.tables import records, table, write_table
+from quantdrift.show.tables import records, write_table
 
 _FIRST = 10
 """Inputs that people are shown if they do not say how many."""
@@ -61,21 +57,8 @@ def command(
     columns = changed_columns(texts, exact=evidence.exact)
     if out is not None:
         write_table(columns, listed, out)
-    kinds = [change.kind for change in changed]
-    counts = {} if set(kinds) <= {None} else {name: kinds.count(name) for name in KINDS}
-    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
-    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    lines = (
-        [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
-    )
-    grid = table(
-        columns,
-        listed,
-        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {evidence.n_inputs:,} "
-        f"inputs have {what}{f' ({parts})' if parts else ''}",
-        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if changed else [],
-    )
-    grid = replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
+    counts = counts_of(changed)
+    grid = changes_grid(record, changed, listed, columns, n_inputs=evidence.n_inputs, k=k, told=texts.told)
     data_shown = {
         "path": str(source.path),
         "spec": record["spec"],
@@ -87,9 +70,3 @@ def command(
         "texts": texts.told,
     }
     return Output(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
-
-
-def _lines(number: int, name: str, reference: str, candidate: str, change: str) -> Iterator[str]:
-    yield f"\n{number:<10} {name}   {change}"
-    yield f"reference  {reference}"
-    yield f"candidate  {candidate}"

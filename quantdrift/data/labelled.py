@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quantdrift.base.errors import DataError, UnknownNameError
+from quantdrift.base.errors import DataError, MissingExtraError, UnknownNameError
 from quantdrift.base.records import refuse_bomb
 from quantdrift.base.text import some
 from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
@@ -63,6 +65,7 @@ class ClassificationDataset:
         test: that part.
         train: what a probe is fitted on and quantizers are calibrated on, where there is any.
         path: the folder or file it was read from, where it was.
+        read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
 
     Raises:
         DataError: a part is empty, its ids and inputs differ in number, or an id occurs twice.
@@ -74,6 +77,7 @@ class ClassificationDataset:
     test: Labelled
     train: Labelled | None = None
     path: Path | None = field(default=None, compare=False)
+    read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
         for part, name in ((self.test, self.split), (self.train, TRAIN)):
@@ -236,6 +240,7 @@ def read_folder(folder: Path, split: str = "test") -> Dataset:
 
 GROUP = "quantdrift.tasks"
 """Entry points of packages that have data with a name."""
+_HARNESSES = "quantdrift.harnesses"
 
 
 def task_names() -> list[str]:
@@ -243,13 +248,24 @@ def task_names() -> list[str]:
     return sorted(entry_points(group=GROUP).names)
 
 
-def load_task(name: str) -> Dataset:
-    """The data of a task."""
-    points = entry_points(group=GROUP, name=name)
-    if not points:
-        raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
-    dataset: Dataset = points[name].load()()
-    return dataset
+def load_task(name: str, split: str = "test") -> Dataset:
+    """The data of a task: of a package that has some with that name, or one of mteb's, "NAME" or "NAME:SUBSET"."""
+    if points := entry_points(group=GROUP, name=name):
+        dataset: Dataset = points[name].load()()
+        return dataset
+    like_ours = get_close_matches(name, task_names(), cutoff=0.8) or {*name} & {*"/\\"}
+    if like_ours or not entry_points(group=_HARNESSES, name="mteb"):
+        raise UnknownNameError("folder or task", name, task_names(), hint="(quantdrift list tasks shows all)")
+    called, _, subset = name.partition(":")
+    return task_of("mteb", called, split, subset or None)
+
+
+def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
+    """The data of a harness' own task, by the plugin that knows it."""
+    for point in entry_points(group=_HARNESSES, name=harness):
+        read: Callable[[str, str, str | None], Dataset] = import_module(point.module).read_task
+        return read(name, split, subset)
+    raise MissingExtraError(harness, harness, needed_for=f"data of {harness}")
 
 
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:

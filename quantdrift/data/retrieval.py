@@ -260,6 +260,7 @@ class RetrievalDataset:
         split: the split that the labels belong to, such as "test".
         notes: what was tolerated or left out in reading; `warnings` begins with it.
         path: the folder it was read from, where it was.
+        read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
 
     Raises:
         DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
@@ -276,6 +277,7 @@ class RetrievalDataset:
     split: str
     notes: tuple[str, ...] = field(default=(), compare=False)
     path: Path | None = field(default=None, compare=False)
+    read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"

@@ -116,6 +116,8 @@ def open_pair(
     pair = load_pair(name, kind, reranks=shortlist is not None, **how)
     reading: Reading
     encoder: Any = pair.encoder
+    for model in pair.models:
+        _refuse_prompts(model, dataset)
     if isinstance(dataset, ClassificationDataset):
         reading = _classes(name, dataset, pair, texts, neighbours=neighbours)
     elif shortlist is not None:
@@ -220,6 +222,16 @@ def search_of(
         qrels=dataset.qrels or None,
         dataset=dataset.name,
     )
+
+
+def _refuse_prompts(model: Any, dataset: Dataset) -> None:
+    """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
+    prompts = getattr(getattr(model, "model", None), "prompts", None) or {}
+    if named := sorted(name for name in dataset.read_otherwise if prompts.get(name)):
+        raise UnsupportedError(
+            f"{model.source.name} has the prompt {named[0]!r}, which mteb and quantdrift use differently on "
+            f"{dataset.name}; run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t {dataset.name}"
+        )
 
 
 def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:

@@ -11,7 +11,6 @@ from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.streamed import StreamedDataset
-from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Flow
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import LocalModel, Opened, load_model, load_searching, open_pair
@@ -187,7 +186,6 @@ class _Shortlists:
         if key not in self._found:
             settings = replace(settings_of(cell), k=entry.top)
             model = load_searching(entry.retriever, device=cell.settings.device or self.device, **settings.loading)
-            _check_prompts(data, entry, model, entry.retriever)
             opened = open_pair(parse(f"{entry.retriever}@W8"), dataset, models=(model, None))
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
@@ -273,15 +271,9 @@ def _searched(entry: DataEntry, data: Data) -> RetrievalDataset:
     return dataset
 
 
-def _check_prompts(data: Data, entry: DataEntry, model: LocalModel, called: str) -> None:
-    if isinstance(model, SentenceEncoder):
-        data.refuse_prompts(entry, model.model.prompts, called)
-
-
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:
     dataset = data.of(cell.data)
     check_pair(cell.spec, dataset, reranks=lists is not None)
-    _check_prompts(data, cell.data, model, cell.model)
     among = cell.data.neighbours
     if among and not isinstance(dataset, ClassificationDataset):
         raise UnsupportedError(f"{cell.data.called} is a search; neighbours are of labelled data. Leave neighbours out")

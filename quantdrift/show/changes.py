@@ -1,14 +1,17 @@
-"""Columns of a table of changed inputs."""
+"""The table of changed inputs."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 from quantdrift.base.display import shown
 from quantdrift.finished.texts import Texts
-from quantdrift.runs.changes import Changed
-from quantdrift.show.tables import Column, Kind
+from quantdrift.runs.changes import KINDS, Changed
+from quantdrift.runs.identity import classifies
+from quantdrift.show.tables import Column, Grid, Kind, table
 
 _TEXT = 240
 """Characters of a text on the screen."""
@@ -60,3 +63,41 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
         Column("", lambda changed: texts.item(changed.input_id, changed.before), kind="words", key="text_before"),
         Column("", lambda changed: texts.item(changed.input_id, changed.after), kind="words", key="text_after"),
     ]
+
+
+def counts_of(changed: Sequence[Changed]) -> dict[str, int]:
+    """Kind of change to the number of inputs; empty where there are no labels."""
+    kinds = [change.kind for change in changed]
+    return {} if set(kinds) <= {None} else {name: kinds.count(name) for name in KINDS}
+
+
+def changes_grid(
+    record: Mapping[str, Any],
+    changed: Sequence[Changed],
+    listed: Sequence[Changed],
+    columns: Sequence[Column],
+    *,
+    n_inputs: int,
+    k: int,
+    told: str,
+) -> Grid:
+    """Show those that are `listed` of the inputs that changed in a run; `told` says where the texts are from."""
+    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
+    lines = (
+        [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
+    )
+    grid = table(
+        columns,
+        listed,
+        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {n_inputs:,} "
+        f"inputs have {what}{f' ({parts})' if parts else ''}",
+        lines=[*lines, f"{told[0].upper()}{told[1:]}"] if changed else [],
+    )
+    return replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
+
+
+def _lines(number: int, name: str, reference: str, candidate: str, change: str) -> Iterator[str]:
+    yield f"\n{number:<10} {name}   {change}"
+    yield f"reference  {reference}"
+    yield f"candidate  {candidate}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from quantdrift.ask import Ask, stamp_of
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.data.labelled import Dataset, load_task, read_folder
+from quantdrift.data.labelled import Dataset, load_task, read_folder, task_of
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 
@@ -23,7 +20,6 @@ class Data:
 
     progress: Progress = field(default_factory=Silent)
     _read: dict[DataEntry, Dataset | StreamedDataset | QuantDriftError] = field(default_factory=dict)
-    _prompts: dict[DataEntry, frozenset[str]] = field(default_factory=dict)
 
     def of(self, entry: DataEntry) -> Dataset:
         """The data of an entry, which are in memory; what is wrong with them is said each time."""
@@ -40,7 +36,7 @@ class Data:
         key = entry.whole
         if key not in self._read:
             try:
-                self._read[key], self._prompts[key] = self._loaded(entry)
+                self._read[key] = self._loaded(entry)
             except QuantDriftError as error:
                 self._read[key] = error
         dataset = self._read[key]
@@ -48,33 +44,14 @@ class Data:
             raise dataset
         return dataset
 
-    def _loaded(self, entry: DataEntry) -> tuple[Dataset | StreamedDataset, frozenset[str]]:
-        """Read data, and name the prompts of a model that their harness would use in another way."""
+    def _loaded(self, entry: DataEntry) -> Dataset | StreamedDataset:
         if entry.mteb is not None:
-            read: Callable[..., tuple[Dataset, frozenset[str]]] = _of_harness("mteb").read_task
-            return read(entry.mteb, entry.split, entry.subset)
+            return task_of("mteb", entry.mteb, entry.split, entry.subset)
         if entry.folder is None:
-            return load_task(str(entry.task)), frozenset()
+            return load_task(str(entry.task))
         if (kind := streamed_kind(entry.folder)) is not None:
-            return kind.dataset(entry.folder, entry.split, progress=self.progress), frozenset()
-        return read_folder(Path(entry.folder), entry.split), frozenset()
-
-    def refuse_prompts(self, entry: DataEntry, prompts: Mapping[str, str | None], model: str) -> None:
-        """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
-        self.of(entry)
-        named = sorted(name for name in self._prompts[entry.whole] if prompts.get(name))
-        if named:
-            raise UnsupportedError(
-                f"{model} has the prompt {named[0]!r}, which mteb and a study use differently on {entry.called}; run "
-                "it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK"
-            )
-
-
-def _of_harness(name: str) -> Any:
-    """The module of a plugin that knows a harness."""
-    for point in entry_points(group="quantdrift.harnesses", name=name):
-        return import_module(point.module)
-    raise MissingExtraError(name, name, needed_for=f"data of {name}")
+            return kind.dataset(entry.folder, entry.split, progress=self.progress)
+        return read_folder(Path(entry.folder), entry.split)
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:

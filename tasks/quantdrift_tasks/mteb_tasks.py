@@ -72,9 +72,11 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
         },
     )
 
+    made_by = staticmethod(python_docs.load)
+
     def generated(self) -> Any:
         """Make the data."""
-        data = python_docs.load()
+        data = self.made_by()
         part: Any = {
             "corpus": _as_dataset(data.document_ids, data.documents),
             "queries": _as_dataset(data.query_ids, data.queries),
@@ -82,6 +84,19 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
             "top_ranked": None,
         }
         return {"default": {data.split: part}}
+
+
+class PythonDocsSmall(PythonDocsRetrieval):
+    """A quarter of the queries and documents of PythonDocsRetrieval, for a first try."""
+
+    metadata = PythonDocsRetrieval.metadata.model_copy(
+        update={
+            "name": python_docs.SMALL,
+            "description": f"{PythonDocsRetrieval.metadata.description} A quarter of it, for a first try.",
+            "dataset": {"path": "quantdrift/PythonDocsSmall", "revision": python_docs.REVISION},
+        }
+    )
+    made_by = staticmethod(python_docs.load_small)
 
 
 class PythonDocsModules(_Generated, AbsTaskClassification):
@@ -149,7 +164,7 @@ IMAGES = (
 )
 """Named and split as the literature on task arithmetic has them on the hub."""
 
-TASKS = (PythonDocsRetrieval, PythonDocsModules, *IMAGES)
+TASKS = (PythonDocsRetrieval, PythonDocsSmall, PythonDocsModules, *IMAGES)
 """Every task of this package."""
 _SUITES = ("text", "classes")
 """Suites whose data are tasks of mteb that a model of texts takes; the others have the same, or images."""

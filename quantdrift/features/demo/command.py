@@ -1,4 +1,4 @@
-"""`quantdrift demo`: the stock mteb command on an embedded model and corpus, explained."""
+"""`quantdrift demo`: the stock mteb command on an embedded model and corpus, explained; or a look without mteb."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
+from quantdrift.api import drift
 from quantdrift.base.display import say
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.records import check_writable
 from quantdrift.cli.measuring import shown_run
-from quantdrift.cli.options import SPEC, option
-from quantdrift.runs.folder import RECORD, read_run
-from quantdrift.show.output import emit
-from quantdrift.spec.grammar import parse
+from quantdrift.cli.options import SPEC, flag, option
+from quantdrift.finished.texts import read_texts
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import RECORD, Run, read_run
+from quantdrift.show.changes import changed_columns, changes_grid
+from quantdrift.show.output import Output, emit
+from quantdrift.spec.grammar import Spec, parse
 
 SETTINGS = {"no_args_is_help": False}
-_TASK = "PythonDocsRetrieval"
+_TASK, _SMALL = "PythonDocsRetrieval", "PythonDocsSmall"
+_BROKEN = 3
+"""Questions whose answers are shown, the worst first."""
 _EXPLAINED = (
     "\nflip@1 counts the queries whose first answer is another one than at full precision.",
     "gold_lost@k counts those that had a relevant document in their top k and lost one.",
     "separation is how far the first answer led, in units of what would overturn it: at 1",
     "or more it is safe. noise_floor is what the unquantized model changes by itself when",
     "only the batch size differs; a flip rate means something as far as it exceeds that.",
-    "\nNext:  quantdrift run minilm@W8-rtn --task PythonDocsRetrieval   (a gentler scheme)",
-    "       quantdrift run minilm@W4-rtn --data FOLDER                (your own corpus)",
 )
 
 
@@ -36,14 +40,44 @@ def command(
     *,
     out: Path = option("Where mteb puts its results.", default=Path("demo-results")),
     spec: str = option(SPEC, default="minilm@W4-rtn"),
+    quick: bool = flag("--quick: A quarter of the data, and without mteb: a verdict in seconds."),
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints.
 
-    For example: quantdrift demo
+    It ends with the questions that broke. With --quick it is quantdrift's own command, on a quarter of the data.
+
+    For example: quantdrift demo --quick
 
     More: docs/tutorials/search.md
     """
-    pair = parse(spec)
+    pair, task = parse(spec), _SMALL if quick else _TASK
+    if quick:
+        say(f"$ quantdrift run {shlex.quote(spec)} --task {task} --out {shlex.quote(str(out / task))}")
+        run = drift(spec, data=task, out=out / task, progress=True)
+    else:
+        run = _in_mteb(pair, spec, out)
+    emit(replace(shown_run(run), next=[*_EXPLAINED, ""]))
+    emit(_broken(run, task))
+
+
+def _broken(run: Run, task: str) -> Output:
+    """Show the questions whose answers changed most harmfully, with texts, and what to type next."""
+    evidence, changed = run.evidence(), changed_inputs(run.evidence(), 1)
+    texts, listed = read_texts(run, data=None, task=task), changed[:_BROKEN]
+    columns = changed_columns(texts, exact=evidence.exact)
+    grid = changes_grid(run.record, changed, listed, columns, n_inputs=evidence.n_inputs, k=1, told=texts.told)
+    place = shlex.quote(os.path.relpath(run.path))
+    following = {
+        f"quantdrift show {place} --task {task}": "all of them",
+        f"quantdrift report {place} --task {task}": "the same as a page for a browser",
+        f"quantdrift run minilm@W8-rtn --task {task}": "a gentler scheme",
+        "quantdrift run minilm@W4-rtn --data FOLDER": "your own corpus",
+    }
+    return Output(grids=[grid], next=["", *(f"{line}   # {why}" for line, why in following.items())])
+
+
+def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:
+    """Run the stock command in a process of its own, and read the drift that it left."""
     check_writable(out / "results", what="mteb's results")
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
     if not script.is_file():
@@ -61,7 +95,5 @@ def command(
     if not records:
         raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
     newest = max(records, key=lambda path: path.stat().st_mtime)
-    shown_output = shown_run(read_run(newest))
-    result = f"mteb's result:   {newest.parents[3] / f'{_TASK}.json'}"
-    per_input = f"       quantdrift metrics {newest.parent} --per-input -m flip@1"
-    emit(replace(shown_output, next=[*shown_output.next, result, *_EXPLAINED, per_input]))
+    say(f"\nmteb's result: {newest.parents[3] / f'{_TASK}.json'}\n")
+    return read_run(newest)

@@ -151,7 +151,7 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(listed: Any) -> None:
     metadata = kind.metadata.model_copy(update={"name": "TinyImages", "modalities": ["image"]})
     columns = {"input_column_name": "picture", "label_column_name": "cls"}
     task = type("TinyImages", (kind,), {"load_data": load_data, "metadata": metadata, **columns})()
-    data, _ = read_task(listed(task), "test", None)
+    data = read_task(listed(task), "test", None)
     assert isinstance(data, ClassificationDataset)
     assert (data.kind, data.test.labels) == ("image", ("1", "0", "1"))
     assert [image.shape for image in data.test.inputs] == [(4, 4, 3), (4, 5, 3), (4, 4, 3)]
@@ -171,6 +171,20 @@ def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: P
     assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
 
 
+def test_a_task_is_taken_by_name_on_the_command_line_too(listed: Any, tmp_path: Path) -> None:
+    model, name = save_encoder(tmp_path), listed(search())
+    code, out, _ = cli("run", f"{model}@W2-rtn", "--task", name, "--quiet", "--json")
+    assert code == 0
+    record, same = json.loads(out), run_of(model, name, "W2-rtn").record
+    assert record["data"]["fingerprint"] == same["data"]["fingerprint"]
+    assert record["metrics"] == same["metrics"]
+    prompted = listed(search("TinyPrompted"))
+    other = save_encoder(tmp_path / "other", prompts={**PROMPTS, "TinyPrompted-query": "now "})
+    code, _, err = cli("run", f"{other}@W2-rtn", "--task", prompted, "--quiet")
+    assert code == 2
+    assert "has the prompt 'TinyPrompted-query'" in err
+
+
 def test_other_tasks_splits_and_subsets(listed: Any) -> None:
     content = split_data(12, 20)
     several = listed(
@@ -180,7 +194,7 @@ def test_other_tasks_splits_and_subsets(listed: Any) -> None:
             languages={"de": ["deu-Latn"], "en": ["eng-Latn"]},
         )
     )
-    assert len(read_task(several, "test", "en")[0].query_ids) == 12  # type: ignore[union-attr]
+    assert len(read_task(several, "test", "en").query_ids) == 12  # type: ignore[union-attr]
     with pytest.raises(DataError, match="has 2 subsets"):
         read_task(several, "test", None)
     with pytest.raises(DataError, match="no subset 'fr'"):
