@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import cli
 from support.candidate_samples import tiny
+from support.command_line import cli
 
 
 def test_a_quick_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
