@@ -298,17 +298,12 @@ spread{but}. Zeros in place of a layer change an output if and only if it counts
 """
 REMARKS: dict[str, tuple[str, Any]] = {
     "Nothing that an output depends on is quantized": (
-        "A candidate would be the reference.",
+        "The candidate would be the reference, and a run refuses it.",
         lambda found: not found["changes"] and _inside(found["untold"]),
     ),
     "An output depends on the texts that share its batch": (
-        "Padding is no text, and these read it. The noise floor of a run shows how much that moves.",
+        "These read padding as text. The noise floor of a run shows how much that moves.",
         lambda found: not found["is_the_same_in_a_batch"] and found["class"],
-    ),
-    "Texts are read by other rules than those in tokenizer.json": (
-        "For these kinds transformers takes the vocabulary of the file and rules of its own. Where the file is the one "
-        "that the kind came with, they are the same.",
-        lambda found: found["tokens"] != "as saved" and found["tokens"],
     ),
     "What a run says of it": ("", lambda found: "; ".join(found["notes"])),
 }
