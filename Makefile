@@ -36,8 +36,9 @@ check: setup ## Lint, formatting, types, import boundaries and the budget of lin
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/size/size.py
 
-golden: setup ## Hold what fifty commands give against the figures in tests/golden/expected
+golden: setup ## Hold what fifty commands and seventy architectures give against tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
+	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/architectures.py
 
 faults: setup ## Kill, starve and damage studies, in many more ways than make test does
 	@QUANTDRIFT_FAULTS=full $(BIN)/python -m pytest tests/faults -m "slow or not slow" -p no:cacheprovider

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import DataError, ServerError
+from quantdrift.base.errors import DataError, ServerError, UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.base.text import some
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
 from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
+from quantdrift.evidence import perturbation
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
 
@@ -199,6 +201,7 @@ class Flow:
         if self.settings.noise_floor:
             noise, floor = self._noise(reading, state, reference, fingerprint)
         evidence = reading.evidence(state, candidate, noise)
+        _refuse_without_effect(pair, evidence)
         rest = not_calibrated_on(pair, reading.ids, reading.dataset)
         rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
         left_out = len(reading.ids) - len(rest)
@@ -427,6 +430,17 @@ def _gaps(state: ScoreState) -> NDArray[np.float64]:
         two = positions[:, 1] >= 0
         apart[two] = scores[two, 0].astype(np.float64) - scores[two, 1]
     return apart
+
+
+def _refuse_without_effect(pair: Pair, evidence: Evidence) -> None:
+    """Refuse a candidate that is the reference: no output depends on a layer that is quantized."""
+    if isinstance(pair, QuantizedPair) and pair.layers and not perturbation.epsilon(evidence).any():
+        names = pair.never_reached
+        if len(names) == len(pair.layers):
+            raise UnsupportedError(
+                f"no output of {pair.name} depends on what {pair.scheme} quantizes ({some(names)}), so no change "
+                "would be measured; expected a model whose outputs are made by linear layers, not by convolutions alone"
+            )
 
 
 def other_batch_size(batch_size: int) -> int:

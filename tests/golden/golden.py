@@ -177,6 +177,12 @@ def _differences_of(name: str, value: Any) -> list[str]:
     return list(differences(expected, json.loads(json.dumps(value)), rough=ROUGH.get(name)))
 
 
+def as_text(value: Any) -> str:
+    """What is written of an outcome: JSON with a list of numbers on one line."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     """The command line of this script."""
     write = "--write" in arguments
@@ -188,10 +194,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, value in outcomes.items():
             if file_of(name).is_file() and not _differences_of(name, value):
                 continue
-            text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
-            # a list of numbers on one line
-            text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
-            file_of(name).write_text(text + "\n", encoding="utf-8")
+            file_of(name).write_text(as_text(value), encoding="utf-8")
         return 0
     bad = 0
     for name, value in outcomes.items():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, on_rules, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
@@ -147,6 +147,7 @@ def load_classifier(
 
     else:
         refuse_small_vocabulary(module, source.name, reader)
+        remarks.notes += on_rules(reader, source.name, revision)
         limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
         how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
         description = f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}"

@@ -18,7 +18,7 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, on_rules, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.heads import find_head, head_modules
 
@@ -126,7 +126,8 @@ def load_cross_encoder(
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
-    return CrossEncoderModel(model=model, source=source, notes=tuple(remarks.notes))
+    notes = (*remarks.notes, *on_rules(model, source.name, revision))
+    return CrossEncoderModel(model=model, source=source, notes=notes)
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

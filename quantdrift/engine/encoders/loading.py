@@ -41,6 +41,8 @@ _WORDS, _ROWS = 1, 4
 of a tokenizer that is its own at most: tables that are padded have 1.2."""
 _MESSAGE = 400
 """Characters of what a library says that are repeated."""
+_TRIED = "The 2nd café: don't pay $3.50 for ﬁne ÀÉ,  Zürich's 東京\n x_y #1"
+"""A text of which other rules make other tokens."""
 _NAMED = 3
 """Weights that a note names."""
 _COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked")
@@ -126,6 +128,32 @@ def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None)
             "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
             "the model that it was made of"
         )
+
+
+def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
+    """Say where a model or tokenizer reads texts by other rules than those of its tokenizer.json.
+
+    Of some kinds of models transformers takes the vocabulary from that file and rules from its own code or from the
+    tokenizer's other files, and does not say so.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415 -- comes with transformers, which takes seconds to import
+    from transformers.utils.hub import cached_file  # noqa: PLC0415 -- likewise
+
+    with suppress(Exception):  # of images alone, of one vector a word, or without that file
+        tokenizer = getattr(model, "tokenizer", model)
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor for texts and images
+        file = cached_file(tokenizer.name_or_path, "tokenizer.json", revision=revision, local_files_only=True)
+        rules = Tokenizer.from_file(str(file))
+        rules.no_truncation()
+        rules.no_padding()
+        tokens, stated = tokenizer(_TRIED)["input_ids"], rules.encode(_TRIED).ids
+        if tokens != stated:
+            counts = f"{len(tokens)} tokens of a text that has {len(stated)} by the file"
+            return [
+                f"{name} is not read by its tokenizer.json alone, which other runtimes take: "
+                f"{type(tokenizer).__name__} of transformers has rules of its own ({counts})"
+            ]
+    return []
 
 
 # --- what libraries warn of -----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Reads, loading, on_rules, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -155,9 +155,23 @@ def load_sentence_transformer(
                     f"sentence-transformers takes {_pooling(model)} by itself"
                 )
         notes = remarks.notes
+        notes += [*on_rules(model, source.name, revision), *_on_padding(model, source.name)]
         if merged := merge_adapters(model):
             notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
     return model.eval(), notes
+
+
+def _on_padding(model: Any, name: str) -> Iterator[str]:
+    """Say where padding is read as text, and its length is that of a batch; SigLIP is trained on one length."""
+    first = next(iter(model), None)
+    texts = (getattr(first, "processing_kwargs", None) or {}).get("text", {})
+    kind = getattr(getattr(first, "config", None), "model_type", "")
+    if kind in {"siglip", "siglip2"} and texts.get("padding") != "max_length":
+        yield (
+            f"{name} reads padding, and sentence-transformers pads a text to the longest of its batch, not to the "
+            "length that SigLIP was trained on; save it with "
+            'model[0].processing_kwargs = {"text": {"padding": "max_length"}}'
+        )
 
 
 def _pooling(model: Any) -> str:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.flow import Measured, noise_of_scores
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_matrix
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Noise
-from support.worlds import World
+from support.worlds import Rower, World
 
 N_QUERIES, N_DOCS = 6, 30
 
@@ -57,6 +58,14 @@ def test_the_second_run_encodes_nothing_but_what_is_tried_out(tmp_path: Path) ->
     measure(other, tmp_path)  # another scheme shares the reference
     assert other.encoded("reference", "document") == 2
     assert other.encoded("candidate", "document") == N_DOCS
+
+
+def test_a_candidate_that_no_output_depends_on_is_refused() -> None:
+    """Its changes would be 0.0 %, with an interval, of a model that nothing was done to."""
+    toy = world()
+    toy.pair.encoder = Rower(lambda role, rows, _: toy.texts[role][rows].numpy())
+    with pytest.raises(UnsupportedError, match="no output of model depends on what W2-g128-rtn quantizes"):
+        measure(toy)
 
 
 def test_noise_of_batching_is_found_and_is_the_references() -> None:
