@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.scoring.indexes import Index
+from quantdrift.engine.scoring.indexes import SearchIndex
 from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
@@ -110,7 +110,7 @@ class _Scorer:
 
     first: int
     stored: Stored
-    index: Index | None
+    index: SearchIndex | None
     similarity: Similarity
     decoded: Tensor | None
 
@@ -123,7 +123,7 @@ class _Scorer:
         if self.index is None or self.index.lossless:
             scores = self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
         else:
-            scores = self.index.scores(queries)
+            scores = torch.from_numpy(self.index.scores(queries.numpy()))
         if self.decoded is None:
             return scores, scores
         return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
@@ -177,7 +177,7 @@ class _Scorer:
         exact = _with_list(state, self._reordered(top, score), full, score)
         if self.index is None:
             return exact, None
-        places = torch.from_numpy(self.index.search(self.stored.queries[rows], depth + (skip is not None)))
+        places = torch.from_numpy(self.index.search(self.stored.queries[rows].numpy(), depth + (skip is not None)))
         if skip is not None:
             places = _without(places, skip)
         places = torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1)

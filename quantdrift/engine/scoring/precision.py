@@ -115,8 +115,3 @@ def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:
     if precision in BITS:
         codes = np.unpackbits(codes, axis=1)[:, : vectors.shape[1]].astype(np.float32) * 2 - 1
     return torch.from_numpy(codes.astype(np.float32))
-
-
-def packed(codes: Tensor) -> NDArray[np.uint8]:
-    """Bits of -1 and 1 [n, dim] as bytes [n, dim / 8 rounded up]."""
-    return np.packbits(codes.numpy() > 0, axis=1)

@@ -1,0 +1,52 @@
+"""The approximate index that is searched: an engine a file, or an entry point of another package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quantdrift.features.index.engine import engine_of
+from quantdrift.stages import Option, Stage
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
+
+
+def _check(scheme: Scheme) -> str | None:
+    if scheme.option("index") is None:
+        return "+search= says how an index is searched, and there is none; expected it beside +index="
+    return None
+
+
+def _refuse(scheme: Scheme) -> None:
+    refuse_index(scheme.option("index", ""), scheme.option("search"))
+
+
+def refuse_index(name: str, search: str | None = None) -> None:
+    """Refuse an index that its engine cannot make, whatever the documents."""
+    engine = engine_of(name)
+    with engine.installed(f"+index={name}"):
+        engine.check(name, search)
+
+
+STAGE = Stage(
+    what="the index that is searched",
+    kind="vectors",
+    place=60,
+    work="quantdrift.features.index.stage:ApproximateIndex",
+    options={
+        "index": Option(
+            pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
+            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or "
+            "usearch with its connectivity (usearch32)",
+        ),
+        "search": Option(
+            pattern=f"{_NUMBER}(?:,{_NUMBER})*", values="what the search is set to, such as nprobe=8 or efSearch=64"
+        ),
+    },
+    check=_check,
+    refuse=_refuse,
+    draws=True,
+    codes=lambda scheme: scheme.option("index") is not None,
+)
