@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.features.index.engine import engine_of
 from quantdrift.stages import Option, Stage
+from quantdrift.stages.embeddings import CODED
 
 if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
@@ -20,13 +23,22 @@ def _check(scheme: Scheme) -> str | None:
 
 
 def _refuse(scheme: Scheme) -> None:
-    refuse_index(scheme.option("index", ""), scheme.option("search"))
+    name, emb = scheme.option("index", ""), scheme.option("emb")
+    refuse_index(name, scheme.option("search"))
+    if emb in CODED and not engine_of(name).codes:
+        raise UnsupportedError(
+            f"+index={name} codes embeddings itself, and +emb={emb} has coded them already; leave one of them out"
+        )
 
 
 def refuse_index(name: str, search: str | None = None) -> None:
     """Refuse an index that its engine cannot make, whatever the documents."""
     engine = engine_of(name)
+    engine.parts(name, search)
     with engine.installed(f"+index={name}"):
+        for package in () if engine.reads else engine.packages:
+            if find_spec(package.module) is None:
+                raise ModuleNotFoundError(name=package.module)
         engine.check(name, search)
 
 
@@ -37,9 +49,9 @@ STAGE = Stage(
     work="quantdrift.features.index.stage:ApproximateIndex",
     options={
         "index": Option(
-            pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]]{0,99}",
-            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, or "
-            "usearch with its connectivity (usearch32)",
+            pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]:=-]{0,99}",
+            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, "
+            "usearch with its connectivity (usearch32), or an engine and its kind of index (lancedb:IVF_PQ)",
         ),
         "search": Option(
             pattern=f"{_NUMBER}(?:,{_NUMBER})*", values="what the search is set to, such as nprobe=8 or efSearch=64"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.errors import MissingExtraError
+from quantdrift.base.errors import MissingExtraError, UnsupportedError, nearest
 from quantdrift.base.registry import Package, Registry
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Order:
             codes, a bit as -1 or 1.
         similarity: "cosine", "dot" or "euclidean".
         precision: that of `+emb=`; None for float32.
+        word: the kind of index, behind the engine's colon.
+        built: numbers that it is built with, behind the word.
+        asked: numbers that it is searched with.
     """
 
     name: str
@@ -36,6 +39,14 @@ class Order:
     documents: NDArray[Any]
     similarity: str
     precision: str | None = None
+    word: str = ""
+    built: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+    def chunks(self, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the documents, some rows at a time, each with the position of the first."""
+        for start in range(0, len(self.documents), rows):
+            yield start, self.documents[start : start + rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +57,24 @@ class Engine:
         what: in words.
         build: makes the index that is wanted; UnsupportedError where it cannot.
         packages: that it stands on, whose extra is told where one is missing.
-        reads: whether what `+index=` says is one of its indexes.
+        reads: whether what `+index=` says is one of its indexes, where that is not its name with one of its `words`.
         check: raises where what `+index=` and `+search=` say is none that it can make, whatever the documents.
+        words: kinds of index, `+index=NAME:WORD`, to what they hold; the first is meant where none is said.
+        built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`.
+        asked: numbers that it is searched with, `+search=KEY=N`.
+        codes: whether it takes embeddings that `+emb=` has coded.
         place: in the order in which engines are asked, ascending.
     """
 
     what: str
     build: Callable[[Order], SearchIndex]
     packages: tuple[Package, ...]
-    reads: Callable[[str], bool]
+    reads: Callable[[str], bool] | None = None
     check: Callable[[str, str | None], None] = lambda *_: None
+    words: Mapping[str, str] = field(default_factory=dict)
+    built: Collection[str] = ()
+    asked: Collection[str] = ()
+    codes: bool = False
     place: int = 50
 
     @contextmanager
@@ -70,13 +89,48 @@ class Engine:
                 raise
             raise MissingExtraError(package.name, package.extra, needed_for=needed_for) from error
 
+    def parts(self, name: str, search: str | None) -> dict[str, Any]:
+        """What `+index=` and `+search=` say, as fields of an order; none where the engine reads them itself.
+
+        Raises:
+            UnsupportedError: a word or the name of a number that it does not have.
+        """
+        if self.reads is not None:
+            return {}
+        engine, _, said = name.partition(":")
+        word, *settings = said.split(",")
+        word = word or next(iter(self.words))
+        if word not in self.words:
+            near = nearest(word, self.words, n=1)
+            hint = f"did you mean {engine}:{near[0]}?" if near else f"expected {engine}:WORD, {' or '.join(self.words)}"
+            raise UnsupportedError(f"+index={name}: {engine} has no index {word!r} here; {hint}")
+        return {
+            "word": word,
+            "built": _numbers(f"+index={name}", settings, self.built),
+            "asked": _numbers(f"+search={search}", search.split(",") if search else [], self.asked),
+        }
+
+
+def _numbers(written: str, settings: list[str], known: Collection[str]) -> dict[str, int]:
+    numbers = dict(setting.partition("=")[::2] for setting in settings)
+    for key, value in numbers.items():
+        if key not in known or not value.isdecimal() or len(numbers) < len(settings):
+            names = ", ".join(f"{name}=N" for name in known) or "no number"
+            raise UnsupportedError(f"{written}: cannot be made of {key}={value or '?'}; expected {names}, each once")
+    return {key: int(value) for key, value in numbers.items()}
+
 
 ENGINES: Registry[Engine] = Registry(
-    "quantdrift.search_engines", package="quantdrift.features.index.engines", attribute="ENGINE", kind=Engine
+    "quantdrift.search_engines",
+    package=("quantdrift.features.index.engines", "quantdrift.features.databases"),
+    attribute="ENGINE",
+    kind=Engine,
 )
 """All engines by name, in the order in which they are asked."""
 
 
 def engine_of(index: str) -> Engine:
     """The engine that reads what `+index=` says; the last one, faiss, reads whatever the others do not."""
-    return next(engine for engine in ENGINES.values() if engine.reads(index))
+    if (named := ENGINES.get(index.partition(":")[0].partition(",")[0])) is not None and named.reads is None:
+        return named
+    return next(engine for engine in ENGINES.values() if engine.reads is not None and engine.reads(index))

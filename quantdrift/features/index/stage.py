@@ -10,20 +10,22 @@ from quantdrift.features.index.engine import Order, engine_of
 
 
 class ApproximateIndex(VectorStage):
-    """The index over what is stored, built in one thread, so that it is the same every time."""
+    """The index over what is stored, built in one thread where the engine lets it."""
 
     def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
         """The index that `+index=` names."""
-        name, seed = self.scheme.option("index", ""), self.scheme.option("seed")
+        name, search, seed = (self.scheme.option(key) for key in ("index", "search", "seed"))
+        assert name is not None  # else the scheme has no such stage
         engine = engine_of(name)
         with engine.installed(f"+index={name}"):
             return engine.build(
                 Order(
                     name=name,
-                    search=self.scheme.option("search"),
+                    search=search,
                     seed=None if seed is None else int(seed),
                     documents=stored.documents.numpy(),
                     similarity=str(similarity),
                     precision=stored.precision,
+                    **engine.parts(name, search),
                 )
             )

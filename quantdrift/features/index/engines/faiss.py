@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError, nearest
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
-from quantdrift.engine.scoring.indexes import SearchIndex
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
 from quantdrift.features.index.engine import Engine, Order
 
 _LARGE = 1 << 28
@@ -29,7 +29,7 @@ class Faiss(SearchIndex):
     """An index that faiss' index_factory makes; UnsupportedError where it cannot be made of these documents."""
 
     def __init__(self, order: Order) -> None:
-        import faiss  # noqa: PLC0415 -- an optional extra
+        import faiss
 
         self._faiss, self._euclidean = faiss, order.similarity == "euclidean"
         documents, name, settings = order.documents, order.name, order.search
@@ -52,10 +52,10 @@ class Faiss(SearchIndex):
             with self._alone(f"+search={settings} of +index={name}"):
                 faiss.ParameterSpace().set_index_parameters(index, settings)  # type: ignore[arg-type]  # its stubs are wrong
 
-    def search(self, queries: NDArray[Any], k: int) -> NDArray[np.int64]:
-        """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the index finds."""
         with self._alone("the search"):
-            return np.asarray(self._index.search(queries, min(k, self.n_docs))[1], dtype=np.int64)
+            return Found(np.asarray(self._index.search(queries, min(k, self.n_docs))[1], dtype=np.int64))
 
     def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
         """Scores of all documents, by exhaustive search of the same codes."""
@@ -74,7 +74,7 @@ class Faiss(SearchIndex):
         if self._exact.metric_type == self._faiss.METRIC_INNER_PRODUCT:
             return scores
         np.maximum(scores, 0, out=scores)
-        return -np.sqrt(scores) if self._euclidean else -scores / 2
+        return np.negative(np.sqrt(scores) if self._euclidean else scores / 2, dtype=np.float32)
 
     def describe(self) -> dict[str, Any]:
         """Describe the index for run.json."""
@@ -173,7 +173,7 @@ def _all_lists(faiss: Any, index: Any) -> Iterator[None]:
 def _check(name: str, search: str | None) -> None:
     """Refuse an index that faiss' index_factory cannot read."""
     del search
-    import faiss  # noqa: PLC0415 -- an optional extra
+    import faiss
 
     try:
         faiss.index_factory(_DIM, name)
@@ -189,6 +189,7 @@ ENGINE = Engine(
     what="faiss: whatever its index_factory makes",
     build=Faiss,
     packages=(Package(name="faiss-cpu", module="faiss", extra="faiss", note="approximate indexes, +index=HNSW32"),),
+    codes=True,
     reads=lambda _: True,
     check=_check,
     place=100,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
-from quantdrift.engine.scoring.indexes import SearchIndex
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
 from quantdrift.features.index.engine import Engine, Order
 
 _KINDS = {None: "f32", "fp16": "f16", "bf16": "bf16", "int8": "i8", "binary": "b1", "ubinary": "b1"}
@@ -33,7 +33,7 @@ class Usearch(SearchIndex):
             )
         if order.precision not in _KINDS:
             raise UnsupportedError(f"+index=usearch holds no {order.precision}; expected +emb=int8, or faiss")
-        from usearch.index import Index  # noqa: PLC0415 -- an optional extra
+        from usearch.index import Index
 
         self._told = {"name": order.name, "search": order.search}
         given = {match_[1]: int(match_[2]) for match_ in parsed if match_}
@@ -55,12 +55,12 @@ class Usearch(SearchIndex):
             return np.packbits(vectors > 0, axis=1)
         return vectors.astype(np.int8) if self._kind == "i8" else vectors
 
-    def search(self, queries: NDArray[Any], k: int) -> NDArray[np.int64]:
-        """Positions [n_queries, k] of documents, best first; -1 where it found fewer."""
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the index finds."""
         matches = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
         positions = np.atleast_2d(np.asarray(matches.keys)).astype(np.int64)
         counts = np.reshape(getattr(matches, "counts", positions.shape[1]), (-1, 1))
-        return np.where(np.arange(positions.shape[1]) < counts, positions, -1)
+        return Found(np.where(np.arange(positions.shape[1]) < counts, positions, -1))
 
     def describe(self) -> dict[str, Any]:
         """Describe the index for run.json."""
@@ -72,5 +72,6 @@ ENGINE = Engine(
     what="usearch: a graph over what +emb= stores",
     build=Usearch,
     packages=(Package(name="usearch", module="usearch", extra="usearch", note="approximate indexes, +index=usearch"),),
+    codes=True,
     reads=lambda index: index.lower().startswith("usearch"),
 )
