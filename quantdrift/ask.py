@@ -17,6 +17,7 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.base.registry import REGISTRIES
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
@@ -43,7 +44,8 @@ LIBRARIES = (
 @cache
 def libraries() -> dict[str, str]:
     """The versions of those that are installed."""
-    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages)}
+    more = (name for registry in REGISTRIES.values() for name in registry.packages)
+    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *more)}
     return {name: version for name, version in versions.items() if version is not None}
 
 

@@ -28,8 +28,10 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "report": ("vl_convert",),
         "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest")},
-        **{name: (name,) for name in ("faiss", "usearch", "ray")},
+        **{
+            name: (name,)
+            for name in ("awq", "hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")
+        },
     }
 )
 """Extra of quantdrift to the modules that it brings."""
@@ -39,7 +41,6 @@ _PACKAGES = {
     "PIL": "pillow",
     "open_clip": "open_clip_torch",
     "awq": "autoawq",
-    "faiss": "faiss-cpu",
 }
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
 

@@ -409,6 +409,7 @@ def assemble(
         judgements=judgements,
         noise=noise,
         exhaustive_top=third[0] if third else None,
+        deltas="listed" if state.listed else "all",
     )
 
 

@@ -122,7 +122,7 @@ class Search(Reading):
         arms = tuple(zip(queries, documents, strict=True))
         if stages := flow.pair.vector_stages:
             with flow.stage("scoring", "indexing and scoring", len(queries[0])) as tell:
-                return score_deployed(stages, *arms, **how, progress=tell)
+                return score_deployed(stages, *arms, **how, ids=self.item_ids, progress=tell)
         device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
         with flow.stage("scoring", "scoring both arms", len(documents[0])) as tell:
             return score_embeddings(*queries, *documents, **how, device=device, progress=tell)

@@ -139,9 +139,20 @@ def describe_run(
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**how, **reading, **pair.runtime},
         "versions": {"python": platform.python_version(), **libraries()},
-        "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
+        "times": {
+            "started": started,
+            "finished": now(),
+            "seconds": dict(measured.seconds),
+            **_per_query(measured.state),
+        },
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
+
+
+def _per_query(state: Any) -> dict[str, Any]:
+    """Seconds of a query behind an index, and of the same by exact search; none where nothing was timed."""
+    times = getattr(state, "times", None)
+    return {} if times is None else {"query": dict(times)}
 
 
 def _on_dtype(pair: Any) -> list[str]:

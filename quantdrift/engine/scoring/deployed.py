@@ -6,7 +6,9 @@ gives. Where there is no index the last two are the same.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.scoring.indexes import Index
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
 from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
@@ -26,6 +28,8 @@ WANTED = 10
 """Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
 _ROOM = 1 << 25
 """Scores of one kind that are in memory at a time."""
+_TIMED = 32
+"""Queries that are timed."""
 _FITTED = (64, 2048)
 """Queries and documents at most, by which scores of codes are brought to the reference's scale."""
 
@@ -38,6 +42,7 @@ def score_deployed(
     similarity: Similarity,
     k: int,
     excluded: NDArray[Any] | None = None,
+    ids: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> ScoreState:
     """Score both arms and rank as the candidate's stages do.
@@ -49,6 +54,7 @@ def score_deployed(
         similarity: how the model compares embeddings.
         k: ranks to keep.
         excluded: int64 [n_queries], one document position per query that does not count, or -1.
+        ids: of the documents, where an index that is there already needs them.
         progress: called with the number of queries done since its last call.
 
     Raises:
@@ -57,18 +63,43 @@ def score_deployed(
     cpu = torch.device("cpu")
     queries, documents = (prepare(part, similarity, cpu) for part in reference)
     kept, plain = (_cut(stages, both, similarity) for both in (candidate, reference))
+    kept = replace(kept, ids=ids)
     for stage in stages:
         kept = stage.stored(kept, plain.documents.numpy())
-    indexes = [made for stage in stages if (made := stage.index(kept, similarity)) is not None]
-    if len(indexes) > 1:
+    with ExitStack() as opened:
+        indexes = [index for stage in stages if (index := stage.index(kept, similarity)) is not None]
+        for made in indexes:
+            opened.callback(made.close)
+        if len(indexes) > 1:
+            raise UnsupportedError(
+                "two stages of the scheme give an index each, and one is searched; leave one of them out"
+            )
+        searched = indexes[0] if indexes else None
+        return _scored_by(stages, kept, searched, queries, documents, k=k, excluded=excluded, progress=progress)
+
+
+def _scored_by(
+    stages: Sequence[VectorStage],
+    kept: Stored,
+    index: SearchIndex | None,
+    queries: Tensor,
+    documents: Tensor,
+    *,
+    k: int,
+    excluded: NDArray[Any] | None,
+    progress: Callable[[int], None] | None,
+) -> ScoreState:
+    """Score both arms behind an index that is built; queries and documents are the reference's."""
+    similarity, first = kept.similarity, max(stage.first for stage in stages)
+    listed = index is not None and not index.known
+    if listed and first:
         raise UnsupportedError(
-            "two stages of the scheme give an index each, and one is searched; leave one of them out"
+            "+rescore= orders by vectors that this index does not give; leave it out, and let +search= say how the "
+            "engine itself rescores"
         )
-    index = indexes[0] if indexes else None
-    first = max(stage.first for stage in stages)
     decoded = kept.decoded() if first else None
     scorer = _Scorer(first, kept, index, similarity, decoded)
-    scale = scorer.scale(queries, documents)
+    scale = None if listed else scorer.scale(queries, documents)
     n_docs = len(documents)
     block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
     states, exact = [], []
@@ -81,19 +112,50 @@ def score_deployed(
         exact += [] if other is None else [other]
         if progress is not None:
             progress(len(full))
-    record = {
+    record: dict[str, Any] = {
         "precision": kept.precision or "float32",
         "dim": int(kept.documents.shape[1]),
         "bytes_per_document": kept.bits / 8,
         "scale": None if scale is None else list(scale),
         "returned": WANTED,
         "rescored": first or None,
-        "index": None if index is None else index.describe(),
+        "index": None if index is None else _described(index, n_docs),
     }
     for stage in stages:
         record |= stage.record()
-    notes = () if index is None else index.notes
-    return replace(joined(states), exact=joined(exact) if exact else None, told=record, notes=notes)
+    return replace(
+        joined(states),
+        exact=joined(exact) if exact else None,
+        told=record,
+        notes=() if index is None else index.notes,
+        listed=listed,
+        times=None if index is None else _times(index, kept),
+    )
+
+
+def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:
+    """What the index says of itself, and its bytes a document."""
+    told = index.describe()
+    return {**told, "bytes_per_document": None if told["bytes"] is None else told["bytes"] / n_docs}
+
+
+def _times(index: SearchIndex, kept: Stored) -> dict[str, float]:
+    """Median seconds of a query that is searched for alone, behind the index and exactly, in this process."""
+    some = kept.queries[: _TIMED + 1]
+    wanted = min(index.returns or WANTED, len(kept.documents))
+    ways: dict[str, Callable[[Tensor], object]] = {
+        "index": lambda query: index.search(query[None].numpy(), wanted),
+        "exact": lambda query: (kept.documents @ query).topk(wanted),
+    }
+    seconds: dict[str, float] = {}
+    for way, search in ways.items():
+        taken = []
+        for query in some:
+            start = perf_counter()
+            search(query)
+            taken.append(perf_counter() - start)
+        seconds[way] = float(np.median(taken[1:] or taken))  # the first one warms up
+    return {**seconds, "ratio": seconds["index"] / seconds["exact"]}
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
@@ -110,7 +172,7 @@ class _Scorer:
 
     first: int
     stored: Stored
-    index: Index | None
+    index: SearchIndex | None
     similarity: Similarity
     decoded: Tensor | None
 
@@ -123,7 +185,7 @@ class _Scorer:
         if self.index is None or self.index.lossless:
             scores = self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
         else:
-            scores = self.index.scores(queries)
+            scores = torch.from_numpy(self.index.scores(queries.numpy()))
         if self.decoded is None:
             return scores, scores
         return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
@@ -166,6 +228,8 @@ class _Scorer:
             k: ranks to keep.
             skip: [n], a document position per query that does not count, or -1.
         """
+        if self.index is not None and not self.index.known:
+            return self._listed(rows, full, k, skip), None
         search_scores, score = self.final(rows)
         if scale is not None:
             score = score * scale[0] + scale[1]
@@ -177,11 +241,46 @@ class _Scorer:
         exact = _with_list(state, self._reordered(top, score), full, score)
         if self.index is None:
             return exact, None
-        places = torch.from_numpy(self.index.search(self.stored.queries[rows], depth + (skip is not None)))
+        places, _ = self._returned(rows, depth, skip)
+        return _with_list(state, self._reordered(places, score), full, score), exact
+
+    def _returned(self, rows: slice, depth: int, skip: Tensor | None) -> tuple[Tensor, Found]:
+        """Positions [n, depth] that the index returns, without what does not count; and all that it found."""
+        assert self.index is not None  # else there is nothing to ask
+        asked = min(depth, max(self.index.returns or depth, self.first)) + (skip is not None)
+        found = self.index.search(self.stored.queries[rows].numpy(), asked)
+        places = torch.from_numpy(found.positions)
         if skip is not None:
             places = _without(places, skip)
-        places = torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1)
-        return _with_list(state, self._reordered(places, score), full, score), exact
+        return torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1), found
+
+    def _listed(self, rows: slice, full: Tensor, k: int, skip: Tensor | None) -> ScoreState:
+        """The state where the candidate's scores are known of what the index returned alone.
+
+        The extremes of delta are over these documents; `n_items` counts what either list holds.
+        """
+        state = _scored(full, full, k, skip)
+        places, found = self._returned(rows, min(k, full.shape[1]), skip)
+        assert found.scores is not None  # an index whose codes are not known gives them
+        n_docs = full.shape[1]
+        score = torch.full((len(full), n_docs + 1), torch.nan)  # the last column takes what is no document
+        nowhere = torch.full((len(full),), -1) if skip is None else skip
+        for positions, values in (
+            (torch.from_numpy(found.positions), torch.from_numpy(found.scores)),
+            (nowhere[:, None], torch.full((len(full), 1), torch.nan)),
+        ):
+            score.scatter_(1, torch.where(positions < 0, n_docs, positions), values)
+        score = score[:, :n_docs]
+        reference = torch.from_numpy(state.reference_top()[0])
+        paired = score.gather(1, reference.clamp_min(0))
+        known, delta = ~score.isnan(), score - full
+        return replace(
+            _with_list(state, places, full, score),
+            reference_paired=paired,
+            delta_min=delta.masked_fill(~known, torch.inf).amin(1).masked_fill(~known.any(1), 0.0),
+            delta_max=delta.masked_fill(~known, -torch.inf).amax(1).masked_fill(~known.any(1), 0.0),
+            n_items=known.sum(1) + ((reference >= 0) & paired.isnan()).sum(1),
+        )
 
     def _reordered(self, positions: Tensor, score: Tensor) -> Tensor:
         """The list with its first places in the order of the scores; of equal ones the lower position wins."""

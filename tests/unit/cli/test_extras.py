@@ -11,6 +11,7 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.extras import EXTRAS
+from quantdrift.features.index.engine import ENGINES
 from support.beir_folder import write_beir_folder
 from support.places import ROOT
 
@@ -94,6 +95,7 @@ def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
     base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic", "yaml"}
     ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks", "quantdrift_paper"}
     allowed = {*base, *ours, *sys.stdlib_module_names, *(m for modules in EXTRAS.values() for m in modules)}
+    allowed |= {package.module for package in ENGINES.packages.values()}
     imported: dict[str, Path] = {}
     for folder in ("quantdrift", "plugins", "tasks"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -103,5 +105,6 @@ def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
                     names = [node.module]
                 imported.update((name.split(".")[0], path) for name in names)
     assert {name: path for name, path in imported.items() if name not in allowed} == {}
-    assert set(EXTRAS) <= set(PROJECT["optional-dependencies"])
+    extras = {*EXTRAS, *(package.extra for package in ENGINES.packages.values())}
+    assert extras <= set(PROJECT["optional-dependencies"])
     assert "torch" in imported

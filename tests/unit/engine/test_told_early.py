@@ -16,10 +16,10 @@ from quantdrift.checkpoints.model_files import holds_weights
 from quantdrift.engine.heads import refuse_broken
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import check_pair, refuse_uncalibrated
+from quantdrift.features.index import refuse_index
 from quantdrift.harness import weights_of
 from quantdrift.runs.folder import find_runs
 from quantdrift.spec.grammar import Versus, parse, parse_scheme
-from quantdrift.stages.index import refuse_index
 from support.candidate_samples import candidate, rich, save
 from support.versus_samples import DATASET
 

@@ -1,0 +1,1 @@
+"""Vector databases as indexes: one engine a module, on what they share in `database`."""

@@ -1,0 +1,242 @@
+"""A vector database as an index: filled in chunks in a folder of its own, asked query by query, its answers checked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.display import clean
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.engine.scoring.deployed import WANTED
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.features.index.engine import Order
+
+Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]
+"""Ids and scores of one query, best first; larger is nearer."""
+_LEVEL = 1e-5
+"""How much a score may be above the one before it, by rounding."""
+_PROBED = 4
+"""Documents that are searched for, to see whether all can be had."""
+_TOLD = 3
+"""Lines of an engine's log that become notes."""
+_PRINTED = 1 << 16
+"""Bytes that are read of what it prints."""
+
+
+class Database(SearchIndex):
+    """An index that another program keeps, as positions of the documents.
+
+    Its methods may raise whatever the library raises, which becomes an UnsupportedError of one line.
+
+    Attributes:
+        package: that does it, for the version.
+        modules: names under which its parts log.
+        varies: why it does not answer the same every time; empty where it does.
+        stored: what it holds of a document.
+    """
+
+    package: str
+    modules: tuple[str, ...]
+    varies = ""
+    stored = "float32"
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.n_docs = order, len(order.documents)
+        self.returns = order.asked.get("limit", WANTED)
+        self._short = 0
+        self._said: list[str] = []
+        self._opened = ExitStack()
+        try:
+            folder = self._opened.enter_context(TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True))
+            self._opened.enter_context(heard(self.modules, self._said))
+            with self._refusing("to build it"), quietly(self._said):
+                self._opened.callback(self.stop)
+                self.fill(Path(folder))
+            self.size = size_of(Path(folder))
+            self.known = self.lossless or self._can_be_asked_for_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def fill(self, folder: Path) -> None:
+        """Build the index of the order's documents, known by their positions, in an empty folder."""
+        raise NotImplementedError
+
+    def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
+        """The k nearest documents of a query float32 [dim], as a search of this kind finds them.
+
+        An exhaustive one scores as many by their codes as the engine lets it.
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop whatever it runs."""
+
+    def close(self) -> None:
+        """Stop, and remove the folder."""
+        self._opened.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
+        """What a run should say."""
+        name = f"+index={self.order.name}"
+        return (
+            f"{name} was asked for {self.returns} documents a query; +search=limit=N asks for others",
+            *([f"{name} does not answer the same every time: {self.varies}"] if self.varies else []),
+            *(
+                []
+                if self.known
+                else [
+                    f"{name} does not score every document by its codes: their loss and that of the "
+                    "search are one number"
+                ]
+            ),
+            *([f"{name} found fewer documents than asked for in {self._short:,} searches"] if self._short else []),
+            *(f"{self.package} says: {line}" for line in list(dict.fromkeys(self._said))[:_TOLD]),
+        )
+
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the database finds, checked."""
+        wanted = min(k, self.n_docs)
+        found = [self._hits(query, wanted) for query in queries]
+        self._short += sum(int(positions[-1] < 0) for positions, _ in found)
+        positions, scores = (np.stack(part) for part in zip(*found, strict=True))
+        return Found(positions, scores)
+
+    def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
+        """Scores of all documents by their codes, from an exhaustive search."""
+        rows = np.empty((len(queries), self.n_docs), dtype=np.float32)
+        for row, query in zip(rows, queries, strict=True):
+            positions, scores = self._hits(query, self.n_docs, exhaustive=True)
+            if (positions < 0).any():
+                raise UnsupportedError(
+                    f"+index={self.order.name} scored every document of some queries and not of others; expected "
+                    "another +index="
+                )
+            row[positions] = scores
+        return rows
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the index for run.json; bytes are those on disk, with the vectors that it was given."""
+        return {
+            "name": self.order.name,
+            "search": self.order.search,
+            "library": f"{self.package} {version_of(self.package)}",
+            "bytes": self.size,
+            "stored": self.stored,
+        }
+
+    def _hits(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> tuple[Any, Any]:
+        with self._refusing("a search"):
+            ids, scores = self.ask(query, k, exhaustive=exhaustive)
+        return checked(ids, scores, self.n_docs, k, what=f"+index={self.order.name}")
+
+    def _can_be_asked_for_all(self) -> bool:
+        try:
+            found = [self._hits(query, self.n_docs, exhaustive=True) for query in self.order.documents[:_PROBED]]
+        except UnsupportedError:
+            return False
+        # scores that are not in the order of the answer are no scores of a ranking
+        return all((positions >= 0).all() and (np.diff(scores) <= _LEVEL).all() for positions, scores in found)
+
+    @contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Inside, an error of the library is one line; Rust's own come as no Exception."""
+        try:
+            yield
+        except (UnsupportedError, ModuleNotFoundError, MemoryError):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            reason = clean(" ".join(str(error).split()))[:300]
+            raise UnsupportedError(f"+index={self.order.name}: {self.package} refuses {what}: {reason}") from error
+
+
+def checked(
+    ids: Sequence[Any], scores: Sequence[float] | NDArray[Any], n_docs: int, k: int, *, what: str
+) -> tuple[Any, Any]:
+    """Positions int64 [k], -1 where there are fewer, and scores float32 [k] of one answer.
+
+    Raises:
+        UnsupportedError: an id is none of 0 to n_docs - 1 or there twice, there are more than k, or a score is no
+            finite number.
+    """
+    fault, n = "", len(ids)
+    positions, values = np.full(k, -1, dtype=np.int64), np.full(k, np.nan, dtype=np.float32)
+    if n > k or n != len(scores):
+        fault = f"{n:,} ids and {len(scores):,} scores, where {k:,} were asked for"
+    elif any(isinstance(name, bool) or not isinstance(name, int | np.integer) for name in ids):
+        fault = "an id that is no number"
+    elif n and not 0 <= min(ids) <= max(ids) < n_docs:
+        fault = f"an id that none of its {n_docs:,} documents has"
+    elif len({*ids}) < n:
+        fault = "a document twice"
+    else:
+        positions[:n], values[:n] = ids, scores
+        if not np.isfinite(values[:n]).all():
+            fault = "a score that is no finite number"
+    if fault:
+        raise UnsupportedError(f"{what} cannot be used: it answered a query with {fault}")
+    return positions, values
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that a folder takes on disk: a sparse file counts for what is written."""
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
+@contextmanager
+def heard(modules: Collection[str], said: list[str]) -> Iterator[None]:
+    """Inside, what a library logs as a warning or worse is kept, and goes nowhere else."""
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines = record.getMessage().splitlines()
+            said.extend(re.sub(r"\s+", " ", clean(line))[:200] for line in lines[:1])
+
+    ear, before = Ear(logging.WARNING), []
+    for log in map(logging.getLogger, modules):
+        before.append((log, log.propagate))
+        log.addHandler(ear)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        for log, propagate in before:
+            log.removeHandler(ear)
+            log.propagate = propagate
+
+
+@contextmanager
+def quietly(said: list[str]) -> Iterator[None]:
+    """Inside, warnings are kept, and whatever is printed, also by native code.
+
+    Left out are what will be deprecated, and the lines of a progress bar that is shown meanwhile.
+    """
+    known = (DeprecationWarning, PendingDeprecationWarning, ResourceWarning)
+    with TemporaryFile() as printed, warnings.catch_warnings(record=True) as caught:
+        before = {stream: os.dup(stream) for stream in (1, 2)}
+        try:
+            for stream in before:
+                os.dup2(printed.fileno(), stream)
+            yield
+        finally:
+            for stream, old in before.items():
+                os.dup2(old, stream)
+                os.close(old)
+        printed.seek(0)
+        lines = printed.read(_PRINTED).decode("utf-8", "replace").splitlines()
+    said.extend(clean(line)[:200] for line in lines if line.strip() and "\x1b" not in line)
+    said.extend(clean(str(warning.message))[:200] for warning in caught if not issubclass(warning.category, known))

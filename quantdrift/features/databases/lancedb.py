@@ -1,0 +1,84 @@
+"""LanceDB, embedded: inverted files and graphs over codes, beside the vectors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.registry import Package
+from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.index.engine import Engine, Order
+
+_CONFIGS = {
+    "IVF_PQ": ("IvfPq", "product codes"),
+    "IVF_HNSW_SQ": ("HnswSq", "a byte a number, in a graph"),
+    "IVF_RQ": ("IvfRq", "bits after a rotation (RaBitQ)"),
+    "IVF_SQ": ("IvfSq", "a byte a number"),
+    "IVF_HNSW_PQ": ("HnswPq", "product codes, in a graph"),
+    "IVF_FLAT": ("IvfFlat", "float32"),
+    "IVF_HNSW_FLAT": ("HnswFlat", "float32, in a graph"),
+}
+_ALL = 1 << 16
+"""More partitions than there are."""
+
+
+class LanceDB(Database):
+    """A table of one fragment for each chunk, with an index over all rows."""
+
+    package, modules = "lancedb", ("lancedb",)
+
+    def __init__(self, order: Order) -> None:
+        self._config, self.stored = _CONFIGS[order.word]
+        self.lossless = self.stored.startswith("float32")
+        if order.word not in {"IVF_SQ"}:
+            self.varies = "it draws where its training and its graphs begin, without a seed"
+        super().__init__(order)
+
+    def fill(self, folder: Path) -> None:
+        """Write the vectors, and index them as LanceDB's defaults have it."""
+        os.environ.setdefault("LANCE_CPU_THREADS", "1")
+        import lancedb
+        import lancedb.index
+        import pyarrow as pa
+
+        order, dim = self.order, self.order.documents.shape[1]
+        schema = pa.schema([("id", pa.int64()), ("vector", pa.list_(pa.float32(), dim))])
+
+        def batches() -> Any:
+            for start, chunk in order.chunks(8192):
+                vectors = pa.FixedSizeListArray.from_arrays(pa.array(chunk.ravel()), dim)
+                yield pa.record_batch([pa.array(range(start, start + len(chunk))), vectors], schema=schema)
+
+        self._distance = {"cosine": "cosine", "dot": "dot"}.get(order.similarity, "l2")
+        self._table = lancedb.connect(str(folder)).create_table("documents", data=batches(), schema=schema)
+        config = getattr(lancedb.index, self._config)(distance_type=self._distance, **order.built)
+        self._table.create_index("vector", config=config, name="made")
+        made = self._table.index_stats("made")
+        if made is None or made.num_unindexed_rows or made.index_type != order.word:
+            raise RuntimeError(f"it says that its index is {made}")
+
+    def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
+        """What a search finds; an exhaustive one looks into all partitions, with room for every document."""
+        asked = {"nprobes": _ALL, "ef": max(k, self.n_docs)} if exhaustive else dict(self.order.asked)
+        search = self._table.search(query, vector_column_name="vector").distance_type(self._distance).limit(k)
+        for key in ("nprobes", "ef", "refine_factor"):
+            if key in asked:
+                search = getattr(search, key)(asked[key])
+        found = search.select(["id", "_distance"]).to_arrow()
+        distances = found["_distance"].to_numpy()
+        nearer = -np.sqrt(np.maximum(distances, 0)) if self._distance == "l2" else 1 - distances
+        return found["id"].to_pylist(), nearer
+
+
+ENGINE = Engine(
+    what="LanceDB, embedded",
+    build=LanceDB,
+    packages=(Package(name="lancedb", module="lancedb", extra="lancedb", note="LanceDB, +index=lancedb:IVF_PQ"),),
+    words={word: stored for word, (_, stored) in _CONFIGS.items()},
+    built=("num_partitions", "num_sub_vectors", "num_bits", "m", "ef_construction", "target_partition_size"),
+    asked=("limit", "nprobes", "ef", "refine_factor"),
+)

@@ -1,0 +1,86 @@
+"""Milvus Lite: Milvus' interface in this process, over indexes of faiss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.registry import Package
+from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.index.engine import Engine, Order
+
+_STORED = {
+    "HNSW": "float32, in a graph",
+    "IVF_SQ8": "a byte a number",
+    "HNSW_SQ": "a byte a number, in a graph",
+    "IVF_FLAT": "float32",
+    "FLAT": "float32",
+}
+_NAME = "documents"
+
+
+class Milvus(Database):
+    """A collection that is loaded with its index; until then Milvus Lite silently compares with every vector."""
+
+    package, modules = "milvus-lite", ("milvus_lite", "pymilvus")
+
+    def __init__(self, order: Order) -> None:
+        self.stored = _STORED[order.word]
+        self.lossless = self.stored.startswith("float32")
+        super().__init__(order)
+
+    def fill(self, folder: Path) -> None:
+        """Write the vectors to segments, and load them with an index each."""
+        from pymilvus import DataType, MilvusClient
+
+        order, word, self._path = self.order, self.order.word, folder / "milvus.db"
+        self._client = client = MilvusClient(str(self._path))
+        schema = client.create_schema(auto_id=False)
+        schema.add_field("id", DataType.INT64, is_primary=True)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=order.documents.shape[1])
+        client.create_collection(_NAME, schema=schema)
+        for start, chunk in order.chunks(1000):
+            client.insert(_NAME, [{"id": start + row, "vector": vector} for row, vector in enumerate(chunk)])
+        client.flush(_NAME)
+        self._metric = {"cosine": "COSINE", "dot": "IP"}.get(order.similarity, "L2")
+        index = client.prepare_index_params()
+        index.add_index("vector", index_type=word, metric_type=self._metric, params=dict(order.built))
+        client.create_index(_NAME, index)
+        client.release_collection(_NAME)
+        client.load_collection(_NAME)  # builds what a search uses, or raises
+        data, made = (len(list(folder.rglob(suffix))) for suffix in ("data_*.parquet", f"*.{word.lower()}.idx"))
+        if data != made:
+            raise RuntimeError(f"it made an index of {made} of {data} segments")
+
+    def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
+        """What a search finds; an exhaustive one looks into all lists, with room for every document."""
+        params = dict(self.order.asked) if not exhaustive else {"nprobe": self.n_docs, "ef": self.n_docs}
+        params.pop("limit", None)
+        found = self._client.search(
+            _NAME, data=[query], limit=k, anns_field="vector", search_params={"params": params}
+        )[0]
+        scores = np.array([hit["distance"] for hit in found])
+        return [hit["id"] for hit in found], -np.sqrt(np.maximum(scores, 0)) if self._metric == "L2" else scores
+
+    def stop(self) -> None:
+        """Stop the server that it runs in a thread."""
+        if hasattr(self, "_client"):
+            from milvus_lite.server_manager import server_manager_instance
+
+            self._client.close()
+            server_manager_instance.release_server(str(self._path))
+
+
+ENGINE = Engine(
+    what="Milvus Lite, in this process",
+    build=Milvus,
+    packages=(
+        Package(name="pymilvus", module="pymilvus", extra="milvus", note="Milvus' client, +index=milvus:HNSW"),
+        Package(name="milvus-lite", module="milvus_lite", extra="milvus", note="Milvus in this process"),
+    ),
+    words=_STORED,
+    built=("nlist", "M", "efConstruction"),
+    asked=("limit", "nprobe", "ef"),
+)

@@ -1,0 +1,96 @@
+"""Qdrant's engine in this process (Qdrant Edge): a graph over vectors, or over codes that it makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.registry import Package
+from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.index.engine import Engine, Order
+
+_STORED = {
+    "float": "float32, in a graph",
+    "int8": "a byte a number, in a graph",
+    "binary": "a bit a number, in a graph",
+    "product": "product codes, in a graph",
+    "turbo": "bits after a rotation (TurboQuant), in a graph",
+}
+
+
+class Qdrant(Database):
+    """A shard of which every vector is in the graph: one segment, built in one thread."""
+
+    package, modules = "qdrant-edge-py", ("qdrant_edge",)
+
+    def __init__(self, order: Order) -> None:
+        self.stored, self.lossless = _STORED[order.word], order.word == "float"
+        if not self.lossless:
+            self.varies = "what is equal by its codes comes in any order"
+        super().__init__(order)
+
+    def fill(self, folder: Path) -> None:
+        """Write the vectors, and let the optimizer index all of them: by default it leaves small segments alone."""
+        import qdrant_edge as edge
+
+        order, built = self.order, self.order.built
+        codes = {
+            "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
+            "binary": edge.BinaryQuantizationConfig,
+            "product": lambda: edge.ProductQuantizationConfig(
+                getattr(edge.CompressionRatio, f"X{built.get('compression', 16)}")
+            ),
+            "turbo": lambda: edge.TurboQuantQuantizationConfig(
+                bits=getattr(edge.TurboQuantBitSize, f"Bits{built['bits']}") if "bits" in built else None
+            ),
+        }.get(order.word, lambda: None)()
+        distance = {"cosine": "Cosine", "dot": "Dot"}.get(order.similarity, "Euclid")
+        graph = edge.HnswIndexConfig(built.get("m", 16), built.get("ef_construct", 100), 1, max_indexing_threads=1)
+        config = edge.EdgeConfig(
+            vectors=edge.EdgeVectorParams(
+                order.documents.shape[1], getattr(edge.Distance, distance), quantization_config=codes, hnsw_config=graph
+            ),
+            optimizers=edge.EdgeOptimizersConfig(indexing_threshold=1, default_segment_number=1),
+        )
+        self._edge, self._shard = edge, edge.EdgeShard.create(str(folder), config)
+        for start, chunk in order.chunks(1000):
+            points = [edge.Point(id=start + row, vector=vector.tolist()) for row, vector in enumerate(chunk)]
+            self._shard.update(edge.UpdateOperation.upsert_points(points))
+        self._shard.optimize()
+        if (indexed := self._shard.info().indexed_vectors_count) != self.n_docs:
+            raise RuntimeError(f"it indexed {indexed:,} of {self.n_docs:,} vectors")
+
+    def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
+        """What a search finds; an exhaustive one has room for every document, and does not rescore."""
+        edge, asked = self._edge, self.order.asked
+        rescore = asked.get("rescore")
+        how = edge.QuantizationSearchParams(
+            rescore=False if exhaustive else None if rescore is None else bool(rescore),
+            oversampling=None if exhaustive or "oversampling" not in asked else float(asked["oversampling"]),
+        )
+        params = edge.SearchParams(hnsw_ef=self.n_docs if exhaustive else asked.get("hnsw_ef"), quantization=how)
+        request = edge.QueryRequest(query=edge.Query.Nearest(query.tolist()), limit=k, params=params)
+        found = self._shard.query(request)
+        sign = -1.0 if self.order.similarity == "euclidean" else 1.0
+        return [hit.id for hit in found], [sign * hit.score for hit in found]
+
+    def stop(self) -> None:
+        """Close the shard."""
+        if hasattr(self, "_shard"):
+            self._shard.close()
+
+
+ENGINE = Engine(
+    what="Qdrant, its engine in this process",
+    build=Qdrant,
+    packages=(
+        Package(
+            name="qdrant-edge-py", module="qdrant_edge", extra="qdrant", note="Qdrant's engine, +index=qdrant:int8"
+        ),
+    ),
+    words=_STORED,
+    built=("m", "ef_construct", "compression", "bits"),
+    asked=("limit", "hnsw_ef", "rescore", "oversampling"),
+)

@@ -1,0 +1,90 @@
+"""sqlite-vec: an SQLite table that compares a query with every vector, as floats, bytes or bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.registry import Package
+from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.index.engine import Engine, Order
+
+_HELD = {
+    "float": ("float32", "?"),
+    "int8": ("a byte a number, in steps of 1/127 from -1 to 1", "vec_quantize_int8(?, 'unit')"),
+    "bit": ("a bit a number: whether it is above 0", "vec_quantize_binary(?)"),
+}
+_EQUAL = 1e-3
+"""Difference of lengths up to which documents have one length."""
+_MOST = 4096
+"""Documents that a search of vec0 can return."""
+
+
+class SqliteVec(Database):
+    """A virtual table vec0, whose search looks at every document: what it loses is by what it stores."""
+
+    package, modules = "sqlite-vec", ()
+
+    def __init__(self, order: Order) -> None:
+        self.stored, self._made = _HELD[order.word]
+        self.lossless = order.word == "float"
+        if order.word == "int8" and (largest := float(np.abs(order.documents).max(initial=0))) > 1:
+            raise UnsupportedError(
+                f"+index={order.name} codes numbers from -1 to 1, and the documents have {largest:.3g}; expected a "
+                "model of normalized embeddings"
+            )
+        if order.word == "bit" and order.documents.shape[1] % 8:
+            raise UnsupportedError(f"+index={order.name} takes dimensions in eights; got {order.documents.shape[1]}")
+        super().__init__(order)
+
+    def fill(self, folder: Path) -> None:
+        """Write the vectors; SQLite loads extensions by apsw, which Python's own need not."""
+        import apsw
+        import sqlite_vec
+
+        order, dim = self.order, self.order.documents.shape[1]
+        self._base = base = apsw.Connection(str(folder / "vectors.sqlite"))
+        base.enable_load_extension(True)
+        base.load_extension(sqlite_vec.loadable_path())
+        self._euclidean = order.similarity == "euclidean" and order.word != "bit"
+        # nearest by inner product is nearest by angle where documents have one length, and vec0 has no inner product
+        if order.similarity == "dot" and np.ptp(np.linalg.norm(order.documents, axis=1)) > _EQUAL:
+            raise UnsupportedError(f"+index={order.name} has no inner product; expected a model of cosine similarity")
+        metric = "" if order.word == "bit" else f" distance_metric={'L2' if self._euclidean else 'cosine'}"
+        self._metric = {"bit": "vec_distance_hamming"}.get(
+            order.word, f"vec_distance_{'L2' if self._euclidean else 'cosine'}"
+        )
+        base.execute(f"CREATE VIRTUAL TABLE v USING vec0(id INTEGER PRIMARY KEY, e {order.word}[{dim}]{metric})")
+        for start, chunk in order.chunks(8192):
+            rows = ((start + row, vector.tobytes()) for row, vector in enumerate(chunk))
+            with base:
+                base.executemany(f"INSERT INTO v(id, e) VALUES (?, {self._made})", rows)
+
+    def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
+        """What a search finds; beyond what vec0 returns, the same distances to every row."""
+        if exhaustive or k > _MOST:
+            asked = f"SELECT id, {self._metric}(e, {self._made}) AS distance FROM v ORDER BY distance LIMIT ?"
+        else:
+            asked = f"SELECT id, distance FROM v WHERE e MATCH {self._made} AND k = ? ORDER BY distance"
+        found = self._base.execute(asked, (query.astype(np.float32).tobytes(), k)).fetchall()
+        return [name for name, _ in found], [-distance for _, distance in found]
+
+    def stop(self) -> None:
+        """Close the database."""
+        if hasattr(self, "_base"):
+            self._base.close()
+
+
+ENGINE = Engine(
+    what="sqlite-vec, by apsw",
+    build=SqliteVec,
+    packages=(
+        Package(name="sqlite-vec", module="sqlite_vec", extra="sqlite-vec", note="+index=sqlite-vec:int8"),
+        Package(name="apsw", module="apsw", extra="sqlite-vec", note="an SQLite that loads extensions"),
+    ),
+    words={word: stored for word, (stored, _) in _HELD.items()},
+    asked=("limit",),
+)

@@ -1,0 +1,64 @@
+"""The approximate index that is searched: an engine a file, or an entry point of another package."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.features.index.engine import engine_of
+from quantdrift.stages import Option, Stage
+from quantdrift.stages.embeddings import CODED
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
+
+
+def _check(scheme: Scheme) -> str | None:
+    if scheme.option("index") is None:
+        return "+search= says how an index is searched, and there is none; expected it beside +index="
+    return None
+
+
+def _refuse(scheme: Scheme) -> None:
+    name, emb = scheme.option("index", ""), scheme.option("emb")
+    refuse_index(name, scheme.option("search"))
+    if emb in CODED and not engine_of(name).codes:
+        raise UnsupportedError(
+            f"+index={name} codes embeddings itself, and +emb={emb} has coded them already; leave one of them out"
+        )
+
+
+def refuse_index(name: str, search: str | None = None) -> None:
+    """Refuse an index that its engine cannot make, whatever the documents."""
+    engine = engine_of(name)
+    engine.parts(name, search)
+    with engine.installed(f"+index={name}"):
+        for package in () if engine.reads else engine.packages:
+            if find_spec(package.module) is None:
+                raise ModuleNotFoundError(name=package.module)
+        engine.check(name, search)
+
+
+STAGE = Stage(
+    what="the index that is searched",
+    kind="vectors",
+    place=60,
+    work="quantdrift.features.index.stage:ApproximateIndex",
+    options={
+        "index": Option(
+            pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]:=-]{0,99}",
+            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, "
+            "usearch with its connectivity (usearch32), or an engine and its kind of index (lancedb:IVF_PQ)",
+        ),
+        "search": Option(
+            pattern=f"{_NUMBER}(?:,{_NUMBER})*", values="what the search is set to, such as nprobe=8 or efSearch=64"
+        ),
+    },
+    check=_check,
+    refuse=_refuse,
+    draws=True,
+    codes=lambda scheme: scheme.option("index") is not None,
+)

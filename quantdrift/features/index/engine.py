@@ -1,0 +1,136 @@
+"""What an engine of searches says of itself, and what it is given to build an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from quantdrift.base.errors import MissingExtraError, UnsupportedError, nearest
+from quantdrift.base.registry import Package, Registry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from quantdrift.engine.scoring.indexes import SearchIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """An index that is wanted.
+
+    Attributes:
+        name: as `+index=` says it, with the engine.
+        search: as `+search=` says it; None if it does not.
+        seed: of what is drawn; None for the engine's own.
+        documents: float32 [n_docs, dim], what is stored: normalized where similarity is cosine; of bytes and bits their
+            codes, a bit as -1 or 1.
+        similarity: "cosine", "dot" or "euclidean".
+        precision: that of `+emb=`; None for float32.
+        word: the kind of index, behind the engine's colon.
+        built: numbers that it is built with, behind the word.
+        asked: numbers that it is searched with.
+    """
+
+    name: str
+    search: str | None = None
+    seed: int | None = None
+    documents: NDArray[Any]
+    similarity: str
+    precision: str | None = None
+    word: str = ""
+    built: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+    def chunks(self, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the documents, some rows at a time, each with the position of the first."""
+        for start in range(0, len(self.documents), rows):
+            yield start, self.documents[start : start + rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine, told without importing its library.
+
+    Attributes:
+        what: in words.
+        build: makes the index that is wanted; UnsupportedError where it cannot.
+        packages: that it stands on, whose extra is told where one is missing.
+        reads: whether what `+index=` says is one of its indexes, where that is not its name with one of its `words`.
+        check: raises where what `+index=` and `+search=` say is none that it can make, whatever the documents.
+        words: kinds of index, `+index=NAME:WORD`, to what they hold; the first is meant where none is said.
+        built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`.
+        asked: numbers that it is searched with, `+search=KEY=N`.
+        codes: whether it takes embeddings that `+emb=` has coded.
+        place: in the order in which engines are asked, ascending.
+    """
+
+    what: str
+    build: Callable[[Order], SearchIndex]
+    packages: tuple[Package, ...]
+    reads: Callable[[str], bool] | None = None
+    check: Callable[[str, str | None], None] = lambda *_: None
+    words: Mapping[str, str] = field(default_factory=dict)
+    built: Collection[str] = ()
+    asked: Collection[str] = ()
+    codes: bool = False
+    place: int = 50
+
+    @contextmanager
+    def installed(self, needed_for: str) -> Iterator[None]:
+        """Inside, a package of the engine that is not installed is an error that names the extra."""
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            package = next((package for package in self.packages if package.module == module), None)
+            if package is None:
+                raise
+            raise MissingExtraError(package.name, package.extra, needed_for=needed_for) from error
+
+    def parts(self, name: str, search: str | None) -> dict[str, Any]:
+        """What `+index=` and `+search=` say, as fields of an order; none where the engine reads them itself.
+
+        Raises:
+            UnsupportedError: a word or the name of a number that it does not have.
+        """
+        if self.reads is not None:
+            return {}
+        engine, _, said = name.partition(":")
+        word, *settings = said.split(",")
+        word = word or next(iter(self.words))
+        if word not in self.words:
+            near = nearest(word, self.words, n=1)
+            hint = f"did you mean {engine}:{near[0]}?" if near else f"expected {engine}:WORD, {' or '.join(self.words)}"
+            raise UnsupportedError(f"+index={name}: {engine} has no index {word!r} here; {hint}")
+        return {
+            "word": word,
+            "built": _numbers(f"+index={name}", settings, self.built),
+            "asked": _numbers(f"+search={search}", search.split(",") if search else [], self.asked),
+        }
+
+
+def _numbers(written: str, settings: list[str], known: Collection[str]) -> dict[str, int]:
+    numbers = dict(setting.partition("=")[::2] for setting in settings)
+    for key, value in numbers.items():
+        if key not in known or not value.isdecimal() or len(numbers) < len(settings):
+            names = ", ".join(f"{name}=N" for name in known) or "no number"
+            raise UnsupportedError(f"{written}: cannot be made of {key}={value or '?'}; expected {names}, each once")
+    return {key: int(value) for key, value in numbers.items()}
+
+
+ENGINES: Registry[Engine] = Registry(
+    "quantdrift.search_engines",
+    package=("quantdrift.features.index.engines", "quantdrift.features.databases"),
+    attribute="ENGINE",
+    kind=Engine,
+)
+"""All engines by name, in the order in which they are asked."""
+
+
+def engine_of(index: str) -> Engine:
+    """The engine that reads what `+index=` says; the last one, faiss, reads whatever the others do not."""
+    if (named := ENGINES.get(index.partition(":")[0].partition(",")[0])) is not None and named.reads is None:
+        return named
+    return next(engine for engine in ENGINES.values() if engine.reads is not None and engine.reads(index))

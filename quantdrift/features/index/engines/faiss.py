@@ -1,0 +1,196 @@
+"""faiss: every index that its index_factory makes, and exhaustive search of the same codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError, nearest
+from quantdrift.base.extras import version_of
+from quantdrift.base.registry import Package
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.features.index.engine import Engine, Order
+
+_LARGE = 1 << 28
+"""Numbers in an index beyond which its size is not told: it would be copied for that."""
+_ADVISED = 39
+"""Vectors for each centroid that faiss wants at least to train."""
+_LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
+_DIM = 20_160
+"""Dimensions that every usual number of parts divides."""
+
+
+class Faiss(SearchIndex):
+    """An index that faiss' index_factory makes; UnsupportedError where it cannot be made of these documents."""
+
+    def __init__(self, order: Order) -> None:
+        import faiss
+
+        self._faiss, self._euclidean = faiss, order.similarity == "euclidean"
+        documents, name, settings = order.documents, order.name, order.search
+        n, dim = documents.shape
+        metric = faiss.METRIC_L2 if self._euclidean else faiss.METRIC_INNER_PRODUCT
+        with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            index = faiss.index_factory(dim, name, metric)
+            self.notes = _told(_parts(faiss, index)[1], n, name)
+            for part in _inside(faiss, index):
+                _seeded(part, order.seed, settings)
+            index.train(documents)
+            index.add(documents)
+        self._index, self.n_docs, self._dim = index, n, dim
+        # training may have put other objects in place
+        self._chain, self._exact = _parts(faiss, index)
+        plain = (faiss.IndexFlat, faiss.IndexIVFFlat)
+        self.lossless = not self._chain and isinstance(self._exact, plain)
+        self._told = {"name": name, "search": settings}
+        if settings is not None:
+            with self._alone(f"+search={settings} of +index={name}"):
+                faiss.ParameterSpace().set_index_parameters(index, settings)  # type: ignore[arg-type]  # its stubs are wrong
+
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the index finds."""
+        with self._alone("the search"):
+            return Found(np.asarray(self._index.search(queries, min(k, self.n_docs))[1], dtype=np.int64))
+
+    def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
+        """Scores of all documents, by exhaustive search of the same codes."""
+        asked = queries
+        for transform in self._chain:
+            asked = transform.apply(asked)
+        with self._alone("the exhaustive search"), _all_lists(self._faiss, self._exact):
+            values, positions = self._exact.search(asked, self.n_docs)
+        if (positions < 0).any():
+            raise UnsupportedError(
+                f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
+                "told from that of its search; expected another +index="
+            )
+        scores = np.empty(values.shape, dtype=np.float32)
+        np.put_along_axis(scores, positions, values.astype(np.float32), axis=1)
+        if self._exact.metric_type == self._faiss.METRIC_INNER_PRODUCT:
+            return scores
+        np.maximum(scores, 0, out=scores)
+        return np.negative(np.sqrt(scores) if self._euclidean else scores / 2, dtype=np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the index for run.json."""
+        size = None
+        if self.n_docs * self._dim <= _LARGE:
+            size = len(self._faiss.serialize_index(self._index))
+        return {**self._told, "library": f"faiss {version_of('faiss-cpu') or self._faiss.__version__}", "bytes": size}
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Inside, one thread computes, and what faiss says is one line."""
+        before = self._faiss.omp_get_max_threads()
+        self._faiss.omp_set_num_threads(1)
+        try:
+            yield
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
+            raise UnsupportedError(f"faiss refuses {what}: {reason}") from error
+        finally:
+            self._faiss.omp_set_num_threads(before)
+
+
+def _inside(faiss: Any, index: Any) -> Iterator[Any]:
+    """An index, and those that it is made of."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index", "refine_index", "storage", "quantizer"):
+        if (part := getattr(index, name, None)) is not None and isinstance(part, faiss.Index):
+            yield from _inside(faiss, part)
+
+
+def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
+    """Return the transforms of a query, and the index behind them whose exhaustive search is exact over the codes."""
+    chain: list[Any] = []
+    index = faiss.downcast_index(index)
+    while True:
+        if isinstance(index, faiss.IndexPreTransform):
+            chain += [faiss.downcast_VectorTransform(index.chain.at(n)) for n in range(index.chain.size())]
+            index = faiss.downcast_index(index.index)
+        elif isinstance(index, faiss.IndexRefine):
+            index = faiss.downcast_index(index.refine_index)
+        elif isinstance(index, faiss.IndexHNSW | faiss.IndexNSG | faiss.IndexNNDescent):
+            index = faiss.downcast_index(index.storage)
+        elif isinstance(index, faiss.IndexIDMap):
+            index = faiss.downcast_index(index.index)
+        else:
+            return chain, index
+
+
+def _seeded(index: Any, seed: int | None, settings: str | None) -> None:
+    """Let an index train on few vectors without a word on standard error (a note says it), and not longer than needed.
+
+    Polysemous training renumbers the centroids of a product quantizer, for a search that compares codes by their bits
+    (+search=ht=N). It takes a second or two for each part of a vector, and no other search finds anything else by it.
+    """
+    if hasattr(index, "do_polysemous_training") and "ht=" not in (settings or ""):
+        index.do_polysemous_training = False
+    for cluster in (getattr(index, "cp", None), getattr(getattr(index, "pq", None), "cp", None)):
+        if cluster is not None:
+            cluster.min_points_per_centroid = 1
+            if seed is not None:
+                cluster.seed = seed
+    if seed is not None and hasattr(index, "hnsw"):
+        index.hnsw.rng.__init__(seed)
+
+
+def _told(index: Any, n: int, name: str) -> tuple[str, ...]:
+    """Whether there are fewer vectors than faiss advises to train on."""
+    centroids = max(getattr(index, "nlist", 0), getattr(getattr(index, "pq", None), "ksub", 0))
+    wanted = _ADVISED * centroids
+    if n >= wanted:
+        return ()
+    return (f"+index={name} was trained on {n:,} documents; faiss advises {wanted:,} for its {centroids} centroids",)
+
+
+@contextmanager
+def _all_lists(faiss: Any, index: Any) -> Iterator[None]:
+    """Inside, an inverted file looks into all of its lists."""
+    if not isinstance(index, faiss.IndexIVF):
+        yield
+        return
+    coarse = faiss.downcast_index(index.quantizer)
+    graph = getattr(coarse, "hnsw", None)
+    before, breadth = index.nprobe, None if graph is None else graph.efSearch
+    index.nprobe = index.nlist
+    if graph is not None:
+        graph.efSearch = index.nlist
+    try:
+        yield
+    finally:
+        index.nprobe = before
+        if graph is not None:
+            graph.efSearch = breadth
+
+
+def _check(name: str, search: str | None) -> None:
+    """Refuse an index that faiss' index_factory cannot read."""
+    del search
+    import faiss
+
+    try:
+        faiss.index_factory(_DIM, name)
+    except RuntimeError as error:
+        if "could not parse" not in str(error):
+            return  # it depends on the documents, and is told when they are there
+        near = nearest(name, _LIKE, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_LIKE[:4])}"
+        raise UnsupportedError(f"+index={name} is no index that faiss can make; {hint}") from error
+
+
+ENGINE = Engine(
+    what="faiss: whatever its index_factory makes",
+    build=Faiss,
+    packages=(Package(name="faiss-cpu", module="faiss", extra="faiss", note="approximate indexes, +index=HNSW32"),),
+    codes=True,
+    reads=lambda _: True,
+    check=_check,
+    place=100,
+)

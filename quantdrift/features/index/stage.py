@@ -1,0 +1,31 @@
+"""The approximate index of a candidate, built by the engine that its scheme names."""
+
+from __future__ import annotations
+
+from quantdrift.engine.scoring.indexes import SearchIndex
+from quantdrift.engine.scoring.precision import Stored
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.stages import VectorStage
+from quantdrift.features.index.engine import Order, engine_of
+
+
+class ApproximateIndex(VectorStage):
+    """The index over what is stored, built in one thread where the engine lets it."""
+
+    def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
+        """The index that `+index=` names."""
+        name, search, seed = (self.scheme.option(key) for key in ("index", "search", "seed"))
+        assert name is not None  # else the scheme has no such stage
+        engine = engine_of(name)
+        with engine.installed(f"+index={name}"):
+            return engine.build(
+                Order(
+                    name=name,
+                    search=search,
+                    seed=None if seed is None else int(seed),
+                    documents=stored.documents.numpy(),
+                    similarity=str(similarity),
+                    precision=stored.precision,
+                    **engine.parts(name, search),
+                )
+            )
