@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -151,16 +151,24 @@ def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
     return quantized
 
 
+class Rounding(Protocol):
+    """Rounds the input of a layer to a grid that ends at `absmax`, or where the input itself says."""
+
+    def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
+        """The rounded input, in its shape and number type."""
+        ...
+
+
 @contextmanager
 def quantized_inputs(
-    layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], bits: int
+    layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], rounding: Rounding
 ) -> Iterator[set[str]]:
-    """Inside, the layers' modules get inputs of so many bits; gives the names of those that were called.
+    """Inside, the layers' modules get rounded inputs; gives the names of those that were called.
 
     Args:
         layers: of the model.
-        ranges: layer name to the end of its grid, None for one of each token; a layer without is left alone.
-        bits: of an input.
+        ranges: layer name to the end of its grid, None for one that its input says; a layer without is left alone.
+        rounding: of an input.
     """
     called: set[str] = set()
 
@@ -168,9 +176,9 @@ def quantized_inputs(
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             called.add(name)
             if args and isinstance(args[0], Tensor):
-                args = (fake_quantize(args[0], absmax=absmax, bits=bits), *args[1:])
+                args = (rounding(args[0], absmax=absmax), *args[1:])
             elif isinstance(x := kwargs.get("input"), Tensor):
-                kwargs = {**kwargs, "input": fake_quantize(x, absmax=absmax, bits=bits)}
+                kwargs = {**kwargs, "input": rounding(x, absmax=absmax)}
             return args, kwargs
 
         return hook
