@@ -178,9 +178,10 @@ def _usual(written: str) -> str:
     if usual := _USUAL.fullmatch(written):
         meant += [f"W{usual[1]} (weights)"]
     for name, entry in QUANTIZERS.items():
-        if entry.widths and re.fullmatch(f"{name}|{entry.words}", written, re.IGNORECASE):
-            meant += [f"W{entry.widths[0]}-{name}"]
-            meant += [f"W{entry.widths[0]}A{entry.input_widths[-1]}-{name} (inputs, too)"] if entry.inputs else []
+        if written and re.fullmatch(f"{name}|{entry.words}", written, re.IGNORECASE):
+            width = next(iter(entry.widths), 4)
+            meant += [f"W{width}-{name}"]
+            meant += [f"W{width}A{entry.input_widths[-1]}-{name} (inputs, too)"] if entry.inputs else []
     if usual and usual[1] == "8":
         meant += ["fp+emb=int8 (stored embeddings)"]
     if usual and re.match("i?q", written, re.IGNORECASE):
@@ -197,7 +198,7 @@ def _check_format(text: str, name: str, values: Mapping[str, Any], where: Mappin
         "inputs": ((*entry.input_widths, None), " or ".join(f"A{bits}" for bits in entry.input_widths)),
         "granularity": (entry.groups, " or ".join(sizes)),
         "criterion": ((), "none, as it has one width for all layers"),
-        "act": (entry.ranges, f"act={entry.ranges[0]}, or to leave it out"),
+        "act": (entry.ranges, f"none, as each {entry.ranges[0]} has a scale of its own"),
     }
     for what, (possible, expected) in has.items():
         if what in values and values[what] not in possible:
