@@ -49,8 +49,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     They are loaded when they are first asked for, and are in the order of their `place`, where they have one.
 
-    A module's name is the object's, with the joint for "_". A module without such an object is none. What another
-    package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells: the rest goes on working.
+    A module's name is the object's, with the joint for "_"; a module may have several, by name, and one without such
+    an object is none. What another package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells:
+    the rest goes on working.
 
     Attributes:
         group: of the entry points, e.g. "quantdrift.features".
@@ -92,10 +93,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        objects: dict[str, Any] = {
-            name: getattr(import_module(module), self.attribute, None) for name, module in self._ours.items()
-        }
-        entries: dict[str, Entry] = {name: entry for name, entry in objects.items() if entry is not None}
+        entries: dict[str, Entry] = {}
+        for name, module in self._ours.items():
+            entry: Any = getattr(import_module(module), self.attribute, None)
+            entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
         for name, point in self._others.items():
             try:
                 entries[name] = self._loaded(name, point, entries)

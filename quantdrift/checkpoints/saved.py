@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.records import DIGEST, Record, check_writable, open_file, read_json, whole_folder, with_checksum
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
 
@@ -84,6 +85,11 @@ def check_place(path: Path) -> None:
 
 def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
+    if model_format not in (formats := QUANTIZERS[scheme.quantizer].formats):
+        raise UnsupportedError(
+            f"{scheme}: {model_format} has no place for the numbers of {scheme.quantizer}; use --format "
+            f"{' or '.join(formats)}, which holds the weights that they stand for"
+        )
     beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
     if other := next((stage for stage in beside if stage.formats and model_format not in stage.formats), None):
         raise UnsupportedError(

@@ -2,13 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from torch import nn
 
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
-from quantdrift.engine.quantizers.base import n_groups
 from quantdrift.stages.weights import FULL_BITS
 
 SCALE_BITS = 16
@@ -22,7 +21,8 @@ class BitsReport:
     Attributes:
         linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
             stored in. A classification head is none of them. Of a model without any it is that of all parameters.
-        linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
+        linear_with_scales: the same, with what the quantizer stores beside them: a 16-bit scale per group, a 16-bit
+            zero point where the grid has one, or the scales of a format.
         all_parameters: over every parameter of the model, scales included, the others (those that no stage
             quantizes, norms, a classification head) at the width they are stored in.
         n_quantized: number of quantized weights, those of a rounded embedding matrix among them.
@@ -53,11 +53,13 @@ def count_bits(
     layers: Sequence[LinearLayer],
     widths: Sequence[int],
     *,
-    group_size: int | None,
-    zero_points: bool = False,
+    scale_bits: Callable[[int, int], int],
     beside: Sequence[StoredBits] = (),
 ) -> BitsReport:
-    """Count the bits of a candidate; `beside` is what is quantized beside the linear layers.
+    """Count the bits of a candidate.
+
+    `scale_bits` gives the bits of a matrix [rows, columns] beside its codes; `beside` is what is quantized beside the
+    linear layers.
 
     The one number per input feature of an order of columns or an input scaling is not counted.
     """
@@ -76,7 +78,7 @@ def count_bits(
         else:
             n_quantized += n_weights
             codes += n_weights * bits
-            scales += out_features * n_groups(in_features, group_size) * SCALE_BITS * (2 if zero_points else 1)
+            scales += scale_bits(out_features, in_features)
     for stored in beside:
         others[_identity(stored.parameter)] -= stored.parameter.numel()
         n_quantized += stored.parameter.numel()

@@ -28,11 +28,11 @@ from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.heads import quantizable_layers
 from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import WeightUse, find_linears
-from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
 from quantdrift.stages import STAGES
@@ -325,9 +325,6 @@ class QuantizedPair:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
-    def _quantizers(self) -> list[LayerQuantizer]:
-        return [method for method in self._methods.values() if method is not None]
-
     def _chosen(self) -> list[int]:
         """The width of every layer."""
         if self._widths is None:
@@ -339,12 +336,12 @@ class QuantizedPair:
 
     def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
         """Bits per weight of the candidate, over its quantized layers and over all parameters; or at other widths."""
+        scheme = self.scheme
         return count_bits(
             self.modules,
             self.layers,
             self._chosen() if widths is None else widths,
-            group_size=self.scheme.group_size,
-            zero_points=any(method.has_zero_points for method in self._quantizers()),
+            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].beside(rows, columns, scheme.group_size),
             beside=self._beside(),
         )
 
@@ -354,7 +351,8 @@ class QuantizedPair:
     def describe(self) -> dict[str, Any]:
         """Describe how the candidate was made, as JSON values for the record of a run."""
         described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
-        for quantizer in self._quantizers()[:1]:  # the others differ in width alone
+        methods = [method for method in self._methods.values() if method is not None]
+        for quantizer in methods[:1]:  # the others differ in width alone
             described |= quantizer.describe()
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)

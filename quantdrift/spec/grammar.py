@@ -46,7 +46,7 @@ _BESIDE_FULL = tuple(key for stage in STAGES.values() if stage.kind != "layers" 
 _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _FULL = "fp"
-_USUAL = re.compile(r"int([2-8])|([2-8])-?bits?", re.IGNORECASE)
+_USUAL = re.compile(r"(?:int|i?q|w)?([2-8])(?:[-_]?bits?|_\w+|a16)?", re.IGNORECASE)
 Dtype = Literal["float32", "bfloat16", "float16"]
 """The number type of a model at full precision."""
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -125,22 +125,20 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
     if bits is None:
         like = _BITS_LIKE.fullmatch(written)
         meant = "" if like is None else f"W{like[1].upper()}" + (f"-{like[2].lower()}" if like[2] else "")
-        meant = _FULL if written.lower() in {_FULL, "fp16", "fp32"} else meant
+        meant = _FULL if written.lower() in {_FULL, "fp16", "fp32"} else meant or _usual(written)
         expected = (
             "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8; or fp, "
             "which leaves both alone: fp+emb=int8"
         )
-        if usual := _USUAL.fullmatch(written):  # the words of other tools
-            n = next(part for part in usual.groups() if part)
-            meant = f"W{n} (weights)" + (" or fp+emb=int8 (stored embeddings)" if n == "8" else "")
         raise error_at(text, start, start + len(written), "unknown bits", expected, meant=meant)
     values: dict[str, Any] = {}
+    where: dict[str, tuple[int, int]] = {}
     at = start + len(written)
     for sign, word in [*(("-", part) for part in parts), *(("+", option) for option in options)]:
         what, value = _read_word(text, at + 1, sign, word)
         if what in values:
             raise error_at(text, at + 1, at + 1 + len(word), f"second {what}", f"at most one {what}")
-        values[what] = value
+        values[what], where[what] = value, (at + 1, at + 1 + len(word))
         at += 1 + len(word)
     if written == _FULL:
         _check_full(text, start, end, values)
@@ -153,11 +151,16 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
         low, width = int(float(bits[1])), f"W{bits[1]}"
         expected = f"a criterion that says which layers get {low} and which {low + 1} bits, e.g. {width}+gap"
         raise error_at(text, start, start + len(width), "no criterion for the width", expected)
+    quantizer = values.get("quantizer", DEFAULT_QUANTIZER)
+    inputs, groups = int(bits[2]) if bits[2] else None, QUANTIZERS[quantizer].groups
+    if groups:
+        where["weights"] = where["inputs"] = start, start + len(written)
+        _check_format(text, quantizer, {"weights": float(bits[1]), "inputs": inputs, **values}, where)
     return {
         "weight_bits": float(bits[1]),
-        "activation_bits": int(bits[2]) if bits[2] else None,
-        "group_size": values.get("granularity", DEFAULT_GROUP_SIZE),
-        "quantizer": values.get("quantizer", DEFAULT_QUANTIZER),
+        "activation_bits": inputs,
+        "group_size": values.get("granularity", groups[0] if groups else DEFAULT_GROUP_SIZE),
+        "quantizer": quantizer,
         "query_only": values.get("query", False),
         "criterion": values.get("criterion"),
         "options": _options_of(values),
@@ -165,8 +168,41 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
 
 
 def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    default = ("act", "tensor")
+    default = ("act", QUANTIZERS[values.get("quantizer", DEFAULT_QUANTIZER)].ranges[0])
     return tuple((key, values[key]) for key in OPTIONS if key in values and (key, values[key]) != default)
+
+
+def _usual(written: str) -> str:
+    """What the word of another tool may mean: int8, 4bit, nf4, fp8, q4_k_m."""
+    meant = []
+    if usual := _USUAL.fullmatch(written):
+        meant += [f"W{usual[1]} (weights)"]
+    for name, entry in QUANTIZERS.items():
+        if written and re.fullmatch(f"{name}|{entry.words}", written, re.IGNORECASE):
+            width = next(iter(entry.widths), 4)
+            meant += [f"W{width}-{name}"]
+            meant += [f"W{width}A{entry.input_widths[-1]}-{name} (inputs, too)"] if entry.inputs else []
+    if usual and usual[1] == "8":
+        meant += ["fp+emb=int8 (stored embeddings)"]
+    if usual and re.match("i?q", written, re.IGNORECASE):
+        meant += ["MODEL vs FILE.gguf (a file of llama.cpp)"]
+    return " or ".join(meant)
+
+
+def _check_format(text: str, name: str, values: Mapping[str, Any], where: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse what a number format does not have: another width, another group, a choice between widths."""
+    entry = QUANTIZERS[name]
+    sizes = ["channel" if size is None else f"g{size}" for size in entry.groups]
+    has: dict[str, tuple[tuple[Any, ...], str]] = {
+        "weights": ((*entry.widths, FULL_BITS), f"W{entry.widths[0]}"),
+        "inputs": ((*entry.input_widths, None), " or ".join(f"A{bits}" for bits in entry.input_widths)),
+        "granularity": (entry.groups, " or ".join(sizes)),
+        "criterion": ((), "none, as it has one width for all layers"),
+        "act": (entry.ranges, f"none, as each {entry.ranges[0]} has a scale of its own"),
+    }
+    for what, (possible, expected) in has.items():
+        if what in values and values[what] not in possible:
+            raise error_at(text, *where[what], f"unsuitable {what} for {name}", expected)
 
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
@@ -211,7 +247,7 @@ class Scheme:
             fraction is the average over the layers, and needs a criterion.
         activation_bits: 4 to 8; None leaves activations alone.
         group_size: input weights that share a scale; None for a whole output channel.
-        quantizer: one of QUANTIZERS.
+        quantizer: one of QUANTIZERS, number formats among them.
         query_only: whether only the query side is quantized and the index stays at the reference.
         criterion: one of CRITERIA, which chooses the layers that get more bits, or None.
         options: (key, value) sorted by key, act=tensor left out; a mapping, or pairs in another order, become this.
@@ -234,7 +270,7 @@ class Scheme:
         object.__setattr__(self, "options", tuple(sorted(pairs)))
         text = str(self)
         read = _read_scheme(text, 0, len(text))
-        object.__setattr__(self, "options", _options_of(dict(self.options)))
+        object.__setattr__(self, "options", _options_of({**dict(self.options), "quantizer": self.quantizer}))
         for name, value in read.items():
             if (given := getattr(self, name)) != value:
                 problem, expected = f"{name} given as {given!r} in", f"{value!r}, as this reads"
@@ -259,9 +295,9 @@ class Scheme:
         return self.weight_bits == FULL_BITS and self.activation_bits is None
 
     @property
-    def per_token(self) -> bool:
-        """Whether every token's activations get a scale of their own, as the model runs."""
-        return self.option("act") == "token"
+    def input_scale(self) -> str:
+        """What activations share a scale: a "tensor", by calibration, or a "token" or "block", as the model runs."""
+        return self.option("act", QUANTIZERS[self.quantizer].ranges[0])
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -289,6 +325,8 @@ class Scheme:
         others = [stage for stage in STAGES.values() if stage.shares and stage not in kept]
         layers = any(stage.kind == "layers" for stage in kept)
         changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
+        if layers and QUANTIZERS[self.quantizer].inputs:  # it rounds activations alone, too
+            changed.pop("quantizer", None), changed.pop("group_size", None)
         dropped = {"calib", "seed", *(key for stage in others for key in stage.options), *(() if layers else ("head",))}
         changed["query_only"] = self.query_only and layers
         scheme = replace(self, **changed, options=self._but(dropped))

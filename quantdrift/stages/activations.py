@@ -6,14 +6,17 @@ from typing import Any
 from quantdrift.base.text import some
 from quantdrift.stages import Option, Stage
 
+_SCALES = {"tensor": "one scale per layer", "token": "a scale for each token", "block": "a scale for each block"}
+
 
 def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
     covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
     missing = activations["not_covered"]
-    scale = "a scale for each token" if activations.get("scale") == "token" else "one scale per layer"
+    scale = _SCALES[activations.get("scale", "tensor")]
     why = "which no text reaches or whose product with an input is not seen"
     only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
-    yield f"inputs of {covered} at {activations['bits']} bits, {scale}{only}"
+    grid = f" ({activations['format']})" if "format" in activations else ""
+    yield f"inputs of {covered} at {activations['bits']} bits{grid}, {scale}{only}"
 
 
 STAGE = Stage(
@@ -29,7 +32,7 @@ STAGE = Stage(
             values="tensor (one scale, from calibration) or token (a scale for each token, as it runs)",
         )
     },
-    calibrates=lambda scheme: scheme.activation_bits is not None and not scheme.per_token,
+    calibrates=lambda scheme: scheme.activation_bits is not None and scheme.input_scale == "tensor",
     part="activations",
     lines=_lines,
 )

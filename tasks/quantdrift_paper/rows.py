@@ -168,7 +168,7 @@ def plain_cells(
         and (kind is None or cell.kind == kind)
         and (model is None or cell.model == model)
         and cell.scheme.activation_bits == activation
-        and not cell.scheme.per_token
+        and cell.scheme.input_scale == "tensor"
         and cell.scheme.criterion == criterion
         and not cell.scheme.query_only
         and not is_part(cell.run.record)

@@ -3,7 +3,7 @@
 import pytest
 from timing import in_turn, report
 
-from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.features.adaround.rounding import AdaRound
 from support.paper_adaround import adaround
 from support.paper_quantizers import outlying_inputs
 from support.quantizer_samples import moments_of, weights

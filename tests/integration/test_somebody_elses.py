@@ -60,7 +60,7 @@ def of_scheme(scheme):
     from quantdrift.engine.quantizers.rtn import absmax_scale
 
     class Toy:
-        needs_moments = has_zero_points = False
+        needs_moments = False
 
         def quantize(self, weight, moments=None):
             bits, size = int(scheme.weight_bits), scheme.group_size

@@ -118,7 +118,7 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Quant
     bits = int(pair.scheme.weight_bits)
     quantize = partial(make, bits=bits, group_size=pair.scheme.group_size)
     pair._methods[bits] = SimpleNamespace(  # type: ignore[assignment]  # as a method
-        needs_moments=False, has_zero_points=False, quantize=lambda weight, _: quantize(weight), describe=dict
+        needs_moments=False, quantize=lambda weight, _: quantize(weight), describe=dict
     )
     return pair
 

@@ -152,7 +152,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
             "runs in another thread or process, or in one compiled piece; use rtn or hqq"
         )
     endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
-    if endless and scheme.activation_bits is not None and not scheme.per_token:
+    if endless and scheme.activation_bits is not None and scheme.input_scale == "tensor":
         raise DataError(
             f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
             f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -231,24 +231,32 @@ def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
     return quantized
 
 
+class Rounding(Protocol):
+    """Rounds the input of a layer to a grid that ends at `absmax`, or where the input itself says."""
+
+    def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
+        """The rounded input, in its shape and number type."""
+        ...
+
+
 @contextmanager
 def quantized_inputs(
-    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], bits: int
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], rounding: Rounding
 ) -> Iterator[set[str]]:
-    """Inside, the layers get inputs of so many bits; gives the names of those that were seen.
+    """Inside, the layers get rounded inputs; gives the names of those that were seen.
 
     Args:
         modules: the outermost ones of the model.
         layers: of the model.
-        ranges: layer name to the end of its grid, None for one of each token; a layer without is left alone.
-        bits: of an input.
+        ranges: layer name to the end of its grid, None for one that its input says; a layer without is left alone.
+        rounding: of an input.
     """
     names = [layer.name for layer in layers if layer.name in ranges]
     seen: set[str] = set()
 
     def quantize(number: int, x: Tensor, _: Tensor | None) -> Tensor:
         seen.add(names[number])
-        return fake_quantize(x, absmax=ranges[names[number]], bits=bits)
+        return rounding(x, absmax=ranges[names[number]])
 
     with plain_products(modules), hooked_inputs([], [layer for layer in layers if layer.name in ranges], quantize):
         yield seen

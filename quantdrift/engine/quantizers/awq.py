@@ -25,7 +25,6 @@ class Awq:
     group_size: int | None
 
     needs_moments = True
-    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix as Q(W s) / s.

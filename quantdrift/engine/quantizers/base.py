@@ -54,8 +54,9 @@ class Moments:
 class QuantizedWeight:
     """A weight matrix as integer codes on a grid.
 
-    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's group. Columns are
-    grouped in their order, or in that of `permutation`.
+    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's group; where the grid
+    has levels of its own, levels[code + n_levels // 2] stands for the code. Columns are grouped in their order, or in
+    that of `permutation`.
 
     Attributes:
         codes: int8 [out_features, in_features], columns in the order of the weight's.
@@ -67,6 +68,7 @@ class QuantizedWeight:
             is in group i // group_size. None for the given order.
         input_scaling: float32 [in_features], positive; what weights were multiplied by before they were rounded. None
             for ones.
+        levels: float32 [n_levels], ascending, the numbers of a format; None for whole numbers.
         notes: what the method has to say of this layer, such as the share of soft weights left.
     """
 
@@ -77,11 +79,14 @@ class QuantizedWeight:
     zero_point: Tensor | None = None
     permutation: Tensor | None = None
     input_scaling: Tensor | None = None
+    levels: Tensor | None = None
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """Return the weights that the codes stand for: [out_features, in_features] in `dtype`."""
         codes = self.codes.to(torch.float32)
+        if self.levels is not None:
+            codes = self.levels[self.codes.to(torch.int32) + len(self.levels) // 2]
         if self.zero_point is not None:
             codes = codes - self.of_column(self.zero_point)
         weight = codes * self.of_column(self.scale)
@@ -109,11 +114,9 @@ class LayerQuantizer(Protocol):
 
     Attributes:
         needs_moments: whether `quantize` needs the moments of the layer's input.
-        has_zero_points: whether the grid has a zero point beside each scale.
     """
 
     needs_moments: bool
-    has_zero_points: bool
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix."""

@@ -116,7 +116,6 @@ class Gptq:
     grid: str = "paper"
 
     needs_moments = True
-    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix, with small tr((W - Q) second (W - Q)^T).

@@ -25,7 +25,6 @@ class Hqq:
     group_size: int | None
 
     needs_moments = False
-    has_zero_points = True
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:

@@ -17,7 +17,6 @@ class RoundToNearest:
     group_size: int | None
 
     needs_moments = False
-    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         """Quantize one weight matrix; the moments are not looked at."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products, quantized_inputs
+from quantdrift.base.registry import imported
+from quantdrift.engine.calibration.inputs import fake_quantize, hooked_inputs, plain_products, quantized_inputs
 from quantdrift.engine.stages import ModelStage
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.activations import STAGE
 
@@ -22,11 +25,14 @@ class Activations(ModelStage):
         super().__init__(scheme, pair)
         assert scheme.activation_bits is not None  # else the scheme has no such stage
         self.width = scheme.activation_bits
+        self.format = scheme.quantizer if QUANTIZERS[scheme.quantizer].inputs else None
+        rounding = fake_quantize if self.format is None else imported(QUANTIZERS[scheme.quantizer].inputs)
+        self._rounding = partial(rounding, bits=self.width)
         self._called: set[str] = set()
 
     def ranges(self) -> Mapping[str, float | None]:
-        """Layer name to the end of its inputs' grid, None for one of each token."""
-        if self.scheme.per_token:
+        """Layer name to the end of its inputs' grid, None for one that the inputs say."""
+        if self.scheme.input_scale != "tensor":
             return dict.fromkeys(layer.name for layer in self.pair.layers)
         return {} if self.pair.made is None else self.pair.made.ranges()
 
@@ -43,23 +49,27 @@ class Activations(ModelStage):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, inputs are rounded."""
-        with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self.width) as seen:
+        with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self._rounding) as seen:
             yield
         self._called.update(seen)
 
     def key(self) -> str:
-        """The bits and the ranges."""
-        return f"{self.width} {sorted(self.ranges().items())}"
+        """The bits, the format, the scale and the ranges."""
+        kind = "" if self.format is None else f"{self.format} {self.scheme.input_scale} "
+        return f"{kind}{self.width} {sorted(self.ranges().items())}"
 
     def record(self) -> Mapping[str, Any]:
         """The layers that it covers, and those that it does not."""
         covered = {*self.ranges()}
-        if self.scheme.per_token:  # a layer with a fixed range was called in calibration; of the others, what ran tells
+        if (
+            self.scheme.input_scale != "tensor"
+        ):  # a layer with a fixed range was called in calibration; of the others, what ran tells
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]
         record = {
             "bits": self.width,
-            "scale": "token" if self.scheme.per_token else "tensor",
+            "scale": self.scheme.input_scale,
+            **({} if self.format is None else {"format": self.format}),
             "layers_covered": len(covered),
             "layers": len(names),
             "not_covered": [name for name in names if name not in covered],

@@ -244,6 +244,8 @@ def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]
     scale, float32 [out_features, n_blocks]; and where there are some order, int64 [in_features], scaling, float32
     [in_features], and zeros, float32 [n_groups, out_features], for the sums of groups of the input.
     """
+    if quantized.levels is not None:
+        raise UnsupportedError(f"MatMulNBits of onnxruntime has no place for the numbers of a format; {_INSTEAD}")
     n_out, n_in = quantized.codes.shape
     bits = next(width for width in CONTAINERS if width >= quantized.bits)
     is_channel = n_groups(n_in, quantized.group_size) == 1

@@ -65,6 +65,8 @@ def check_plain(scheme: Scheme) -> None:
         problem = "it quantizes no weights"
     elif scheme.weight_bits > MAX_BITS:
         problem = "it leaves the weights alone"
+    elif QUANTIZERS[scheme.quantizer].widths:
+        problem = f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
     elif scheme.criterion is not None or scheme.option("allocation") is not None:
         problem = "its bits are chosen by layer already"
     elif scheme.query_only:

@@ -8,6 +8,7 @@ from torch import nn
 
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.layers import LinearLayer, find_linears
+from quantdrift.quantizers import QUANTIZERS, group_bits
 from quantdrift.spec.grammar import parse_scheme
 
 
@@ -16,7 +17,8 @@ def counted(
 ) -> BitsReport:
     parsed, layers = parse_scheme(scheme), layers or find_linears(modules)
     widths = [int(parsed.weight_bits)] * len(layers)
-    return count_bits(modules, layers, widths, group_size=parsed.group_size, zero_points=zero_points)
+    beside = QUANTIZERS["hqq" if zero_points else "rtn"].beside
+    return count_bits(modules, layers, widths, scale_bits=lambda n, m: beside(n, m, parsed.group_size))
 
 
 class Experts(nn.Module):
@@ -56,7 +58,7 @@ def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
 def test_layers_of_different_widths_count_by_their_weights() -> None:
     """16 weights of 4 bits, 32 of 3 and 8 left alone in float32, with a scale per channel."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False))
-    report = count_bits([model], find_linears([model]), [4, 3, 16], group_size=None)
+    report = count_bits([model], find_linears([model]), [4, 3, 16], scale_bits=lambda n, m: group_bits(n, m, None))
     codes = 16 * 4 + 32 * 3 + 8 * 32
     assert report.linear == codes / 56
     assert report.linear_with_scales == (codes + 16 * (4 + 8)) / 56

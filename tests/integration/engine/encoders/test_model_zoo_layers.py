@@ -8,6 +8,7 @@ from torch.nn.functional import linear
 from quantdrift.engine.bits import count_bits
 from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.quantizers import group_bits
 from support.model_zoo import ZOO, ZooModel
 
 every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
@@ -41,7 +42,7 @@ def test_every_matrix_is_found_exactly_once(entry: ZooModel) -> None:
     for name, parameter in model.named_parameters():
         is_linear = parameter.dim() > 1 and not any(part in name for part in entry.others)
         assert torch.equal(parameter, torch.full_like(parameter, is_linear)), name
-    report = count_bits([model], layers, [4] * len(layers), group_size=128)
+    report = count_bits([model], layers, [4] * len(layers), scale_bits=lambda n, m: group_bits(n, m, 128))
     assert report.n_quantized == sum(int(p.count_nonzero()) for p in model.parameters())
     assert report.n_parameters == sum(p.numel() for p in model.parameters())
 

@@ -15,8 +15,8 @@ from quantdrift.engine.calibration import candidate
 from quantdrift.engine.calibration.inputs import fake_quantize
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.features.adaround.rounding import AdaRound
 from quantdrift.runs.words import candidate_lines
 
 SCHEME = "W3-g8-adaround"

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.features.adaround.rounding import AdaRound
 from support.quantizer_samples import moments_by_hand, skip_without
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
 from quantdrift.engine.quantizers import libraries
-from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.hqq import Hqq
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
+from quantdrift.features.adaround.rounding import AdaRound
 from quantdrift.spec.grammar import parse_scheme
 
 EVERY = {"gptqmodel", "autoawq", "hqq"}

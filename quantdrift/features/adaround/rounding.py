@@ -198,7 +198,6 @@ class AdaRound:
     steps: int = 400
 
     needs_moments = True
-    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix.
