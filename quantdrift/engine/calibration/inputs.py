@@ -142,10 +142,12 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def was_watched(layer: LinearLayer, layers: Sequence[LinearLayer], n_tokens: Sequence[int]) -> bool:
-    """Whether a layer would have been seen if a token had reached it, where so many reached each layer."""
-    if layer.inside is None:
-        return bool(layer.modules)
-    return any(n and other.inside is layer.inside for other, n in zip(layers, n_tokens, strict=True))
+    """Whether a layer would have been seen if a token had reached it, where so many reached each layer.
+
+    Of the experts in one parameter either all are multiplied by in a way that is seen, or none is.
+    """
+    together = (n for other, n in zip(layers, n_tokens, strict=True) if other.parameter is layer.parameter)
+    return bool(layer.modules) or any(together)
 
 
 @contextmanager

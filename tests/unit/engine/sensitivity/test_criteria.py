@@ -64,9 +64,11 @@ def test_two_towers_are_two_stacks_and_the_number_of_a_module_counts_no_blocks()
     assert distances_from_the_middle(names, n_modules=1) == [1, 1, 1, 1, 1, 1]
 
 
-def test_a_weight_that_no_module_is_called_for_is_refused_where_inputs_are_looked_at() -> None:
-    """torch's attention multiplies by its projections itself."""
+def test_a_weight_that_is_multiplied_by_in_parts_is_refused_where_inputs_are_looked_at() -> None:
+    """torch's attention multiplies by all of its projection where queries are keys, and otherwise by a part of it."""
     attention, x = nn.MultiheadAttention(4, 2), torch.randn(3, 4)
-    setting = setting_of(attention, lambda rows: attention(x, x, x)[0][rows].detach().numpy(), n=3)
-    with pytest.raises(UnsupportedError, match="is not seen: it is no module"):
-        input_moments(setting)
+    whole = setting_of(attention, lambda rows: attention(*[x[None]] * 3)[0][0, rows].detach().numpy(), n=3)
+    np.testing.assert_allclose(input_moments(whole)[0][0], x.square().mean(dim=0), rtol=1e-6)
+    parts = setting_of(attention, lambda rows: attention(x + 1, x, x)[0][rows].detach().numpy(), n=3)
+    with pytest.raises(UnsupportedError, match="is not seen: the model multiplies"):
+        input_moments(parts)
