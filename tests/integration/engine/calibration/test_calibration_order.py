@@ -101,7 +101,7 @@ class RoundedExperts(nn.Module):
 
 
 def to_levels(x: Tensor) -> Tensor:
-    step = x.abs().amax(dim=-1, keepdim=True) / 127
+    step = (x.abs().amax(dim=-1, keepdim=True) / 127).clamp_min(1e-30)  # padding may be zeros
     return (x / step).round() * step
 
 
