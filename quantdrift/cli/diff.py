@@ -19,6 +19,7 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.words import judged
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, records, table
@@ -198,6 +199,10 @@ def _sentences(diff: compared.Diff) -> Iterator[str]:
     """The finding of each part, what was left out, and what to know."""
     for part in diff.parts:
         yield _finding(part)
+        if part.evidence is not None:
+            estimates = _estimates(part, list(map(parse_metric, _judged_by(part))))
+            outcome = judged(estimates, classes=not part.lists, answer="top-1" if part.lists else "answer")
+            yield f"Verdict: {outcome.word}. {outcome.sentence} {outcome.next}".rstrip()
     for part in diff.parts:
         if any(part.left_out):
             before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
@@ -205,6 +210,12 @@ def _sentences(diff: compared.Diff) -> Iterator[str]:
     # a note that several parts have is told once
     for note in dict.fromkeys((*diff.notes, *(note for part in diff.parts for note in part.notes))):
         yield f"Note: {note}."
+
+
+def _judged_by(part: compared.PartDiff) -> list[str]:
+    """Names of the metrics that a verdict looks at, of those that the part has."""
+    labelled = part.evidence is not None and part.evidence.judgements is not None
+    return ["flip@1", *(["change.ndcg@10" if part.lists else "change.accuracy"] if labelled else [])]
 
 
 def _finding(part: compared.PartDiff) -> str:

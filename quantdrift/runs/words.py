@@ -173,17 +173,21 @@ _OF_WORD: Mapping[str, tuple[Tone, str]] = {
 
 def verdict(record: Record) -> Verdict:
     """Judge what quantization did, by the rule of `standing` and the intervals of the run."""
+    classes = classifies(record)
+    return judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1")
+
+
+def judged(estimates: Mapping[str, Estimate], *, classes: bool, answer: str) -> Verdict:
+    """Judge by flip@1, noise_floor and change.accuracy or change.ndcg@10, so far as they are there."""
     from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
 
-    estimates = estimates_of(record)
     flip, noise = estimates.get("flip@1"), estimates.get("noise_floor")
     if flip is None or flip.value is None:
         return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
-    classes = classifies(record)
     name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
     step = estimates.get(change)
     word = standing(flip, noise=noise, change=step)
-    sentence = f"{percent(flip.value)} of the inputs have another {'class' if classes else 'top-1'}"
+    sentence = f"{percent(flip.value)} of the inputs have another {answer}"
     if flip.low is not None and flip.high is not None:
         sentence += f" ({percent(flip.low)} to {percent(flip.high)}"
         sentence += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"

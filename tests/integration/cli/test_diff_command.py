@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantdrift.runs.folder import read_run
 from support.command_line import cli
 from support.comparison_samples import evidence_of, flipped, run_of
 from support.finished_samples import write_trec
@@ -38,6 +39,8 @@ def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) 
     words = " ".join(out.replace("│", " ").split())
     for part in ("these are lists that were cut short", "2 of ", "from right to wrong", "rank 10", "separation ≤ "):
         assert part in words
+    cli("diff", a, b, "--qrels", qrels, "-o", a.parent / "pair")
+    assert f"Verdict: {read_run(a.parent / 'pair').verdict.word}. " in words
 
 
 def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
