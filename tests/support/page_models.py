@@ -1,4 +1,4 @@
-"""Late-interaction models of transformers that read images (ColPali and its relatives), tiny and with random weights."""
+"""Late-interaction models of transformers that read images (ColPali, ColQwen2), tiny and with random weights."""
 
 from pathlib import Path
 from typing import Any
