@@ -104,7 +104,7 @@ def test_token_vectors_stay_on_disk(tmp_path: Path) -> None:
         peaks.append(anonymous_peak([sys.executable, "-m", "quantdrift", *words], environment))
         kept = sum(file.stat().st_size for file in (tmp_path / f"cache{n}").rglob("*") if file.is_file())
         print(
-            f"\n{n:,} documents, {kept / 1e6:,.0f} MB of token vectors: {peaks[-1][0]:.0f} MB of its own memory at most,"
+            f"\n{n:,} documents, {kept / 1e6:,.0f} MB of token vectors: {peaks[-1][0]:.0f} MB of its own at most,"
             f" {peaks[-1][1]:.0f} MB resident with files that are mapped"
         )
     assert kept > 1e9
