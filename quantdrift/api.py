@@ -27,8 +27,10 @@ from quantdrift import __version__
 from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
+from quantdrift.base.registry import imported
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
 from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.encoders import KINDS
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.evidence.record import Evidence
@@ -87,7 +89,8 @@ def drift(
 
     - names: `drift("minilm", "W4-rtn", data)`, `drift("minilm@W4-rtn", data=data)`,
       `drift("minilm", "./my-gptq", data)`;
-    - a SentenceTransformer and a scheme, `drift(model, "W4-rtn", data)`, or two models;
+    - a SentenceTransformer and a scheme, `drift(model, "W4-rtn", data)`, or two models; a MultiVectorEncoder or a
+      SparseEncoder and a scheme;
     - two `Embeddings`, of the same queries and documents;
     - two matrices of scores [n_queries, n_docs], higher is better; with `classes`, logits
       [n_inputs, n_classes].
@@ -230,6 +233,11 @@ def _pair(
     name = first.source.name if first else str(reference)
     if scheme is not None:
         return Spec(model=name, scheme=scheme), (first, None)
+    for model in (first, second):
+        if model is not None and not model.one_vector:
+            raise UnsupportedError(
+                f"{model.source.name} is compared with its own quantized self alone; expected a scheme"
+            )
     pair = Versus(reference=name, candidate=second.source.name if second else str(candidate))
     if pair.on_server and (first or second):
         raise UnsupportedError(f'"{pair}": a model on a server is compared with one that is given by its name')
@@ -254,7 +262,6 @@ def _scheme(candidate: Any) -> Scheme | None:
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
     """A model in memory, in evaluation mode until the stack is left."""
     from quantdrift.checkpoints.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
-    from quantdrift.engine.encoders.sentence import encoder_of  # noqa: PLC0415 -- as above
     from quantdrift.engine.weights import restoring  # noqa: PLC0415 -- torch
 
     if device is not None:
@@ -263,7 +270,11 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
     name = name.replace(" vs ", "-vs-")
     stack.enter_context(restoring(model))
     model.eval()
-    return encoder_of(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
+    kinds = {of: make for kind in KINDS.values() for of, make in kind.in_memory.items()}
+    usual = "quantdrift.engine.encoders.sentence:encoder_of"
+    make = next((kinds[of.__name__] for of in type(model).__mro__ if of.__name__ in kinds), usual)
+    encoder: SentenceEncoder = imported(make)(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
+    return encoder
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quantdrift.base.registry import Package, Registry, imported
@@ -22,6 +22,8 @@ class EncoderKind:
         load: "module:function" that loads one, of (source, device, revision, dtype): an
             `engine.encoders.model.LoadedModel`; one that searches is an `engine.encoders.model.EmbeddingModel`.
         accepts: "module:function" that says of (source, revision) whether a model is of this kind; all are if empty.
+        in_memory: classes of models in memory that are of this kind, each with a "module:function" of (model, source)
+            that makes an `engine.encoders.sentence.SentenceEncoder` of one.
         files: names of files of which one makes a folder a model of this kind.
         packages: that load it, beside torch, transformers and sentence-transformers.
         place: in the order in which kinds are asked, ascending.
@@ -31,6 +33,7 @@ class EncoderKind:
     uses: tuple[Use, ...]
     load: str
     accepts: str = ""
+    in_memory: Mapping[str, str] = field(default_factory=dict, hash=False)
     files: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     place: int = 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,14 @@ class MultiVectorModel(RowEncoder):
         """MaxSim, or its mean over a query's token vectors."""
         return MaxSim(mean=self.model.similarity_fn_name == "meanmaxsim")
 
+    def reading(self, search: Search) -> RowSearch:
+        """A search by rows, which says where documents are read as queries are."""
+        read, documents = RowEncoder.reading(self, search), search.sides[-1].items
+        if not _made_for_images(self.model) or not len(documents) or not isinstance(documents[0], str):
+            return read
+        note = f"{self.source.name} is made for documents that are images, and reads texts as it reads queries"
+        return replace(read, notes=(*read.notes, note))
+
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
         """The token vectors that its mask leaves of each input."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
@@ -90,7 +98,13 @@ def load_multi_vector(
             "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
         )
     model, notes = load_sentence_transformer(
-        source, device=device, revision=revision, dtype=dtype, trusted=trusted, kind="MultiVectorEncoder"
+        source,
+        device=device,
+        revision=revision,
+        dtype=dtype,
+        trusted=trusted,
+        kind="MultiVectorEncoder",
+        reads="head" if native else "states",  # the projection of transformers' own is its head
     )
     return multi_vector_of(model, source, notes=notes)
 
@@ -99,4 +113,27 @@ def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = (
     """A MultiVectorEncoder that is loaded, and what was told of it."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
     refuse_small_vocabulary(model, source.name)
+    if _made_for_images(model):
+        _refuse_other_inputs(model, source.name)
     return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))
+
+
+def _made_for_images(model: Any) -> bool:
+    """Whether it is a `...ForRetrieval` of transformers, whose processor knows queries and images."""
+    return getattr(model[0], "transformer_task", None) == "retrieval"
+
+
+def _refuse_other_inputs(model: Any, name: str) -> None:
+    """Refuse a model whose texts or images sentence-transformers prepares otherwise than its own processor does."""
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    processor, image = model[0].processor, Image.new("RGB", (64, 64))
+    for what, given, item in (("queries", {"text": "."}, "."), ("images", image, image)):
+        own = getattr(processor, f"process_{what}", None)
+        made = model.preprocess([given], task="query").get("input_ids")
+        if own is None or made is None or not torch.equal(made, own([item], return_tensors="pt")["input_ids"]):
+            raise UnsupportedError(
+                f"sentence-transformers reads the {what} of {name} otherwise than process_{what} of its "
+                f"{type(processor).__name__} does, so scores would be another model's; expected a processor whose "
+                "plain call does the same, as those of ColPali and ColQwen2"
+            )

@@ -8,6 +8,7 @@ KIND = EncoderKind(
     uses=("search",),
     load="quantdrift.features.sparse.model:load_sparse",
     accepts="quantdrift.checkpoints.classifier_config:is_sparse",
+    in_memory={"SparseEncoder": "quantdrift.features.sparse.model:sparse_of"},
     place=45,
 )
 STAGE = Stage(

@@ -12,6 +12,8 @@ import pytest
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from torch import nn
 
+from quantdrift.api import drift
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import Run as Finished
 from quantdrift.runs.folder import read_run
@@ -198,3 +200,21 @@ def test_of_a_static_model_the_embedding_matrix_is_quantized(place: Path, quantd
     assert weights_line(finished.record).startswith("bits per weight: 4.50 over all parameters")
     told = quantdrift("run", "ROOT/static@W4", "--data", "ROOT/rows", code=2)
     assert "fp+table=8" in told
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_in_memory_is_measured_as_its_folder_is(name: str, place: Path, quantdrift: Run) -> None:
+    finished, _ = run(quantdrift, name, "W4-rtn-g64")
+    model = KINDS[name][1](str(place / name / "model"), device="cpu")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    made = drift(model, "W4-rtn-g64", place / "rows")
+    ours, theirs = made.evidence(), finished.evidence()
+    assert (ours.candidate_top.items == theirs.candidate_top.items).all()
+    assert ours.delta_max == pytest.approx(theirs.delta_max, abs=1e-5)
+    assert made.record["settings"]["similarity"] == finished.record["settings"]["similarity"]
+    assert all((before[key] == value).all() for key, value in model.state_dict().items())
+    other = KINDS[name][1](str(place / name / "model"), device="cpu")
+    with pytest.raises(UnsupportedError, match="is compared with its own quantized self alone; expected a scheme"):
+        drift(model, other, place / "rows")
+    with pytest.raises(UnsupportedError, match="compared with its own quantized self alone"):
+        drift(str(place / "tiny"), other, place / "rows")

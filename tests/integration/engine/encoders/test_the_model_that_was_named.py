@@ -136,8 +136,11 @@ def test_models_of_several_rows_are_not_converted_nor_compared_with_others(
     make(tmp_path / "model")
     with pytest.raises(UnsupportedError, match="is compared with its own quantized self alone"):
         compared(tmp_path / "model")
-    with pytest.raises(UnsupportedError, match=kind.__name__):
-        drift(kind(str(tmp_path / "model"), device="cpu"), "W4-rtn", DATASET)
+    class Own(kind):  # type: ignore[misc]  # of a class that is a parameter
+        """Another name for the same kind."""
+
+    own = Own(str(tmp_path / "model"), device="cpu")
+    assert drift(own, "W4-rtn", DATASET).record["settings"]["similarity"] in {"maxsim", "dot"}
     if kind is MultiVectorEncoder:  # sentence-transformers would draw a projection at random
         (tmp_path / "model" / "modules.json").unlink()
         with pytest.raises(UnsupportedError, match=r"has no modules\.json: .* at random"):
