@@ -89,7 +89,7 @@ def save(row: dict[str, Any], folder: Path) -> tuple[Any, Any]:
     maker: Any = getattr(hf, MODELS.get(use, "AutoModelForSequenceClassification"))
     model = maker.from_config(getattr(hf, row["config"])(**given)).eval()
     for parameter in model.parameters():  # zeros and ones hide what is lost or not used
-        if parameter.is_floating_point() and not parameter.detach().std():
+        if parameter.is_floating_point() and parameter.numel() > 1 and not parameter.detach().std():
             nn.init.normal_(parameter, float(parameter.detach().mean()), 0.1)
     model.save_pretrained(folder)
     reader.save_pretrained(folder)
@@ -230,21 +230,24 @@ def _counted(reasons: dict[str, str]) -> dict[str, dict[str, int]]:
 
 
 def _beside(pair: QuantizedPair) -> dict[str, Any]:
-    """Shares of all parameters that no width is of, and the matrices among them that the pair does not name."""
+    """Shares of all parameters that no width is of; and whether the pair counts all matrices among them."""
     named = {name: value for root in pair.modules for name, value in root.named_parameters()}
     tables = {id(part.weight) for root in pair.modules for part in root.modules() if isinstance(part, nn.Embedding)}
     layers = {id(layer.parameter) for layer in pair.layers}
-    shares, unnamed = Counter[str](), []
+    shares, others, matrices = Counter[str](), [], 0
     for name, value in named.items():
         if id(value) not in layers:
-            told = any(f"{name}.".startswith(f"{path}.") for path in pair.left_out)
-            kind = (
-                "told" if told else "embeddings" if id(value) in tables else "vectors" if value.dim() < 2 else "untold"
-            )
+            kind = "embeddings" if id(value) in tables else "vectors" if value.dim() <= 1 else "others"
+            kind = "left out" if any(f"{name}.".startswith(f"{path}.") for path in pair.left_out) else kind
             shares[kind] += value.numel()
-            unnamed += [f"{name} {list(value.shape)}"] if kind == "untold" else []
+            others += [f"{name} {list(value.shape)}"] if kind == "others" else []
+            matrices += value.numel() if value.dim() > 1 else 0
     total = sum(value.numel() for value in named.values())
-    return {"beside": {kind: round(n / total, 4) for kind, n in shares.items()}, "untold": _count(unnamed)}
+    return {
+        "beside": {kind: round(n / total, 4) for kind, n in shares.items()},
+        "others": _count(others),
+        "counts_what_stays": sum(pair.describe()["not_quantized"].values()) == matrices,
+    }
 
 
 def _reads(pair: QuantizedPair) -> str:
@@ -299,7 +302,7 @@ spread{but}. Zeros in place of a layer change an output if and only if it counts
 REMARKS: dict[str, tuple[str, Any]] = {
     "Nothing that an output depends on is quantized": (
         "The candidate would be the reference, and a run refuses it.",
-        lambda found: not found["changes"] and _inside(found["untold"]),
+        lambda found: not found["changes"] and _inside(found["others"]),
     ),
     "An output depends on the texts that share its batch": (
         "These read padding as text. The noise floor of a run shows how much that moves.",
@@ -344,8 +347,8 @@ def _cells(one: dict[str, Any]) -> Iterator[str]:
     yield from (str(one["layers"]), f"{one['share']:.0%}", f"{one['bits']['all']:.1f}", one["reads"])
     stays = [f"embeddings {one['beside']['embeddings']:.0%}"] if "embeddings" in one["beside"] else []
     stays += [f"{_inside(names)} ({why})" for why, names in one["left_out"].items()]
-    untold = f"not named: {_inside(one['untold'])} {one['beside'].get('untold', 0):.1%}"
-    yield "; ".join([*stays, *([untold] if one["untold"] else [])])
+    stays += [f"{_inside(one['others'])} {one['beside']['others']:.1%}"] if one["others"] else []
+    yield "; ".join(stays)
     yield _inside(one["never_reached"])
     made = one["gptq"]
     yield made.get("refused") or _inside(name for names in made["rounded_to_nearest"].values() for name in names)

@@ -27,6 +27,7 @@ def test_what_is_measured_is_the_model_that_was_saved(name: str) -> None:
     assert one["is_what_transformers_computes"]
     assert one["changes"] or one["layers"] == sum(one["never_reached"].values())  # which a run refuses
     assert one["is_undone"]
+    assert one["counts_what_stays"]
     assert not one["needed_but_not_reached"]
     assert not one["reached_but_not_needed"]
     assert (one["reads"] == "both ways") == any(part in name for part in BIDIRECTIONAL) or not one["reads"]
