@@ -113,6 +113,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     for stage in STAGES.values():
         if part := made.get(stage.part):
             yield from stage.lines(part)
+    if index := (record.get("deployment") or {}).get("index"):
+        yield _index(index, (record.get("times") or {}).get("query"))
     fallbacks = made.get("fallbacks", {})
     for reason in dict.fromkeys(fallbacks.values()):
         yield f"rounded to nearest, {reason}: {some(name for name, why in fallbacks.items() if why == reason)}"
@@ -124,6 +126,16 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
+
+
+def _index(index: Record, query: Record | None) -> str:
+    size, parts = index.get("bytes_per_document"), [f"index: {index['name']} by {index['library']}"]
+    if size is not None:
+        parts.append(f"{size:,.0f} bytes a document")
+    if query is not None:
+        took, ratio = 1000 * query["index"], query["ratio"]
+        parts.append(f"a query takes {took:.2g} ms, {ratio:.2g} times exact search in the same process")
+    return ", ".join(parts)
 
 
 def _widths(allocation: Record) -> str:
