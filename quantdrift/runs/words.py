@@ -246,7 +246,7 @@ def findings(record: Record) -> Iterator[str]:
             f"{relevant - listed:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
             "and they count in nDCG."
         )
-    if risk is not None:
+    if risk is not None and metrics["at_risk"].get("bound") is None:
         yield (
             f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
             f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)"
