@@ -70,6 +70,8 @@ class Ask:
     @property
     def certain(self) -> bool:
         """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
+        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in self.pair.scheme.stages):
+            return False
         return all(_place(name)[0] for name in self._names) if self.models is None else None not in self.models
 
     @property

@@ -36,6 +36,10 @@ class RunOptions(Streaming, MeasuringAnything):
         "TEXT: Servers: text to put before every query; by default that of the other model."
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
+    index: str | None = option(
+        "URL#COLLECTION: Ask a collection that is there, of a Qdrant server or a FOLDER of LanceDB or Chroma, in place "
+        "of an index of the data; SPEC is then MODEL@fp."
+    )
     shard: int | None = option(
         "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",
         min=1,
@@ -101,7 +105,8 @@ def command(options: RunOptions) -> Output:
 
     More: docs/tutorials/search.md
     """
-    pair = parse_pair(options.spec)
+    there = f"+collection={options.index}" if options.index else ""
+    pair = parse_pair(f"{options.spec}{there}")
     if (kind := options.streamed) is not None:
         return shown_run(_streamed(pair, kind, options))
     run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))

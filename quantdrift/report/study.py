@@ -263,6 +263,9 @@ def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Sectio
     if seen:
         yield Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)])
         yield Section(name="bits", title="Bits against damage", figures=[pareto(results)])
+        if any(result.bytes_per_document is not None for result in results):
+            stored = [pareto(results, stored=True)]
+            yield Section(name="stored", title="Stored bytes against damage", figures=stored)
     widths = {
         _name_on_data(run.result): allocation
         for run in seen

@@ -133,6 +133,7 @@ class Averaged:
         high: likewise.
         n: how many runs.
         bits: mean bits per weight, scales counted; None where that is not known.
+        size: mean bytes of a stored document, likewise.
     """
 
     model: str
@@ -142,6 +143,7 @@ class Averaged:
     high: float | None
     n: int
     bits: float | None
+    size: float | None
 
 
 def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
@@ -157,6 +159,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
         mean, error = fmean(values), standard_error(values)
         single = members[0].metrics[metric]
         bits = [bits for result in members if (bits := result.bits("linear_with_scales")) is not None]
+        sizes = [size for result in members if (size := result.bytes_per_document) is not None]
         averages.append(
             Averaged(
                 model=model,
@@ -166,6 +169,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
                 high=single.high if error is None else mean + error,
                 n=len(values),
                 bits=fmean(bits) if len(bits) == len(members) else None,
+                size=fmean(sizes) if len(sizes) == len(members) else None,
             )
         )
     return averages
@@ -207,9 +211,16 @@ def change_rates(results: Sequence[Result]) -> Figure:
     )
 
 
-def pareto(results: Sequence[Result]) -> Figure:
-    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark."""
-    rates = [(rate, rate.bits) for rate in averaged(results, "flip@1") if rate.bits is not None]
+def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
+    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark.
+
+    Args:
+        results: cells that are done.
+        stored: bytes of a stored document in place of bits per weight.
+    """
+    costs = [(rate, rate.size if stored else rate.bits) for rate in averaged(results, "flip@1")]
+    rates = [(rate, cost) for rate, cost in costs if cost is not None]
+    of = "bytes a document" if stored else "bits per weight"
     kinds = ["one width", "widths chosen per layer"]
     values = [
         {
@@ -228,7 +239,9 @@ def pareto(results: Sequence[Result]) -> Figure:
         for rate, bits in rates
     ]
     place = {
-        "x": amount("bits", "bits per weight, scales counted", scale={"zero": False, "nice": True, "padding": 24}),
+        "x": amount(
+            "bits", of if stored else f"{of}, scales counted", scale={"zero": False, "nice": True, "padding": 24}
+        ),
         "y": amount("rate", "top-1 changes", axis=PERCENT),
     }
     points = {
@@ -236,7 +249,7 @@ def pareto(results: Sequence[Result]) -> Figure:
         "color": named("kind", scale={"domain": kinds}),
         "shape": named("kind", scale={"domain": kinds}),
         "opacity": {"condition": {"test": "datum.best", "value": 1}, "value": 0.4},
-        "tooltip": tooltip(model="model", scheme="scheme", bits="bits per weight:.2f", **_ENDS),
+        "tooltip": tooltip(model="model", scheme="scheme", bits=f"{of}:.2f", **_ENDS),
     }
     names = {**place, "text": {"field": "scheme"}}
     layers = [
@@ -246,9 +259,9 @@ def pareto(results: Sequence[Result]) -> Figure:
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
     return Figure(
-        name="pareto",
-        title="What bits buy",
-        caption=f"Each point is a scheme: its bits per weight, and the top-1 changes{mean}. Left and low is best. The "
+        name="pareto-stored" if stored else "pareto",
+        title="What bytes buy" if stored else "What bits buy",
+        caption=f"Each point is a scheme: its {of}, and the top-1 changes{mean}. Left and low is best. The "
         "line joins the schemes that no other one beats in both; the others are pale.",
         spec=by_model(in_order(rate.model for rate, _ in rates), layers, values),
     )

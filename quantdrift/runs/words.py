@@ -117,6 +117,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     for stage in STAGES.values():
         if part := made.get(stage.part):
             yield from stage.lines(part)
+    if index := (record.get("deployment") or {}).get("index"):
+        yield _index(index, (record.get("times") or {}).get("query"))
     fallbacks = made.get("fallbacks", {})
     shares = made.get("fallback_weights", {})
     for reason in dict.fromkeys(fallbacks.values()):
@@ -130,6 +132,16 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
+
+
+def _index(index: Record, query: Record | None) -> str:
+    size, parts = index.get("bytes_per_document"), [f"index: {index['name']} by {index['library']}"]
+    if size is not None:
+        parts.append(f"{size:,.0f} bytes a document")
+    if query is not None:
+        took, ratio = 1000 * query["index"], query["ratio"]
+        parts.append(f"a query takes {took:.2g} ms, {ratio:.2g} times exact search in the same process")
+    return ", ".join(parts)
 
 
 def _widths(allocation: Record) -> str:
@@ -244,7 +256,7 @@ def findings(record: Record) -> Iterator[str]:
             f"{relevant - listed:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
             "and they count in nDCG."
         )
-    if risk is not None:
+    if risk is not None and metrics["at_risk"].get("bound") is None:
         yield (
             f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
             f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)"

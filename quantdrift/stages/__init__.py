@@ -59,6 +59,7 @@ class Stage:
         draws: whether `+seed=` changes it.
         calibrates: whether a scheme's candidate needs inputs for it.
         under_layers: whether linear layers are calibrated with it in place.
+        settled: whether its scheme decides what it does; a collection that is there may change unseen.
         codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
         vector_bits: of a number of a stored embedding; None where it leaves that as it is.
         tried: options that `repair` tries.
@@ -81,6 +82,7 @@ class Stage:
     draws: bool = False
     calibrates: Callable[[Scheme], bool] = lambda _: False
     under_layers: bool = False
+    settled: bool = True
     codes: Callable[[Scheme], bool] = lambda _: False
     vector_bits: Callable[[Scheme], int | None] = lambda _: None
     tried: tuple[Mapping[str, str], ...] = ()

@@ -51,6 +51,19 @@ class Result:
         return None if self.run is None else (self.run.record.get("bits_per_weight") or {}).get(of)
 
     @property
+    def bytes_per_document(self) -> float | None:
+        """Bytes of a document, in its index where there is one; None where embeddings are stored as they are."""
+        deployed = {} if self.run is None else self.run.record.get("deployment") or {}
+        size: float | None = (deployed.get("index") or deployed).get("bytes_per_document")
+        return size
+
+    @property
+    def query_ratio(self) -> float | None:
+        """Time of a query behind the index, as a multiple of exact search; None where none was timed."""
+        times = {} if self.run is None else self.run.record["times"].get("query", {})
+        return times.get("ratio")
+
+    @property
     def n_inputs(self) -> int | None:
         """Queries or labelled inputs; None before the cell is done."""
         data = {} if self.run is None else self.run.record["data"]
@@ -66,6 +79,8 @@ def columns_of(metrics: Sequence[Metric]) -> list[Column]:
         Column("", "state", kind="words"),
         Column("", lambda result: result.bits("linear"), key="bits"),
         Column("", lambda result: result.bits("linear_with_scales"), key="bits_with_scales"),
+        Column("", "bytes_per_document"),
+        Column("", "query_ratio"),
         Column("", "n_inputs", kind="count"),
     ]
     for metric in metrics:

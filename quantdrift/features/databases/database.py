@@ -43,12 +43,14 @@ class Database(SearchIndex):
         package: that does it, for the version.
         modules: names under which its parts log.
         varies: why it does not answer the same every time; empty where it does.
+        rescores: whether it orders what it found by its codes by the vectors themselves.
         stored: what it holds of a document.
     """
 
     package: str
     modules: tuple[str, ...]
     varies = ""
+    rescores = False
     stored = "float32"
 
     def __init__(self, order: Order) -> None:
@@ -64,7 +66,7 @@ class Database(SearchIndex):
                 self._opened.callback(self.stop)
                 self.fill(Path(folder))
             self.size = size_of(Path(folder))
-            self.known = self.lossless or self._can_be_asked_for_all()
+            self.known = self.lossless or (not self.rescores and self._can_be_asked_for_all())
         except BaseException:
             self.close()
             raise
@@ -91,20 +93,15 @@ class Database(SearchIndex):
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
         """What a run should say."""
         name = f"+index={self.order.name}"
-        return (
-            f"{name} was asked for {self.returns} documents a query; +search=limit=N asks for others",
-            *([f"{name} does not answer the same every time: {self.varies}"] if self.varies else []),
-            *(
-                []
-                if self.known
-                else [
-                    f"{name} does not score every document by its codes: their loss and that of the "
-                    "search are one number"
-                ]
-            ),
-            *([f"{name} found fewer documents than asked for in {self._short:,} searches"] if self._short else []),
-            *(f"{self.package} says: {line}" for line in list(dict.fromkeys(self._said))[:_TOLD]),
-        )
+        why = "rescores by itself" if self.rescores else "does not score every document by its codes"
+        notes = {
+            f"{name} was asked for {self.returns} documents a query; +search=limit=N asks for others": True,
+            f"{name} does not answer the same every time: {self.varies}": self.varies,
+            f"{name} {why}, so that the loss of its codes and that of its search are one number": not self.known,
+            f"{name} found fewer documents than asked for in {self._short:,} searches": self._short,
+            **{f"{self.package} says: {line}": True for line in list(dict.fromkeys(self._said))[:_TOLD]},
+        }
+        return tuple(note for note, holds in notes.items() if holds)
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
         """What the database finds, checked."""

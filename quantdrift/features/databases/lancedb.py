@@ -36,6 +36,7 @@ class LanceDB(Database):
         self.lossless = self.stored.startswith("float32")
         if order.word not in {"IVF_SQ"}:
             self.varies = "it draws where its training and its graphs begin, without a seed"
+        self.rescores = not self.lossless and "refine_factor" in order.asked
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
 from quantdrift.features.databases.database import Database, Hits
 from quantdrift.features.index.engine import Engine, Order
@@ -29,6 +30,12 @@ class Qdrant(Database):
         self.stored, self.lossless = _STORED[order.word], order.word == "float"
         if not self.lossless:
             self.varies = "what is equal by its codes comes in any order"
+        usual = int(order.word == "binary" or "oversampling" in order.asked)  # Qdrant's own default
+        self.rescores = not self.lossless and order.asked.get("rescore", usual) > 0
+        if order.word == "binary" and order.similarity == "euclidean" and not self.rescores:
+            raise UnsupportedError(
+                f"+index={order.name} gives no distances from bits alone; leave +search=rescore=0 out"
+            )
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:

@@ -1,0 +1,47 @@
+"""An index that is there: a collection that somebody filled, asked for the queries of the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.stages import Option, Stage
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+_INSTEAD = ("index", "search", "emb")
+
+
+def _check(scheme: Scheme) -> str | None:
+    if beside := next((key for key in _INSTEAD if scheme.option(key) is not None), None):
+        return f"+{beside}= makes an index, and +collection= names one that is there; expected one of them"
+    return None
+
+
+def _refuse(scheme: Scheme) -> None:
+    from quantdrift.features.collection.place import read_place, reader_of  # noqa: PLC0415 -- numpy, and few runs need it
+
+    if scheme.option("rescore") is not None:
+        raise UnsupportedError(
+            "+rescore= needs the vectors of a collection, which is asked for answers alone; leave it out"
+        )
+    place = read_place(scheme.option("collection", ""))
+    reader_of(place)
+
+
+STAGE = Stage(
+    what="a collection that is there, in place of an index of the data",
+    kind="vectors",
+    place=60,
+    work="quantdrift.features.collection.stage:NamedCollection",
+    options={
+        "collection": Option(
+            pattern=r"[^+@\s#]{1,400}#[A-Za-z0-9_.-]{1,100}(?:,limit=[1-9][0-9]{0,3})?",
+            values="URL#NAME or FOLDER#NAME, then ,limit=N where other than 10 documents are asked for",
+        )
+    },
+    check=_check,
+    refuse=_refuse,
+    settled=False,
+)

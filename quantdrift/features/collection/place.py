@@ -1,0 +1,118 @@
+"""Where a collection is, and what reads one: a reader a module, or an entry point of another package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.registry import Package, Registry
+
+_PLACE = re.compile(r"(?P<at>[^#]+)#(?P<name>[^,]+)(?:,limit=(?P<limit>[0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A collection as `+collection=` names it.
+
+    Attributes:
+        at: a URL or a folder.
+        name: of the collection, there.
+        limit: documents that it is asked for; None for as many as a deployment returns.
+    """
+
+    at: str
+    name: str
+    limit: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder, which need not be there."""
+        return Path(self.at).expanduser()
+
+    @property
+    def on_server(self) -> bool:
+        """Whether it is at a URL."""
+        return self.at.startswith(("http://", "https://"))
+
+
+class Held(Protocol):
+    """A collection that is open.
+
+    Attributes:
+        library: what reads it, with its version.
+        count: documents in it.
+        dim: numbers of a vector.
+        metric: "cosine", "dot" or "euclidean".
+    """
+
+    library: str
+    count: int
+    dim: int
+    metric: str
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all documents."""
+
+    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
+        """Ids of the nearest documents, best first, and their scores: the cosine, product, or minus the distance."""
+
+    def close(self) -> None:
+        """Let go of it; nothing of the collection is changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A kind of collections.
+
+    Attributes:
+        what: in words.
+        accepts: whether a place holds collections of this kind; without an import of a library.
+        open: opens one.
+        packages: that it needs.
+    """
+
+    what: str
+    accepts: Callable[[Place], bool]
+    open: Callable[[Place], Held]
+    packages: tuple[Package, ...] = ()
+
+
+READERS: Registry[Reader] = Registry(
+    "quantdrift.collections", package="quantdrift.features.collection.readers", attribute="READER", kind=Reader
+)
+"""All kinds by name."""
+
+
+def read_place(written: str) -> Place:
+    """The place that is written as URL#NAME or FOLDER#NAME."""
+    match = _PLACE.fullmatch(written)
+    if match is None:
+        raise UnsupportedError(f"{written}: expected a collection as URL#NAME or FOLDER#NAME")
+    limit = match["limit"]
+    return Place(at=match["at"], name=match["name"], limit=None if limit is None else int(limit))
+
+
+def reader_of(place: Place) -> Reader:
+    """The reader of a place; UnsupportedError where there is none, or nothing there."""
+    if not place.on_server and not place.folder.exists():
+        raise UnsupportedError(f"{place.at}: expected a URL, or a folder that is there")
+    for reader in READERS.values():
+        if reader.accepts(place):
+            return reader
+    kinds = "; ".join(reader.what for reader in READERS.values())
+    raise UnsupportedError(f"{place.at} is no collection that can be asked; expected {kinds}")
+
+
+def field_of_ids(names: Any, where: str) -> str:
+    """The field that holds the ids of documents, by its usual names."""
+    usual = ("_id", "id", "doc_id", "document_id")
+    if (field := next((name for name in usual if name in names), None)) is None:
+        raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(usual)}")
+    return field

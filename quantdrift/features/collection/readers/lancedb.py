@@ -1,0 +1,58 @@
+"""A table of LanceDB, in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.features.collection.place import Place, Reader, field_of_ids
+from quantdrift.features.index.engine import ENGINES
+
+
+class InFolder:
+    """A table with a column of ids and one of vectors, searched by its index as it is."""
+
+    def __init__(self, place: Place) -> None:
+        import lancedb
+        import pyarrow as pa
+
+        where, base = f"{place.at}#{place.name}", lancedb.connect(str(place.folder))
+        self._table = table = base.open_table(place.name)
+        self._field = field_of_ids(table.schema.names, where)
+        vectors = [column for column in table.schema if pa.types.is_fixed_size_list(column.type)]
+        if len(vectors) != 1:
+            raise UnsupportedError(f"{where} has {len(vectors)} columns of vectors; expected one")
+        self._column, self.dim = vectors[0].name, int(vectors[0].type.list_size)
+        self.count, self.library = int(table.count_rows()), f"lancedb {version_of('lancedb')}"
+        indexed = [index.name for index in table.list_indices() if self._column in index.columns]
+        stats = table.index_stats(indexed[0]) if indexed else None
+        self._distance = "l2" if stats is None else stats.distance_type  # LanceDB's own default
+        self.metric = {"l2": "euclidean"}.get(self._distance, self._distance)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all documents."""
+        for batch in self._table.search().select([self._field]).to_batches():
+            yield from map(str, batch[self._field].to_pylist())
+
+    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
+        """What a search finds."""
+        search = self._table.search(query, vector_column_name=self._column).distance_type(self._distance)
+        found = search.limit(k).select([self._field, "_distance"]).to_arrow()
+        distances = found["_distance"].to_numpy()
+        scores = -np.sqrt(np.maximum(distances, 0)) if self._distance == "l2" else 1 - distances
+        return list(map(str, found[self._field].to_pylist())), scores.tolist()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+READER = Reader(
+    what="FOLDER#TABLE of LanceDB",
+    accepts=lambda place: not place.on_server and (place.folder / f"{place.name}.lance").is_dir(),
+    open=InFolder,
+    packages=ENGINES["lancedb"].packages,
+)

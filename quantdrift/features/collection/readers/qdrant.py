@@ -1,0 +1,105 @@
+"""A collection of a Qdrant server, over its HTTP interface; the key, if any, is in QDRANT_API_KEY."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import ServerError
+from quantdrift.base.registry import Package
+from quantdrift.features.collection.place import Place, Reader
+
+_METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
+_FIELDS = ("_id", "id", "doc_id", "document_id")
+_MOST = 1 << 26
+"""Bytes that are read of an answer."""
+_PAGE = 1000
+_TIMEOUT = 60.0
+
+
+class OnServer:
+    """A collection whose points have the documents' ids, or name them in their payload."""
+
+    def __init__(self, place: Place) -> None:
+        import httpx
+
+        key = os.environ.get("QDRANT_API_KEY")
+        self._client = httpx.Client(
+            base_url=f"{place.at.rstrip('/')}/collections/{place.name}",
+            timeout=_TIMEOUT,
+            headers={"api-key": key} if key else {},
+        )
+        self._where = f"{place.at}#{place.name}"
+        about = self._asked("GET", "")
+        vectors = about["config"]["params"]["vectors"]
+        if "size" not in vectors:  # vectors that have names
+            if len(vectors) != 1:
+                raise ServerError(f"{self._where} holds vectors of several names ({', '.join(vectors)}); expected one")
+            self._name, vectors = next(iter(vectors.items()))
+        else:
+            self._name = None
+        self.dim, self.count = int(vectors["size"]), int(about["points_count"])
+        self.metric = _METRICS.get(vectors["distance"], str(vectors["distance"]))
+        self.library = "Qdrant, over HTTP"
+        first = self._asked("POST", "/points/scroll", {"limit": 1, "with_payload": True})["points"]
+        payload = (first[0].get("payload") or {}) if first else {}
+        self._field = next((field for field in _FIELDS if field in payload), None)
+
+    def _asked(self, method: str, path: str, body: Any = None) -> Any:
+        with self._client.stream(method, path, json=body) as answer:
+            content = b""
+            for piece in answer.iter_bytes():
+                content += piece
+                if len(content) > _MOST:
+                    raise ServerError(f"{self._where}: the answer is larger than {_MOST:,} bytes")
+        if answer.status_code != 200:  # noqa: PLR2004 -- HTTP's own number
+            raise ServerError(f"{self._where}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
+        return json.loads(content)["result"]
+
+    def _id(self, point: Any) -> str:
+        return str(point["id"] if self._field is None else point["payload"][self._field])
+
+    @property
+    def _payload(self) -> bool | list[str]:
+        return False if self._field is None else [self._field]
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all documents, a page at a time."""
+        at: Any = None
+        for _ in range(self.count // _PAGE + 2):
+            body = {
+                "limit": _PAGE,
+                "with_payload": self._payload,
+                "with_vector": False,
+                **({} if at is None else {"offset": at}),
+            }
+            page = self._asked("POST", "/points/scroll", body)
+            yield from map(self._id, page["points"])
+            if (at := page.get("next_page_offset")) is None:
+                return
+
+    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
+        """What a search finds, set as the collection is."""
+        body = {"query": query.tolist(), "limit": k, "with_payload": self._payload}
+        points = self._asked("POST", "/points/query", body if self._name is None else {**body, "using": self._name})[
+            "points"
+        ]
+        sign = -1.0 if self.metric == "euclidean" else 1.0
+        return [self._id(point) for point in points], [sign * float(point["score"]) for point in points]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+READER = Reader(
+    what="URL#COLLECTION of a Qdrant server",
+    accepts=lambda place: place.on_server,
+    open=OnServer,
+    packages=(Package(name="httpx", module="httpx", extra="openai", note="asks servers"),),
+)

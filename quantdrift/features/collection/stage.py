@@ -1,0 +1,168 @@
+"""A collection that is there, searched in place of an index over the data's own embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.display import clean
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.base.text import some
+from quantdrift.engine.scoring.deployed import WANTED
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.engine.scoring.precision import Stored
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.stages import VectorStage
+from quantdrift.features.collection.place import Held, Place, Reader, read_place, reader_of
+
+_LARGE = 0.1
+"""Share of ids on one side alone from which on the collection is not one of these data."""
+
+
+class NamedCollection(VectorStage):
+    """The collection that `+collection=` names."""
+
+    def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
+        """The collection, opened and held against the data."""
+        place = read_place(self.scheme.option("collection", ""))
+        if not stored.ids:
+            raise UnsupportedError("a collection is asked by the ids of documents, which this harness does not give")
+        return Asked(place, reader_of(place), stored.ids, int(stored.documents.shape[1]), similarity)
+
+
+class Asked(SearchIndex):
+    """A collection whose answers are documents of the data, known by their ids."""
+
+    lossless = known = False
+
+    def __init__(self, place: Place, reader: Reader, ids: Sequence[str], dim: int, similarity: Similarity) -> None:
+        self._place, self._positions = place, {name: position for position, name in enumerate(ids)}
+        self.returns = place.limit or WANTED
+        self._strange = self._short = 0
+        with self._refusing("to open it", reader):
+            self._held: Held = reader.open(place)
+        try:
+            self.notes_on_ids = self._compared(dim)
+            self._similar = _reading(self._held.metric, similarity, f"{place.at}#{place.name}")
+        except BaseException:
+            self._held.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._held.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
+        """What a run should say."""
+        name, strange = f"{self._place.at}#{self._place.name}", self._strange
+        notes = {
+            f"{name} was asked for {self.returns} documents a query; #NAME,limit=N asks for others": True,
+            **dict.fromkeys(self.notes_on_ids, True),
+            f"{strange:,} answers of {name} are documents that the data do not have, and were left out": strange,
+            f"{name} gave fewer documents than asked for in {self._short:,} searches": self._short,
+        }
+        return tuple(note for note, holds in notes.items() if holds)
+
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the collection answers, as positions."""
+        wanted = min(k, self._held.count)
+        positions = np.full((len(queries), k), -1, dtype=np.int64)
+        scores = np.full((len(queries), k), np.nan, dtype=np.float32)
+        for row, query in enumerate(queries):
+            with self._refusing("a search"):
+                names, values = self._held.ask(query, wanted)
+            self._fill(positions[row], scores[row], [str(name) for name in names], np.asarray(values, dtype=np.float32))
+            self._short += len(names) < wanted
+        return Found(positions, scores)
+
+    def _fill(self, positions: NDArray[Any], scores: NDArray[Any], names: list[str], values: NDArray[Any]) -> None:
+        if len(names) > len(positions) or len(names) != len(values) or len({*names}) < len(names):
+            raise UnsupportedError(
+                f"{self._place.at}#{self._place.name} answered a query with {len(names):,} documents, "
+                f"{len({*names}):,} of them different, and {len(values):,} scores; expected at most {len(positions):,}"
+            )
+        kept = [place for place, name in enumerate(names) if name in self._positions]
+        self._strange += len(names) - len(kept)
+        values = self._similar(values)
+        if not np.isfinite(values).all():
+            raise UnsupportedError(f"{self._place.at}#{self._place.name} gave a score that is no finite number")
+        positions[: len(kept)] = [self._positions[names[place]] for place in kept]
+        scores[: len(kept)] = values[kept]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the collection for run.json."""
+        held = self._held
+        return {
+            "name": f"{self._place.at}#{self._place.name}",
+            "search": None,
+            "library": held.library,
+            "bytes": None,
+            "documents": held.count,
+            "metric": held.metric,
+        }
+
+    def _compared(self, dim: int) -> tuple[str, ...]:
+        """Hold the collection against the data; what is little is a note, what is much an error."""
+        held, name, n_docs = self._held, f"{self._place.at}#{self._place.name}", len(self._positions)
+        if held.dim != dim:
+            raise UnsupportedError(
+                f"{name} holds vectors of {held.dim:,} numbers, and the model makes {dim:,}; expected the collection "
+                "of this model, or +dim= beside it"
+            )
+        strange, examples, seen = 0, list[str](), set[str]()
+        if held.count <= n_docs * (1 + 2 * _LARGE) + 1:  # else it is not one of these data, whatever its ids
+            with self._refusing("to list its ids"):
+                for found in map(str, held.ids()):
+                    if found in self._positions:
+                        seen.add(found)
+                    else:
+                        strange += 1
+                        examples += [found] if len(examples) < 3 else []  # noqa: PLR2004 -- a few
+        else:
+            strange = held.count - n_docs
+        missing = n_docs - len(seen)
+        told = [
+            f"{name} lacks {missing:,} of the {n_docs:,} documents of the data" if missing else "",
+            f"{name} holds {strange:,} documents that the data do not have"
+            + (f" ({some(examples)})" if examples else "")
+            if strange
+            else "",
+        ]
+        if max(missing, strange) > _LARGE * n_docs:
+            raise UnsupportedError(
+                f"{'; '.join(filter(None, told))}: expected a collection of these data, by their document ids"
+            )
+        return tuple(filter(None, told))
+
+    @contextmanager
+    def _refusing(self, what: str, reader: Reader | None = None) -> Iterator[None]:
+        """Inside, an error of the library is one line, and names the extra where one is missing."""
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            for package in () if reader is None else reader.packages:
+                if package.module == (error.name or "").partition(".")[0]:
+                    raise MissingExtraError(package.name, package.extra, needed_for=self._place.at) from error
+            raise
+        except QuantDriftError:
+            raise
+        except Exception as error:
+            reason = clean(" ".join(str(error).split()))[:300]
+            raise UnsupportedError(f"{self._place.at}#{self._place.name} refuses {what}: {reason}") from error
+
+
+def _reading(metric: str, similarity: Similarity, name: str) -> Any:
+    """Turn scores of the collection's metric into those of the model's similarity."""
+    if metric == similarity or (similarity is Similarity.COSINE and metric in {"cosine", "dot"}):
+        return lambda scores: scores
+    if similarity is Similarity.COSINE and metric == "euclidean":
+        return lambda distances: 1 - np.square(distances) / 2  # of vectors of length 1
+    raise UnsupportedError(
+        f"{name} compares by {metric}, and the model by {similarity}, which orders documents otherwise; expected a "
+        f"collection of {similarity}"
+    )
