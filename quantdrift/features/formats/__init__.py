@@ -40,12 +40,7 @@ _FP8 = Quantizer(
     words="float8|f8|e4m3|fp8_.+",
 )
 _INT8 = replace(
-    _FP8,
-    title="INT8",
-    inputs=f"{_FLOATS}:int8_inputs",
-    formats=("safetensors", "onnx"),
-    place=62,
-    words="8-?bits?",
+    _FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", formats=("safetensors", "onnx"), place=62, words="8-?bits?"
 )
 _MXFP8 = replace(
     _FP8,
