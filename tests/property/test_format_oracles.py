@@ -99,11 +99,7 @@ def test_inputs_are_those_of_compressed_tensors(scheme: str, name: str) -> None:
     """Of presets; FP8, which `fp8_tensor` stands for here, and NVFP4 have a range from calibration."""
     args, static = preset(scheme).input_activations, scheme in {"fp8_tensor", "nvfp4"}
     from compressed_tensors.quantization.lifecycle.forward import fake_quantize  # noqa: PLC0415
-    from compressed_tensors.quantization.utils import (  # noqa: PLC0415
-        calculate_qparams,
-        compute_dynamic_scales_and_zp,
-        generate_gparam,
-    )
+    from compressed_tensors.quantization.utils import calculate_qparams, compute_dynamic_scales_and_zp, generate_gparam  # noqa: PLC0415
 
     generator = torch.Generator().manual_seed(1)
     for x in (torch.randn(3, 7, 384, generator=generator) * 3, torch.randn(2, 5, 256, generator=generator) ** 5):
