@@ -129,24 +129,25 @@ def test_fp8_is_that_of_torchao(name: str) -> None:
         assert torch.equal(made(name, weight).dequantize(torch.float32), wanted)
 
 
-def test_mxfp4_is_that_of_torchao_where_it_rounds_to_even() -> None:
+def test_mx_formats_are_those_of_torchao() -> None:
+    """Of its four ways to scales: where it rounds to even, and for these weights where no largest one is clipped."""
     mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor", reason="torchao is not installed")
     from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: PLC0415
 
+    ways = {"mxfp4": (torch.float4_e2m1fn_x2, "EVEN"), "mxfp8": (torch.float8_e4m3fn, "RCEIL")}
     for weight in minilm().values():
-        tensor = mx.MXTensor.to_mx(weight, torch.float4_e2m1fn_x2, 32, ScaleCalculationMode.EVEN)
-        assert torch.equal(made("mxfp4", weight).dequantize(torch.float32), tensor.dequantize(torch.float32))
+        for name, (dtype, way) in ways.items():
+            tensor = mx.MXTensor.to_mx(weight, dtype, 32, ScaleCalculationMode[way])
+            assert torch.equal(made(name, weight).dequantize(torch.float32), tensor.dequantize(torch.float32))
 
 
-def test_nvfp4_is_that_of_torchao_but_for_the_last_digit_of_scales() -> None:
-    """It divides by the reciprocal of the factor of the matrix, so that a half may fall to the other side."""
+def test_nvfp4_is_that_of_torchao_but_for_the_last_digit() -> None:
+    """It multiplies by the scale of the matrix where compressed-tensors divides by its inverse."""
     nv = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor", reason="torchao is not installed")
     for weight in minilm().values():
         whole = nv.per_tensor_amax_to_scale(weight.abs().max())
         wanted = nv.NVFP4Tensor.to_nvfp4(weight, per_tensor_scale=whole).dequantize(torch.float32)
-        ours = made("nvfp4", weight).dequantize(torch.float32)
-        other = ~torch.isclose(ours, wanted, rtol=1e-6, atol=0)
-        assert float(other.float().mean()) < 1e-3
+        torch.testing.assert_close(made("nvfp4", weight).dequantize(torch.float32), wanted, rtol=1e-6, atol=0)
 
 
 # --- bitsandbytes -------------------------------------------------------------------------------------
