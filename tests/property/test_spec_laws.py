@@ -51,15 +51,19 @@ NEAR_SPECS = st.lists(SHARDS, max_size=9).map("".join)
 @st.composite
 def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
     """A spec as a user may write it, and the object that it means."""
-    criterion = draw(st.none() | st.sampled_from(CRITERIA))
-    activation_bits = draw(st.none() | st.integers(4, 8))
-    whole = st.sampled_from([*range(2, 9), *([16] if activation_bits else [])]).map(float)
+    quantizer = draw(st.sampled_from([*QUANTIZERS]))
+    entry = QUANTIZERS[quantizer]
+    criterion = draw(st.none() if entry.widths else st.none() | st.sampled_from(CRITERIA))
+    activation_bits = draw(st.none() | st.sampled_from(entry.input_widths))
+    whole = st.sampled_from([*(entry.widths or range(2, 9)), *([16] if activation_bits else [])]).map(float)
     weight_bits = draw(whole if criterion is None else whole | st.floats(2, 8))
     number = draw(st.sampled_from([str(weight_bits), str(weight_bits).removesuffix(".0")]))
-    group_size = draw(st.none() | st.just(128) | st.integers(1, 999_999_999))
-    quantizer = draw(st.sampled_from([*QUANTIZERS]))
+    any_size = st.none() | st.just(128) | st.integers(1, 999_999_999)
+    group_size = draw(st.sampled_from(entry.groups) if entry.groups else any_size)
+    usual_size = entry.groups[0] if entry.groups else 128
     query_only = draw(st.booleans())
-    pairs = draw(OPTIONS) | draw(st.sampled_from([{}, {"act": "token"}] if activation_bits else [{}]))
+    ranges = [{"act": value} for value in entry.ranges if value != "block"] if activation_bits else []
+    pairs = draw(OPTIONS) | draw(st.sampled_from([{}, *ranges]))
 
     scheme = Scheme(
         weight_bits=weight_bits,
@@ -71,7 +75,7 @@ def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
         options=tuple(pairs.items()),
     )
     # a default may be left out; the rest stands in any order
-    given = (scheme.granularity, group_size == 128), (quantizer, quantizer == "rtn")
+    given = (scheme.granularity, group_size == usual_size), (quantizer, quantizer == "rtn")
     parts = [word for word, default in given if not default or draw(st.booleans())]
     options = [*["query"] * query_only, *[criterion] * bool(criterion), *(f"{k}={v}" for k, v in pairs.items())]
     bits = f"W{number}" + ("" if activation_bits is None else f"A{activation_bits}")

@@ -271,7 +271,20 @@ def _from_folder(checkpoint: Checkpoint, reference: SentenceEncoder | None, devi
     else:
         body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
         model = dressed(checkpoint, reference, body, device)
+    _decompress(_body_of(model))
     return Loaded(model=model, stored=stored)
+
+
+def _decompress(body: Any) -> None:
+    """Have compressed-tensors unpack its weights, in the model's number type.
+
+    It would at the first call of the transformer, which sentence-transformers goes past; what it unpacks of four bits
+    is bfloat16 whatever the model is in. Inputs are rounded as config.json says, then as before.
+    """
+    if hasattr(body, "ct_decompress_hook"):
+        dtype = body.dtype
+        body.hf_quantizer.compressor.decompress_model(body)
+        body.to(dtype)
 
 
 def _empty_body(checkpoint: Checkpoint) -> nn.Module:

@@ -61,7 +61,7 @@ def _levels(element: Callable[[Tensor], Tensor]) -> Tensor | None:
     if element is int8:
         return None
     every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float32)
-    return torch.unique(element(every[every.isfinite()]))  # type: ignore[no-any-return]  # e2m1's are among those of e4m3
+    return torch.unique(element(every[every.isfinite()]))  # type: ignore[no-any-return, no-untyped-call]  # untyped
 
 
 # --- scales, of max|w| [n_rows, n_groups] and max|w| of everything ------------------------------------
@@ -79,8 +79,8 @@ def _of_tensor(absmax: Tensor, whole: Tensor, *, largest: float) -> Tensor:
 def _mx(absmax: Tensor, _: Tensor, *, exponent: int) -> Tensor:
     """Powers of two; `exponent` is that of the element's largest number."""
     rounded = absmax.contiguous().view(torch.int32) + (1 << 21)
-    biased = ((rounded >> 23) - exponent).clamp(0, 254)
-    return biased.to(torch.uint8).view(torch.float8_e8m0fnu).to(torch.float32)
+    biased = ((rounded >> 23) - exponent).clamp(min=0)  # an exponent of e8m0 is one of float32, but for 0: 2^-127
+    return torch.where(biased == 0, 1 << 22, biased << 23).view(torch.float32)
 
 
 def _nv(absmax: Tensor, whole: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ TRIED = tuple(
     sorted((name for name, entry in QUANTIZERS.items() if entry.tried), key=lambda name: QUANTIZERS[name].calibrated)
 )
 """Quantizers that are tried where nothing else is said, those that need no data first."""
+POSSIBLE = tuple(name for name, entry in QUANTIZERS.items() if not entry.widths)
+"""Quantizers that can be tried: a number format has one width."""
 GROUPS = (64, 32)
 """Finer groups, where the bits of their scales are within the budget."""
 MORE = 0.125

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
-from quantdrift.quantizers import QUANTIZERS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Scheme, Spec, parse
@@ -43,7 +42,8 @@ class RepairOptions(OnModel):
         min=1,
     )
     quantizers: str | None = option(
-        f"NAME,NAME,...: Quantizers to try, of {', '.join(QUANTIZERS)}; by default all that are installed but adaround."
+        "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all that "
+        "are installed but adaround."
     )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")
@@ -97,7 +97,7 @@ def command(options: RepairOptions) -> Output:
 
 
 def _goals(options: RepairOptions) -> Goals:
-    from quantdrift.features.repair.choice import TRIED, Goals
+    from quantdrift.features.repair.choice import POSSIBLE, TRIED, Goals
 
     target = None
     if options.target is not None:
@@ -106,8 +106,8 @@ def _goals(options: RepairOptions) -> Goals:
             raise QuantDriftError(f"--target {options.target}: expected flip@1=RATE with a rate below 1: flip@1=0.05")
         target = float(match[1])
     names = tuple(TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
-    if unknown := [name for name in names if name not in QUANTIZERS]:
-        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(QUANTIZERS)}")
+    if unknown := [name for name in names if name not in POSSIBLE]:
+        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(POSSIBLE)}")
     return Goals(bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names)
 
 

@@ -141,3 +141,45 @@ def torchao(folder: Path, *, modules: bool = False) -> Made:
     stored = load_file(folder / "model.safetensors")
     names = linear_names(weights(), pooler=True)
     return folder, {name: stored[f"{name}._weight_qdata"].float() * stored[f"{name}._weight_scale"] for name in names}
+
+
+def compressed_tensors(folder: Path, preset: str) -> Path:
+    """What compressed-tensors writes for a preset of it, as llm-compressor does: observed ranges, then packed."""
+    from compressed_tensors.compressors import ModelCompressor  # noqa: PLC0415 -- an optional extra
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config  # noqa: PLC0415
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam  # noqa: PLC0415
+
+    model = AutoModel.from_pretrained(minilm(), dtype=torch.float32)
+    config = QuantizationConfig(config_groups={preset: ["Linear"]}, ignore=[])
+    apply_quantization_config(model, config)
+    for module in model.modules():
+        scheme = getattr(module, "quantization_scheme", None)
+        if scheme is None:
+            continue
+        weight, args = module.weight.detach(), scheme.weights
+        per = {"tensor": weight.reshape(1, -1), "channel": weight}.get(args.strategy)
+        groups = weight.unflatten(-1, (-1, args.group_size)) if per is None else per
+        whole = generate_gparam(weight.min(), weight.max()) if args.strategy == "tensor_group" else None
+        keep = per is not None
+        low, high = groups.amin(-1, keepdim=keep), groups.amax(-1, keepdim=keep)
+        scale, _ = calculate_qparams(low, high, args, global_scale=whole)
+        module.weight_scale.data = scale.to(module.weight_scale.dtype).reshape(module.weight_scale.shape)
+        if whole is not None:
+            module.weight_global_scale.data = whole.reshape(module.weight_global_scale.shape)
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(folder)
+    compressor.update_config(str(folder))
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
+    return folder
+
+
+def bitsandbytes(folder: Path, **settings: Any) -> Path:
+    """What transformers writes for a BitsAndBytesConfig."""
+    from transformers import BitsAndBytesConfig  # noqa: PLC0415 -- it asks for the library
+
+    how = BitsAndBytesConfig(**settings)
+    model = AutoModel.from_pretrained(minilm(), quantization_config=how, dtype=torch.float32, device_map="cpu")
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
+    return folder

@@ -136,6 +136,7 @@ def test_models_of_several_rows_are_not_converted_nor_compared_with_others(
     make(tmp_path / "model")
     with pytest.raises(UnsupportedError, match="is compared with its own quantized self alone"):
         compared(tmp_path / "model")
+
     class Own(kind):  # type: ignore[misc]  # of a class that is a parameter
         """Another name for the same kind."""
 
