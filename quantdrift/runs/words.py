@@ -96,10 +96,6 @@ def data_line(record: Record) -> str:
 def candidate_lines(record: Record) -> Iterator[str]:
     """Library, widths, calibration, quantized activations, and what the scheme could not do."""
     made, data = record.get("quantization", {}), record.get("data", {})
-    if (others := made.get("not_quantized")) and (bits := record.get("bits_per_weight")):
-        shares = {name: n / bits["n_parameters"] for name, n in others.items()}
-        named = some((f"{name} {percent(share)}" for name, share in shares.items()), most=3)
-        yield f"no linear layers, not quantized, {percent(sum(shares.values()))} of all parameters: {named}"
     if "version" in made:
         grid = f", grid: {made['grid']}" if "grid" in made else ""
         yield f"{made['quantizer']} by {made['backend']} {made['version']}{grid}"
@@ -119,17 +115,25 @@ def candidate_lines(record: Record) -> Iterator[str]:
             yield from stage.lines(part)
     if index := (record.get("deployment") or {}).get("index"):
         yield _index(index, (record.get("times") or {}).get("query"))
-    fallbacks = made.get("fallbacks", {})
-    shares = made.get("fallback_weights", {})
+    yield from _left_alone(record, made)
+    if floor := record.get("noise_floor"):
+        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
+        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "none is within reach of that"
+        yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
+
+
+def _left_alone(record: Record, made: Record) -> Iterator[str]:
+    """Layers that were rounded to nearest instead, or not at all, and weights that are no layers."""
+    fallbacks, shares = made.get("fallbacks", {}), made.get("fallback_weights", {})
     for reason in dict.fromkeys(fallbacks.values()):
         share = f" ({percent(shares[reason])} of the weights)" if reason in shares else ""
         yield f"rounded to nearest, {reason}{share}: {some(name for name, why in fallbacks.items() if why == reason)}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
-    if floor := record.get("noise_floor"):
-        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
-        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "none is within reach of that"
-        yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
+    if (others := made.get("not_quantized")) and (bits := record.get("bits_per_weight")):
+        sizes = {name: n / bits["n_parameters"] for name, n in others.items()}
+        named = some((f"{name} {percent(size)}" for name, size in sizes.items()), most=3)
+        yield f"no linear layers, not quantized, {percent(sum(sizes.values()))} of all parameters: {named}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
 

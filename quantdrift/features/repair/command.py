@@ -42,8 +42,8 @@ class RepairOptions(OnModel):
         min=1,
     )
     quantizers: str | None = option(
-        "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all that "
-        "are installed but adaround."
+        "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all "
+        "that are installed but adaround."
     )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")

@@ -55,7 +55,7 @@ def test_fp8_has_a_scale_of_every_row_or_of_the_matrix() -> None:
 
 
 def test_mxfp4_rounds_the_largest_weight_of_a_block_before_it_takes_its_power_of_two() -> None:
-    """5 and 6.5 are 1.25 and 1.625 x 4, so 4 and a scale of 1. 7 is 1.75 x 4, so 8 and 2: 7 is 3.5 of these, hence 8."""
+    """5 and 6.5 are 1.25 and 1.625 x 4: 4 and a scale of 1. 7 is 1.75 x 4, so 8 and 2: 7 is 3.5 of these, hence 8."""
     assert rounded("mxfp4", *[5, 1.5] * 16, *[7, 3.5] * 16) == [*[4, 1.5] * 16, *[8, 4] * 16]
     assert made("mxfp4", torch.tensor([[5.0] * 32 + [6.5] * 32 + [7.0] * 3])).scale.tolist() == [[1, 1, 2]]
 
@@ -108,7 +108,8 @@ def test_zeros_stay_zeros_and_the_smallest_numbers_stay_finite(name: str) -> Non
     weight[1, 64:] = 1
     weight[2] = 2.0**-149
     values = made(name, weight).dequantize(torch.float32)
-    assert not values[0].any() and not values[1, :64].any()
+    assert not values[0].any()
+    assert not values[1, :64].any()
     assert torch.isfinite(values).all()
     assert values[2].abs().max() <= 2.0**-100
     assert values[1, 64:].tolist() == pytest.approx([1.0] * 36, rel=0.04)
@@ -128,7 +129,8 @@ def test_codes_fit_the_bits(name: str) -> None:
     quantized = made(name, torch.randn(32, 128, generator=torch.Generator().manual_seed(0)))
     assert quantized.codes.dtype == torch.int8
     half = 2 ** (quantized.bits - 1)
-    assert -half <= int(quantized.codes.min()) and int(quantized.codes.max()) < half
+    assert -half <= int(quantized.codes.min())
+    assert int(quantized.codes.max()) < half
 
 
 BITS = {
