@@ -288,8 +288,9 @@ def signature(record: Mapping[str, Any]) -> str:
         "batch": run.settings.get("batch_size"),
         "torch": run.settings.get("torch"),
     }
+    data += f"#{run.data_fingerprint[:8]}" if run.data_fingerprint else ""
     parts = [f"quantdrift:{_part(record, 'versions').get('quantdrift', '?')}", _PLACES.sub("", run.spec or "unnamed")]
-    parts += [f"{data}#{run.data_fingerprint[:8]}" if run.data_fingerprint else data, short, run.similarity or run.reading]
+    parts += [data, short, run.similarity or run.reading or ""]
     parts += [f"{name}:{value}" for name, value in keyed.items() if value]
     return "|".join(" ".join(part.replace("|", "/").split()) for part in parts if part)
 
