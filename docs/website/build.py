@@ -1,11 +1,12 @@
 """The website: `python docs/website/build.py`, or `make site`, writes it into build/site and checks its links.
 
-docs/ is written for whoever reads it on a code host, so pages are copied to build/pages first. There links out of
-docs/ lead to copies of those files, folders get an index, and three things are made: the reference of what
-`quantdrift` exports, and an example of a report and of a gate, from a run on the questions of docs/example-gate.
+docs/ is written for whoever reads it on a code host, so it is copied to build/pages first, notebooks as pages. There
+links out of docs/ lead to copies of those files, folders get an index, and three things are made: the reference of
+what `quantdrift` exports, and an example of a report and of a gate, from a run on the questions of docs/example-gate.
 Then zensical builds, strictly, and every link and anchor of what it built is looked up.
 """
 
+import json
 import os
 import re
 import shutil
@@ -34,7 +35,8 @@ def place_of(source: Path) -> Path:
         return PAGES / ("README.md" if source.parent == ROOT else "documentation.md")
     parts = source.relative_to(ROOT).parts
     if source.is_relative_to(DOCS) and not any(part.startswith(".") for part in parts):
-        return PAGES.joinpath(*parts[1:])
+        page = PAGES.joinpath(*parts[1:])
+        return page.with_suffix(".md") if page.suffix == ".ipynb" else page
     if source.parent == ROOT and source.suffix == ".md":
         return PAGES / "project" / source.name
     return PAGES.joinpath("files", *(part.lstrip(".") for part in parts))  # hidden files are in no website
@@ -59,7 +61,20 @@ def gathered(source: Path) -> None:
         return os.path.relpath(there, place.parent)
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(LINK.sub(moved, source.read_text(encoding="utf-8")), encoding="utf-8")
+    text = source.read_text(encoding="utf-8")
+    page = text if source.suffix == ".md" else "\n\n".join(cells_of(text))
+    place.write_text(LINK.sub(moved, page), encoding="utf-8")
+
+
+def cells_of(notebook: str) -> Iterator[str]:
+    """The cells of a notebook as Markdown, with what they print."""
+    for cell in json.loads(notebook)["cells"]:
+        if cell["cell_type"] == "markdown":
+            yield "".join(cell["source"])
+            continue
+        yield f"```python\n{''.join(cell['source'])}\n```"
+        for output in cell["outputs"]:
+            yield f"```text\n{''.join(output['text']).rstrip()}\n```"
 
 
 def indexed(folder: Path, place: Path) -> None:
@@ -158,9 +173,9 @@ def main() -> int:
     os.chdir(ROOT)
     shutil.rmtree(PAGES, ignore_errors=True)
     EXAMPLE.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("website", "*.md", ".*"))
+    shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("website", "*.md", "*.ipynb", ".*"))
     examples()
-    for source in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
+    for source in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"), *ROOT.glob("*.md")]:
         if HERE not in source.parents:
             gathered(source)
     (PAGES / "reference" / "api.md").write_text(reference(), encoding="utf-8")
