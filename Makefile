@@ -13,7 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check site wheel golden faults suites bench matrix clean
+.PHONY: help setup demo test check site wheel golden faults suites bench matrix matrix-oldest matrix-newest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,7 +41,7 @@ site: setup ## Build the website into build/site
 	@OMP_NUM_THREADS=2 $(BIN)/python docs/website/build.py
 
 wheel: ## Build the package, install the wheel into an empty environment and try it there
-	@tests/wheel/run $(PYTHON)
+	@tests/wheel/run $(PYTHON) $(WHEEL)
 
 golden: setup ## Hold what fifty commands and seventy architectures give against tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
@@ -57,9 +57,10 @@ suites: setup ## Run the paper's suites in their offline variants; those of mode
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider
 
-matrix: ## Run the harnesses' tests with the oldest and the newest versions, in .venv-matrix
-	@tests/matrix/run oldest $(PYTHON)
-	@tests/matrix/run newest $(PYTHON)
+matrix: matrix-oldest matrix-newest ## Run the harnesses' tests with the oldest and the newest versions, in .venv-matrix
+
+matrix-oldest matrix-newest:
+	@tests/matrix/run $(@:matrix-%=%) $(PYTHON)
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -1,9 +1,10 @@
 """The website: every page can be reached, and a link that leads nowhere is named."""
 
-import importlib.util
+import runpy
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from support.places import ROOT
@@ -11,14 +12,8 @@ from support.places import ROOT
 DOCS = ROOT / "docs"
 
 
-def build() -> Any:
-    """The script that builds it."""
-    spec = importlib.util.spec_from_file_location("website", DOCS / "website" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+BUILD = SimpleNamespace(**runpy.run_path(str(DOCS / "website" / "build.py")))
+"""The script that builds it."""
 
 
 def pages_of(nav: Any) -> Iterator[str]:
@@ -29,11 +24,10 @@ def pages_of(nav: Any) -> Iterator[str]:
 
 def test_every_page_has_a_line_in_the_navigation() -> None:
     nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
-    script = build()
     sources = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
     left_out = (DOCS / "adr", DOCS / "website")
     pages = {
-        script.place_of(source).relative_to(script.PAGES).with_suffix(".md").as_posix()
+        BUILD.place_of(source).relative_to(BUILD.PAGES).with_suffix(".md").as_posix()
         for source in sources
         if source.parent not in left_out
     }
@@ -47,7 +41,7 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
         '<h1 id="start"></h1><a href="guide/#top"></a><a href="guide/#end"></a><a href="https://example.org/x"></a>'
     )
-    assert sorted(build().broken(tmp_path)) == [
+    assert sorted(BUILD.broken(tmp_path)) == [
         "guide/index.html: no.png is not there",
         "index.html: guide/#end names no heading",
     ]
