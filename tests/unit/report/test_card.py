@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -49,6 +50,16 @@ def cells(section: str) -> list[list[str]]:
 
 def results(text: str) -> Any:
     return huggingface_hub.ModelCard(text).data
+
+
+def test_a_badge_has_the_verdict_on_the_worst_run(tmp_path: Path) -> None:
+    runs = [written(tmp_path / "a"), written(tmp_path / "b", "W8-g128-rtn", same=True)]
+    images = re.findall(r"!\[(.+)\]\((.+)\)", card_of(runs, badge=True).section)
+    assert [text for text, _ in images] == [f"quantdrift: {runs[0].verdict.word}, 50.0 % of answers changed"]
+    label, message, color = urlsplit(images[0][1]).path.removeprefix("/badge/").replace("--", "\0").split("-")
+    assert (label, unquote(message).replace("\0", "-")) == ("quantdrift", images[0][0].removeprefix("quantdrift: "))
+    assert color == {"harm shown": "red", "too few inputs to tell": "lightgrey"}[runs[0].verdict.word]
+    assert "shields.io" not in card_of(runs).section
 
 
 def test_the_table_and_the_metadata_say_what_the_evidence_says(tmp_path: Path) -> None:
