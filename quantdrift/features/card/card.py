@@ -180,12 +180,11 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _badge(rows: Sequence[Row]) -> str:
-    """The verdict on the worst run as an image, with its share of changed answers."""
-    row = min(
-        rows, key=lambda row: (_WORST_FIRST.index(verdict(row.run.record).tone), -(row.estimates[_FLIP].value or 0))
-    )
-    judged, flip = verdict(row.run.record), row.estimates[_FLIP].value
-    told = judged.word if flip is None else f"{judged.word}, {percent(flip)} of answers changed"
+    """The worst verdict as an image, with the largest share of changed answers."""
+    flip = max((value for row in rows if (value := row.estimates[_FLIP].value) is not None), default=None)
+    judged = min((verdict(row.run.record) for row in rows), key=lambda judged: _WORST_FIRST.index(judged.tone))
+    most = "" if len(rows) == 1 else "at most "
+    told = judged.word if flip is None else f"{judged.word}, {most}{percent(flip)} of answers changed"
     message = quote(told.replace("-", "--").replace("_", "__"), safe="")
     return f"![quantdrift: {told}](https://img.shields.io/badge/quantdrift-{message}-{_COLORS[judged.tone]})"
 

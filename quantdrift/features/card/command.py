@@ -23,9 +23,7 @@ def command(
     ),
     base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
     name: str | None = option("NAME: Name of the quantized model in the metadata."),
-    badge: bool = option(
-        "Begin with the verdict as a badge, an image that readers load from img.shields.io.", default=False
-    ),
+    badge: bool = option("Begin with the verdict as an image, which readers load from img.shields.io.", default=False),
     metadata: bool = option("Also write the results into the metadata at the head of the file.", default=True),
 ) -> Output:
     """Write what quantization changed into a model card: a section of README.md, and metadata.
