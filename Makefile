@@ -13,7 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check golden faults suites bench matrix clean
+.PHONY: help setup demo test check site wheel golden faults suites bench matrix matrix-oldest matrix-newest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,12 +29,19 @@ test: setup ## Run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		--no-loadscope-reorder
 
-check: setup ## Lint, formatting, types, import boundaries and the budget of lines
+check: setup ## Lint, formatting, types, import boundaries, the budget of lines, the website and its links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/size/size.py
+	@OMP_NUM_THREADS=2 $(BIN)/python docs/website/build.py
+
+site: setup ## Build the website into build/site
+	@OMP_NUM_THREADS=2 $(BIN)/python docs/website/build.py
+
+wheel: ## Build the package, install the wheel into an empty environment and try it there
+	@tests/wheel/run $(PYTHON) $(WHEEL)
 
 golden: setup ## Hold what fifty commands and seventy architectures give against tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
@@ -50,12 +57,13 @@ suites: setup ## Run the paper's suites in their offline variants; those of mode
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider
 
-matrix: ## Run the harnesses' tests with the oldest and the newest versions, in .venv-matrix
-	@tests/matrix/run oldest $(PYTHON)
-	@tests/matrix/run newest $(PYTHON)
+matrix: matrix-oldest matrix-newest ## Run the harnesses' tests with the oldest and the newest versions, in .venv-matrix
+
+matrix-oldest matrix-newest:
+	@tests/matrix/run $(@:matrix-%=%) $(PYTHON)
 
 clean: ## Remove caches and build results; .venv stays
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find quantdrift plugins tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An install copies the start-up files, so a change in them asks for a new one as well.

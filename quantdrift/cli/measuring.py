@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.cli.options import MeasuringAnything, any_data, corpus
+from quantdrift.runs.identity import signature
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
 from quantdrift.show.output import Output
 from quantdrift.show.tables import metric_grid
@@ -115,7 +116,8 @@ def shown_run(run: Run) -> Output:
         grids=[metric_grid(headlines(record))],
         lines=[f"Verdict: {outcome.word}. {outcome.sentence} {outcome.next}".rstrip(), *findings(record)],
         next=[
-            f"\nrun folder: {run.path}",
+            f"\nsignature: {signature(record)}",
+            f"run folder: {run.path}",
             f"which inputs changed, with their texts: quantdrift show {run.path}",
             f"all metrics: quantdrift metrics {run.path}",
             f"as a page for a browser: quantdrift report {run.path}",

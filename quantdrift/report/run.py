@@ -28,7 +28,7 @@ from quantdrift.report.figures import (
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import classifies, signature
 from quantdrift.runs.words import candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 from quantdrift.spec.grammar import Spec, parse_pair
@@ -240,6 +240,7 @@ def _facts(run: Run) -> Section:
     finished = (record.get("times") or {}).get("finished")
     rows = [
         ("spec", str(record["spec"])),
+        ("signature", signature(record)),
         *part("model", "model"),
         *(("weights", line) for line in _told(lambda record: [weights_line(record)], record) if line),
         *(("candidate", line) for line in _told(candidate_lines, record)),

@@ -23,7 +23,7 @@ from quantdrift.base.records import Record, check_writable, file_digest, read_js
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
-from quantdrift.runs.identity import Identity
+from quantdrift.runs.identity import Identity, signature
 from quantdrift.runs.words import Verdict, verdict
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
     Args:
         path: folder to write; may hold an earlier run, nothing else.
         evidence: per-input record.
-        record: everything else, as JSON values; `format`, `format_version`, `files` and `digest` are added.
+        record: everything else, as JSON values; `format`, `format_version`, `signature`, `files` and `digest` are
+            added.
         probe: what read the classes, where a probe did; a deployment needs it.
 
     Returns:
@@ -265,7 +266,7 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
         if probe is not None:
             probe.save(folder / PROBE)
         files = {part.name: file_digest(part) for part in sorted(folder.iterdir())}
-        full = with_checksum({**RunRecord.head(), **record, "files": files})
+        full = with_checksum({**RunRecord.head(), **record, "signature": signature(record), "files": files})
         RunRecord.checked(full, path / RECORD)
         text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")

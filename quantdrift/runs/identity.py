@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError
-from quantdrift.spec.grammar import Spec, Versus, parse_pair
+from quantdrift.spec.grammar import DTYPES, Spec, Versus, parse_pair
 
 HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
 """Settings that change what is stored or how noise is measured, not what a metric means."""
@@ -30,6 +31,8 @@ _STORED = (
 )
 _OF_DATA = ("subset", "revision", "n_fewshot")
 """What a harness tells of data that it has no digest of, beside name and split."""
+_PLACES = re.compile(r"(?:(?<![^\s=])(?:~|\.{1,2})?/(?:[^\s/]+/)*|https?://[^\s#]*#?)(?=[^\s/])")
+"""The folders that a path of one's own begins with, and a server's address; a name on a hub begins with neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +266,33 @@ def _digest(input_ids: Iterable[object]) -> str:
     for name in sorted(str(input_id).encode() for input_id in input_ids):
         digest.update(len(name).to_bytes(8, "little") + name)
     return digest.hexdigest()
+
+
+def signature(record: Mapping[str, Any]) -> str:
+    """Name on one line what decides the figures of a run.
+
+    Version, pair, data, number type and scores, then digests of both models' weights, inputs, batch size and torch, as
+    far as they are known; of a folder its last name only, and no server's address.
+
+    >>> signature({"spec": "./models/mine@W4", "data": {"name": "faq", "fingerprint": "a1b2c3d4e5", "split": "test"}})
+    'quantdrift:?|mine@W4-g128-rtn|faq/test#a1b2c3d4'
+    """
+    run = Identity.of(record)
+    dtype = str(run.settings.get("dtype") or "").removeprefix("torch.")
+    short = next((short for short, name in DTYPES.items() if name == dtype), dtype)
+    data = "/".join(filter(None, (run.data, run.subset, run.split)))
+    keyed = {
+        "model": (run.model_fingerprint or "").rpartition(":")[2][:8],
+        "candidate": (run.candidate_fingerprint or "")[:8],
+        "n": _part(_part(record, "metrics"), "flip@1").get("n"),
+        "batch": run.settings.get("batch_size"),
+        "torch": run.settings.get("torch"),
+    }
+    data += f"#{run.data_fingerprint[:8]}" if run.data_fingerprint else ""
+    parts = [f"quantdrift:{_part(record, 'versions').get('quantdrift', '?')}", _PLACES.sub("", run.spec or "unnamed")]
+    parts += [data, short, run.similarity or run.reading or ""]
+    parts += [f"{name}:{value}" for name, value in keyed.items() if value]
+    return "|".join(" ".join(part.replace("|", "/").split()) for part in parts if part)
 
 
 def classifies(record: Mapping[str, Any]) -> bool:

@@ -31,7 +31,7 @@ from commands import COMMANDS, EVIDENCE  # noqa: E402 -- likewise
 from harnesses import HARNESSES  # noqa: E402 -- likewise
 
 LEFT_OUT = re.compile(
-    r"times|versions?|software|quantdrift|cell|date|seconds\w*|digest|path|\w*fingerprint|evaluation_time|"
+    r"times|versions?|software|quantdrift|cell|date|signature|seconds\w*|digest|path|\w*fingerprint|evaluation_time|"
     r"threads|layers_kept_from_before|measured_with|total_evaluation_time_seconds|\w*_digest|sha\w*|"
     r"reason|notes|warnings|findings|p_equivalent"
 )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -24,6 +25,7 @@ from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show, show_step
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
+from quantdrift.runs.words import Tone, verdict
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.statistics.estimates import Estimate
 
@@ -39,6 +41,8 @@ _BEFORE = {False: parse_metric("reference.ndcg@10"), True: parse_metric("referen
 _CHANGE = {False: parse_metric("change.ndcg@10"), True: parse_metric("change.accuracy")}
 _FRONT = re.compile(r"\A\ufeff?---[ \t]*(\r?\n)(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _LARGEST_YAML = 1 << 20
+_COLORS: Mapping[Tone, str] = {"bad": "red", "plain": "lightgrey", "warn": "yellow", "good": "brightgreen"}
+_WORST_FIRST = (*_COLORS,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +78,16 @@ class Card:
     metadata: Mapping[str, Any]
 
 
-def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | None = None) -> Card:
+def card_of(
+    runs: Sequence[Run], *, base_model: str | None = None, name: str | None = None, badge: bool = False
+) -> Card:
     """The section and the metadata of some runs of one model.
 
     Args:
         runs: of one reference, on any data, with any schemes.
         base_model: its id on the hub; by default that of the runs, where they say one.
         name: of the quantized model; by default it is made of the model's and the scheme's.
+        badge: whether the section begins with an image of the verdict, which readers load from img.shields.io.
 
     Raises:
         RunError: the runs are of several models, or two are copies of one.
@@ -106,7 +113,7 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None, name: str | N
         metadata |= {"base_model": called, "base_model_relation": "quantized"}
     named = name or (f"{short}-{schemes[0]}" if len(schemes) == 1 else f"{short}-quantized")
     metadata["model-index"] = [{"name": clean(named), "results": list(_results(rows))}]
-    return Card(section=_section(rows, called), metadata=metadata)
+    return Card(section=_section(rows, called, badge=badge), metadata=metadata)
 
 
 def _row(run: Run) -> Row:
@@ -145,8 +152,8 @@ def _last(place: str) -> str:
 # --- the section ----------------------------------------------------------------------------------
 
 
-def _section(rows: Sequence[Row], model: str) -> str:
-    blocks = [BEGIN, TITLE, f"{_verdict(rows)} {_what_was_done(rows, model)}"]
+def _section(rows: Sequence[Row], model: str, *, badge: bool) -> str:
+    blocks = [BEGIN, TITLE, *([_badge(rows)] if badge else []), f"{_verdict(rows)} {_what_was_done(rows, model)}"]
     for classes in (False, True):
         if part := [row for row in rows if row.classes is classes]:
             blocks += [_table(part, classes), "\n".join(f"- {line}" for line in _meanings(part, classes))]
@@ -170,6 +177,16 @@ def _verdict(rows: Sequence[Row]) -> str:
     return (
         f"**From {percent(min(shares))} to {percent(most)} of the inputs get another {worst.answer}**, the most {of}."
     )
+
+
+def _badge(rows: Sequence[Row]) -> str:
+    """The worst verdict as an image, with the largest share of changed answers."""
+    flip = max((value for row in rows if (value := row.estimates[_FLIP].value) is not None), default=None)
+    judged = min((verdict(row.run.record) for row in rows), key=lambda judged: _WORST_FIRST.index(judged.tone))
+    most = "" if len(rows) == 1 else "at most "
+    told = judged.word if flip is None else f"{judged.word}, {most}{percent(flip)} of answers changed"
+    message = quote(told.replace("-", "--").replace("_", "__"), safe="")
+    return f"![quantdrift: {told}](https://img.shields.io/badge/quantdrift-{message}-{_COLORS[judged.tone]})"
 
 
 def _what_was_done(rows: Sequence[Row], model: str) -> str:

@@ -23,6 +23,7 @@ def command(
     ),
     base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
     name: str | None = option("NAME: Name of the quantized model in the metadata."),
+    badge: bool = option("Begin with the verdict as an image, which readers load from img.shields.io.", default=False),
     metadata: bool = option("Also write the results into the metadata at the head of the file.", default=True),
 ) -> Output:
     """Write what quantization changed into a model card: a section of README.md, and metadata.
@@ -37,7 +38,7 @@ def command(
     from quantdrift.features.card.card import card_of, put_into
     from quantdrift.runs.folder import find_runs
 
-    card = card_of(find_runs(runs), base_model=base_model, name=name)
+    card = card_of(find_runs(runs), base_model=base_model, name=name, badge=badge)
     data = {"section": card.section, "metadata": dict(card.metadata), "into": None if into is None else str(into)}
     if into is None:
         return Output(data=data, text=put_into("", card, metadata=metadata))

@@ -14,7 +14,7 @@ from quantdrift.cli import app
 from quantdrift.metrics import FAMILIES, parse_metric
 from support.places import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 GROUP: Any = get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 NAME = rf"(?:{'|'.join(GROUP.forms)}|[a-z][a-z-]*)(?![a-z-])"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import QuantDriftError, RunError
-from quantdrift.runs.identity import SERVED, Identity
+from quantdrift.runs.identity import SERVED, Identity, signature
 
 RECORD: dict[str, Any] = {
     "spec": "minilm@W4",
@@ -111,3 +111,12 @@ def test_a_stored_candidate_that_moved_is_the_same() -> None:
     assert not first.differences(other, SERVED)
     for digest in ("odd", None):
         assert "pair: minilm vs ./low" in served(first, replace(other, candidate_fingerprint=digest))
+
+
+def test_a_signature_names_what_decides_the_figures_and_no_place_of_ones_own() -> None:
+    metrics = {"flip@1": {"value": 0.25, "n": 40}}
+    assert signature({**RECORD, "versions": {"quantdrift": "0.1.0"}, "metrics": metrics}) == (
+        "quantdrift:0.1.0|minilm@W4-g128-rtn|corpus/de/test#texts|fp32|linear probe|model:full|candidate:low|n:40"
+    )
+    spec = "/home/ann/models/mine vs openai:https://embed.internal:8443/v1#served"
+    assert signature({"spec": spec, "data": {"name": "faq|2\nmore"}}) == "quantdrift:?|mine vs openai:served|faq/2 more"

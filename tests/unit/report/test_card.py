@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -49,6 +50,16 @@ def cells(section: str) -> list[list[str]]:
 
 def results(text: str) -> Any:
     return huggingface_hub.ModelCard(text).data
+
+
+def test_a_badge_has_the_worst_verdict(tmp_path: Path) -> None:
+    runs = [written(tmp_path / "a"), written(tmp_path / "b", "W8-g128-rtn", same=True)]
+    images = re.findall(r"!\[(.+)\]\((.+)\)", card_of(runs, badge=True).section)
+    told = f"{runs[0].verdict.word}, at most 50.0 % of answers changed"
+    assert [text for text, _ in images] == [f"quantdrift: {told}"]
+    label, message, color = urlsplit(images[0][1]).path.removeprefix("/badge/").split("-")
+    assert (label, unquote(message), color) == ("quantdrift", told, "yellow")
+    assert "shields.io" not in card_of(runs).section
 
 
 def test_the_table_and_the_metadata_say_what_the_evidence_says(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""The files beside the code: versions agree, workflows call targets that exist, actions are pinned, forms are whole."""
+
+import re
+import runpy
+import sys
+import tomllib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import quantdrift
+from support.places import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TARGETS = set(re.findall(r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = {target for line in TARGETS for target in line.split()}
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+
+
+def loaded(path: Any) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_the_version_and_the_license_are_the_same_everywhere() -> None:
+    citation = loaded(ROOT / "CITATION.cff")
+    assert PROJECT["version"] == quantdrift.__version__ == citation["version"]
+    assert PROJECT["license"] == citation["license"]
+    assert f"## {quantdrift.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_paper_is_cited_as_the_readme_names_it() -> None:
+    paper = loaded(ROOT / "CITATION.cff")["preferred-citation"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert paper["title"] in readme
+    assert ", ".join(author["family-names"] for author in paper["authors"]) in readme
+
+
+def test_addresses_are_those_of_the_repository_that_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    # what builds the package is there only while it is built
+    interface = SimpleNamespace(MetadataHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["Addresses"]()
+
+    def urls() -> Any:
+        metadata: dict[str, Any] = {}
+        hook.update(metadata)
+        return metadata["urls"]
+
+    monkeypatch.delenv("QUANTDRIFT_REPOSITORY", raising=False)
+    assert urls() == {"Homepage": "https://pypi.org/project/quantdrift/"}
+    monkeypatch.setenv("QUANTDRIFT_REPOSITORY", "https://example.org/someone/quantdrift/")
+    assert urls()["Issues"] == "https://example.org/someone/quantdrift/issues"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_what_there_is_and_may_do_little(path: Any) -> None:
+    workflow = loaded(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"]
+        allowed = {"website": {"id-token": "write", "pages": "write"}, "publish": {"id-token": "write"}}
+        assert job.get("permissions") == allowed.get(name)
+        assert not ({*[job.get("needs")]} - {None} - workflow["jobs"].keys())
+        for step in job["steps"]:
+            for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
+                assert target in TARGETS
+            assert "${{" not in step.get("run", ""), "what stands in an expression would be run"
+    # a tag can be moved, a commit cannot; its version stands behind it
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"uses: (.+)", text) == re.findall(
+        r"uses: ([\w/.-]+@[0-9a-f]{40} # v[\d.]+)$", text, re.MULTILINE
+    )
+
+
+def test_every_python_of_the_classifiers_is_tested() -> None:
+    jobs = loaded(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    assert jobs["wheel"]["strategy"]["matrix"]["python"] == named
+    tried = jobs["versions"]["strategy"]["matrix"]["include"]
+    assert {run["python"] for run in tried if run["versions"] == "newest"} == {*named}
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" >= min(named)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_is_whole(path: Any) -> None:
+    form = loaded(path)
+    assert {"name", "description", "body"} <= form.keys()
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert {field["type"] for field in fields} <= {"input", "textarea", "dropdown", "checkboxes"}
+    ids = [field["id"] for field in fields]
+    assert len({*ids}) == len(ids) > 0
+    assert all(field["attributes"]["label"] for field in fields)
+    assert any(field.get("validations", {}).get("required") for field in fields)
