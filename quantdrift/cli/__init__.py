@@ -39,10 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
     },
-    "Trust and repair": {
-        "allocate": "Choose which layers get more bits.",
-        "quantize": "Write the quantized model to a folder.",
-    },
+    "Trust and repair": {},
     "Guard": {"gate": "Pass or fail, against rules and a baseline."},
     "Look around": {
         "mteb": "mteb's own command, without the hook.",

@@ -62,7 +62,7 @@ def command(
         if out.suffix.lower() not in suffixes:
             raise QuantDriftError(f"expected a file that ends in {suffixes[0]}; got {str(out)!r}")
         check_writable(out, what="the report")
-    page = _page(what, data=data, task=task, k=k)
+    page = page_of(what, data=data, task=task, k=k)
     for form, place in asked.items():
         figures = [figure for section in page.sections for figure in section.figures]
         written = write_pictures(figures, place, cast(PictureForm, form))
@@ -77,7 +77,8 @@ def command(
     return Output(next=[f"written: {out}{'' if md else size}"])
 
 
-def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
+def page_of(what: Path, *, data: Path | None = None, task: str | None = None, k: int = 1) -> Page:
+    """The page of a run, a study or what a gate said."""
     folder = open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
     is_gate = what.is_file() and what.name not in {RECORD, STUDY}
     if folder is not None and (data or task or k > 1):

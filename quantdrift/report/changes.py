@@ -23,12 +23,12 @@ _MISSED = 3
 """Relevant items further down that are named."""
 _INPUT, _ITEM, _NAME = 2_000, 700, 120
 """Characters of an input's text, of an item's, and of a name."""
-_ROOM = LARGEST - 2_500_000
+ROOM = LARGEST - 2_500_000
 """Bytes for all of it, beside charts and what draws them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Items:
+class Items:
     """The items that occur, each once, by name; a choice of a question belongs to its input."""
 
     texts: Texts
@@ -56,11 +56,11 @@ def changes_of(
         texts: what inputs and items say, if that is known.
         evidence: of the run that they are of, for both rankings; the first answers alone without it.
     """
-    items = _Items(texts=texts or Texts(told=""))
+    items = Items(texts=texts or Texts(told=""))
     kinds = Counter(change.kind for change in changed)
-    listed = [_entry(change, items) for change in changed[:MOST]]
+    listed = [entry_of(change, items) for change in changed[:MOST]]
     if evidence is not None:
-        _add_rankings(listed, changed, evidence, items)
+        add_rankings(listed, changed, evidence, items)
     notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     content = {
         "arms": list(arms),
@@ -69,7 +69,7 @@ def changes_of(
         "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
         "changed": listed,
     }
-    inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
+    inputs, texts_of_items, left_out = texts_that_fit(changed[:MOST], items, ROOM - json_size(content))
     for entry, text in zip(listed, inputs, strict=True):
         entry.update({} if text is None else {"text": text})
     names = [shown(name, _NAME) for _, name in items.places]
@@ -78,7 +78,7 @@ def changes_of(
     return {**content, "items": [list(item) for item in zip(names, texts_of_items, strict=True)], "notes": notes}
 
 
-def _entry(change: Changed, items: _Items) -> dict[str, Any]:
+def entry_of(change: Changed, items: Items) -> dict[str, Any]:
     facts = {
         "kind": change.kind,
         "before": items.place(change.input_id, change.before),
@@ -91,7 +91,7 @@ def _entry(change: Changed, items: _Items) -> dict[str, Any]:
     return {"id": name, **{name: value for name, value in facts.items() if value is not None}}
 
 
-def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: _Items) -> None:
+def add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: Items) -> None:
     """The first ranks of both arms, and the relevant items that are below them.
 
     Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.
@@ -122,7 +122,9 @@ def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evid
             entry["missed"] = [[place(item), *(ranks[arm].get(item) for arm in tops)] for item in below[:_MISSED]]
 
 
-def _texts(changed: Sequence[Changed], items: _Items, room: int) -> tuple[list[str | None], list[str | None], int]:
+def texts_that_fit(
+    changed: Sequence[Changed], items: Items, room: int
+) -> tuple[list[str | None], list[str | None], int]:
     """The texts of inputs and of items, those of the worst inputs first, and how many there is no room for."""
     texts, left_out = items.texts, 0
 

@@ -27,7 +27,9 @@ def page_of(result: GateResult, *, data: Path | None = None, task: str | None = 
     """
     run = _judged(result)
     if run is None and (data or task):
-        raise RunError(f"texts need the run that was judged, {result.run or 'which two finished runs are not'}; not found")
+        raise RunError(
+            f"texts need the run that was judged, {result.run or 'which two finished runs are not'}; not found"
+        )
     texts = read_texts(run, data=data, task=task) if run and result.worst else Texts(told="")
     sentences, to_do = output.sentences(result), set(output.TO_DO.values())
     named = [line for line in sentences if ", worse on: " in line]

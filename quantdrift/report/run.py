@@ -28,7 +28,16 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
-from quantdrift.runs.words import Verdict, candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
+from quantdrift.runs.words import (
+    Verdict,
+    candidate_lines,
+    data_line,
+    estimates_of,
+    findings,
+    headlines,
+    verdict,
+    weights_line,
+)
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.stages.weights import MAX_BITS

@@ -256,7 +256,9 @@ def pareto(results: Sequence[Result]) -> Figure:
     _place_labels(values)
     place = {
         "x": amount(
-            "bits", "bits per weight, scales counted", scale={"zero": False, "nice": True, "padding": 24},
+            "bits",
+            "bits per weight, scales counted",
+            scale={"zero": False, "nice": True, "padding": 24},
             axis={"tickCount": 8},
         ),
         "y": amount("rate", "top-1 changes", axis=PERCENT),
