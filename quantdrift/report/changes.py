@@ -23,7 +23,7 @@ _MISSED = 3
 """Relevant items further down that are named."""
 _INPUT, _ITEM, _NAME = 2_000, 700, 120
 """Characters of an input's text, of an item's, and of a name."""
-ROOM = LARGEST - 2_500_000
+_ROOM = LARGEST - 2_500_000
 """Bytes for all of it, beside charts and what draws them."""
 
 
@@ -35,6 +35,7 @@ class Items:
     places: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def place(self, input_id: str, item: str | None) -> int | None:
+        """The number of an item; None where there is none."""
         owner = input_id if input_id in self.texts.choices else ""
         return None if item is None else self.places.setdefault((owner, item), len(self.places))
 
@@ -61,7 +62,6 @@ def changes_of(
     listed = [entry_of(change, items) for change in changed[:MOST]]
     if evidence is not None:
         add_rankings(listed, changed, evidence, items)
-    notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     content = {
         "arms": list(arms),
         "right": right,
@@ -69,8 +69,14 @@ def changes_of(
         "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
         "changed": listed,
     }
-    inputs, texts_of_items, left_out = texts_that_fit(changed[:MOST], items, ROOM - json_size(content))
-    for entry, text in zip(listed, inputs, strict=True):
+    return with_texts(content, changed, items)
+
+
+def with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items) -> dict[str, Any]:
+    """The content with the texts that fit in a page, the names of its items, and what is left out."""
+    notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
+    inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
+    for entry, text in zip(content["changed"], inputs, strict=True):
         entry.update({} if text is None else {"text": text})
     names = [shown(name, _NAME) for _, name in items.places]
     notes += [f"There is no room for {left_out:,} of the texts."] if left_out else []
@@ -79,6 +85,7 @@ def changes_of(
 
 
 def entry_of(change: Changed, items: Items) -> dict[str, Any]:
+    """An input that changed, without its text and rankings."""
     facts = {
         "kind": change.kind,
         "before": items.place(change.input_id, change.before),
@@ -122,9 +129,7 @@ def add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evide
             entry["missed"] = [[place(item), *(ranks[arm].get(item) for arm in tops)] for item in below[:_MISSED]]
 
 
-def texts_that_fit(
-    changed: Sequence[Changed], items: Items, room: int
-) -> tuple[list[str | None], list[str | None], int]:
+def _texts(changed: Sequence[Changed], items: Items, room: int) -> tuple[list[str | None], list[str | None], int]:
     """The texts of inputs and of items, those of the worst inputs first, and how many there is no room for."""
     texts, left_out = items.texts, 0
 
