@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -29,7 +29,7 @@ from quantdrift.runs.words import Verdict, verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-    from quantdrift.runs.changes import Changed
+    from quantdrift.runs.changes import Changes
     from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
@@ -154,18 +154,22 @@ class Run:
         """
         return verdict(self.record)
 
-    def changed(self, k: int = 1) -> list[Changed]:
+    def changed(self, k: int = 1) -> Changes:
         """The inputs whose top-1 changed: relevant ones lost first, then the largest gaps.
 
         Args:
             k: how many of the first ranks are looked at, as a set.
 
+        Returns:
+            A list; where nothing changed it is empty, and says so when it is shown or asked for its first.
+
         Raises:
             RunError: fewer ranks are stored.
         """
-        from quantdrift.runs.changes import changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
+        from quantdrift.runs.changes import Changes, changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
 
-        return changed_inputs(self.evidence(), k)
+        evidence = self.evidence()
+        return Changes(changed_inputs(evidence, k), n_inputs=evidence.n_inputs, k=k)
 
     def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """One row per input, as a data frame of pandas.
@@ -200,7 +204,7 @@ class Run:
         check_place(place)
         with whole_folder(place, what="the run") as inside:
             shutil.copytree(self.path, inside, dirs_exist_ok=True)
-        return Run(path=place, record=self.record)
+        return replace(self, path=place, keeper=None)
 
     def evidence(self) -> Evidence:
         """The evidence, read from the folder.
