@@ -260,6 +260,7 @@ class RetrievalDataset:
         split: the split that the labels belong to, such as "test".
         notes: what was tolerated or left out in reading; `warnings` begins with it.
         path: the folder it was read from, where it was.
+        limit: where these are the first queries of more: how many, of how many, and the digest of all.
 
     Raises:
         DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
@@ -276,6 +277,7 @@ class RetrievalDataset:
     split: str
     notes: tuple[str, ...] = field(default=(), compare=False)
     path: Path | None = field(default=None, compare=False)
+    limit: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
+RUNS = Path("quantdrift-runs")
+"""Where runs go if nobody says otherwise."""
 
 
 _Text = str | None
@@ -70,6 +72,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     n_train: _Count | None = None
     inputs_left_out: _Count | None = None
     n: _Count | None = None
+    of: _Count | None = None
     nominal_bits: float | None = None
     value: float | None = None
     low: float | None = None
@@ -78,6 +81,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     layers_never_reached: list[str] | None = None
     widths: dict[str, _Count | None] | None = None
     corpus_size: _Part | None = None
+    limit: _Part | None = None
     shortlist: _Part | None = None
     probe: _Part | None = None
     allocation: _Part | None = None
@@ -325,6 +329,21 @@ def read_run(path: str | Path) -> Run:
     record = RunRecord.read_content(record_path)
     RunRecord.checked(record, record_path)
     return Run(path=folder, record=record)
+
+
+def last_run() -> Path:
+    """The folder of the run below quantdrift-runs that was written last.
+
+    Raises:
+        RunError: there is none.
+    """
+    walked = ((Path(at), names) for at, _, names in os.walk(RUNS) if RECORD in names)
+    records = [at / RECORD for at, _ in walked if not any(part.startswith(".") for part in at.parts)]
+    if not records:
+        raise RunError(
+            f"last is the latest run below {RUNS}, and there is none here. Runs are written by: {RunRecord.MAKE}"
+        )
+    return max(records, key=lambda record: record.stat().st_mtime_ns).parent
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:

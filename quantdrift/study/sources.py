@@ -12,7 +12,7 @@ from typing import Any
 from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.data.labelled import Dataset, load_task, read_folder
+from quantdrift.data.labelled import Dataset, limited, load_task, read_folder
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 
@@ -40,7 +40,8 @@ class Data:
         key = entry.whole
         if key not in self._read:
             try:
-                self._read[key], self._prompts[key] = self._loaded(entry)
+                read, self._prompts[key] = self._loaded(entry)
+                self._read[key] = read if entry.limit is None else _first(read, entry)
             except QuantDriftError as error:
                 self._read[key] = error
         dataset = self._read[key]
@@ -68,6 +69,12 @@ class Data:
                 f"{model} has the prompt {named[0]!r}, which mteb and a study use differently on {entry.called}; run "
                 "it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK"
             )
+
+
+def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:
+    if isinstance(dataset, StreamedDataset):
+        raise UnsupportedError(f"{entry.called} is a corpus in shards, which is searched as a whole; leave limit out")
+    return limited(dataset, entry.limit or 1)
 
 
 def _of_harness(name: str) -> Any:

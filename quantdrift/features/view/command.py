@@ -7,8 +7,8 @@ from pathlib import Path
 
 from quantdrift.base.display import flush, note, say
 from quantdrift.base.errors import RunError
-from quantdrift.cli.measuring import RUNS
 from quantdrift.cli.options import argument, flag, option, prints
+from quantdrift.runs.folder import RUNS
 from quantdrift.show.output import Output
 
 
@@ -25,8 +25,12 @@ def command(
     the baseline of quantdrift gate is committed, its history over commits is shown; results of gates too, where
     --report FILE.json wrote them into the folder or here.
 
-    The server answers only this machine, reads only, and ends with Ctrl-C. To send somebody a page:
-    quantdrift report RUN
+    The server answers only this machine, reads only, and ends with Ctrl-C. To send somebody a page: quantdrift report
+    RUN
+
+    quantdrift view --open
+
+    More: docs/guides/report.md
     """
     if not folder.is_dir():
         raise RunError(f"expected a folder with runs; {folder} is none. Runs are written by: quantdrift run")
