@@ -33,7 +33,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "study": "Many models, schemes and corpora; goes on where it stopped.",
     },
     "Read finished runs": {
-        "metrics": "Metrics of finished runs, with intervals; --by separation.",
         "show": "The changed inputs of a run, with their texts.",
         "report": "A run, or what a gate said, as a page for a browser.",
         "diff": "What changed between any two finished runs?",
