@@ -17,7 +17,7 @@ _MODULES = {
     "QuantDriftError": "base.errors",
     "QuantizedPair": "engine.pair",
     "RetrievalDataset": "data.retrieval",
-    "Run": "runs.folder",
+    "Run": "api",
     "Scheme": "spec.grammar",
     "Settings": "engine.inputs",
     "Spec": "spec.grammar",
@@ -29,7 +29,7 @@ _MODULES = {
     "parse_scheme": "spec.grammar",
     "parse_spec": "spec.grammar",
     "read_beir_folder": "data.retrieval",
-    "read_run": "runs.folder",
+    "read_run": "api",
     "score_embeddings": "engine.scoring.streamed",
 }
 

@@ -16,7 +16,8 @@ import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from quantdrift import __version__
 from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
+from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
 from quantdrift.data.retrieval import RetrievalDataset
@@ -35,11 +37,71 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import measure
-from quantdrift.runs.folder import Run, check_place, write_run
+from quantdrift.runs import folder
+from quantdrift.runs.folder import check_place, write_run
+from quantdrift.runs.words import estimates_of, findings, headlines
+from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Scheme, Spec, Versus, dtype_named, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder
+    from quantdrift.statistics.estimates import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Run(folder.Run):
+    """A finished run, with what Python shows of it; `print(run.summary())`, or the run as the last line of a cell."""
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The metrics that the run stores, by name: value, 95 % interval, number of inputs. `run[NAME]` has more."""
+        return estimates_of(self.record)
+
+    def summary(self) -> str:
+        """The verdict and the findings, as `quantdrift run` ends with them: sentences, one a line."""
+        outcome, head = self.verdict, f"{self.record['spec']} on {self.record['data']['name']}"
+        told = f"{outcome.word}. {outcome.sentence} {outcome.next}".rstrip()
+        return "\n".join([head, told, *findings(self.record)])
+
+    def report(self, path: str | Path, *, data: str | Path | None = None) -> Path:
+        """Write the run as one HTML page that loads nothing else, and return its place.
+
+        Args:
+            path: the file; an earlier one is replaced.
+            data: the folder that the run was made of, for texts; where it was if not given.
+
+        Raises:
+            RunError: it cannot be written.
+            DataError: `data` holds others.
+            MissingExtraError: what draws charts is not installed: quantdrift[report].
+        """
+        from quantdrift.report.page import render  # noqa: PLC0415 -- an extra
+        from quantdrift.report.run import page_of  # noqa: PLC0415 -- as above
+
+        place = Path(path).expanduser()
+        write_text(place, render(page_of(self, data=None if data is None else Path(data))), what="the report")
+        return place
+
+    def _repr_html_(self) -> str:
+        """The summary and the first metrics, as notebooks show them."""
+        head, *lines = map(escape, self.summary().splitlines())
+        grid = metric_grid(headlines(self.record))
+        rows = [f"<tr><td>{'</td><td>'.join(map(escape, row))}</td></tr>" for row in [grid.head, *grid.rows]]
+        return f"<b>{head}</b><br>{'<br>'.join(lines)}<table>{''.join(rows)}</table>"
+
+
+def read_run(path: str | Path) -> Run:
+    """The run that lies in a folder.
+
+    Args:
+        path: the folder, or the run.json in it.
+
+    Raises:
+        RunError: it is not a run folder, or one that this version cannot read.
+    """
+    run = folder.read_run(path)
+    return Run(path=run.path, record=run.record)
+
 
 Names = Sequence[Any] | NDArray[Any]
 Qrels = Mapping[Any, Mapping[Any, int]]
@@ -144,8 +206,8 @@ def drift(
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}
     with ExitStack() as stack:
         stack.enter_context(extras_named(needed_for="quantdrift.drift"))
-        folder = _Temporary() if place is None else None
-        where = folder.path / "run" if folder is not None else place
+        temporary = _Temporary() if place is None else None
+        where = temporary.path / "run" if temporary is not None else place
         assert where is not None  # one of the two is there
         if not _is_model(reference):
             evidence, record = _of_arrays(reference, candidate, dataset, said, k)
@@ -178,7 +240,7 @@ def drift(
                 revision=revision,
                 models=models,
             )
-    return run if folder is None else replace(run, keeper=folder)
+    return Run(path=run.path, record=run.record, keeper=temporary)
 
 
 class _Temporary:

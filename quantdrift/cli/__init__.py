@@ -33,16 +33,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "study": "Many models, schemes and corpora; goes on where it stopped.",
     },
     "Read finished runs": {
-        "metrics": "Metrics of finished runs, with intervals; --by separation.",
         "show": "The changed inputs of a run, with their texts.",
         "report": "A run, or what a gate said, as a page for a browser.",
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
     },
-    "Trust and repair": {
-        "allocate": "Choose which layers get more bits.",
-        "quantize": "Write the quantized model to a folder.",
-    },
+    "Trust and repair": {},
     "Guard": {"gate": "Pass or fail, against rules and a baseline."},
     "Look around": {
         "mteb": "mteb's own command, without the hook.",

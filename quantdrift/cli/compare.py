@@ -59,12 +59,12 @@ def command(
     return Output(
         data=comparison.to_json(),
         about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
-        grids=[_grid(comparison)],
-        lines=list(_lines(comparison)),
+        grids=[comparison_grid(comparison)],
+        lines=list(comparison_lines(comparison)),
     )
 
 
-def _grid(comparison: Comparison) -> Grid:
+def comparison_grid(comparison: Comparison) -> Grid:
     """A row a metric; with a margin there are more columns."""
 
     def needed(row: PairedComparison) -> str:
@@ -87,7 +87,7 @@ def _grid(comparison: Comparison) -> Grid:
     return table(columns, comparison.metrics, stacked=True)
 
 
-def _lines(comparison: Comparison) -> Iterator[str]:
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """The finding in plain sentences: what to know, who changes which inputs, the verdicts."""
     for note in comparison.notes:
         yield f"Note: {note}."

@@ -216,6 +216,11 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
         runs = find_runs([path])
         if len(runs) > 1:
             raise RunError(f"expected one run; {path} holds {len(runs):,}, such as {runs[0].path}")
+        if options.update and (limit := runs[0].record["data"].get("limit")):
+            raise RunError(
+                f"expected a run of all inputs as the baseline; {path} is a quick try on the first {limit.get('n')} of "
+                f"{limit.get('of')}. Make it again without --limit"
+            )
         return target_of_run(runs[0])
     if "@" not in named and " vs " not in named:
         raise QuantDriftError(f"{named!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")

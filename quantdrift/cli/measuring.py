@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.cli.options import MeasuringAnything, any_data, corpus
+from quantdrift.runs.folder import RUNS
 from quantdrift.runs.identity import signature
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
 from quantdrift.show.output import Output
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from quantdrift.runs.folder import Run
 
 
-RUNS = Path("quantdrift-runs")
-
-
 def measured(
     pair: Spec | Versus,
     options: MeasuringAnything,
@@ -32,8 +30,10 @@ def measured(
     data: Path | None,
     task: str | None,
     servers: Servers | None = None,
+    limit: int | None = None,
 ) -> Run:
-    """Measure a pair on the data that are named, and write the run folder."""
+    """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
+    from quantdrift.data.labelled import limited
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs.folder import check_place
@@ -53,6 +53,10 @@ def measured(
         ending = f"_top{shortlist.top}"
     else:
         dataset = any_data(data, task, options.split)
+    if limit is not None:
+        if shortlist is not None:
+            raise UnsupportedError("--limit is for searches and classes; a shortlist is as long as its own run")
+        dataset, ending = limited(dataset, limit), f"_first{limit}"
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import typer
 
+from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.cli import PANELS, Interrupted
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from quantdrift.engine.inputs import Settings
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
+_FINISHED = {"A", "B", "TARGET", "CANDIDATE"}
+"""Signs of arguments, beside RUN, that take a finished run."""
 _PANEL = re.compile(rf"({'|'.join(filter(None, PANELS))}): ")
 
 
@@ -45,6 +48,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
+        callback=_latest if metavar == "RUN" else None,
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -56,9 +60,23 @@ def flag(text: str) -> Any:
 
 
 def argument(text: str, default: Any = ...) -> Any:
-    """An argument of a command: "RUN: What it is"."""
+    """An argument of a command: "RUN: What it is"; of a finished run, `last` may be said."""
     metavar, _, help_text = text.partition(": ")
-    return typer.Argument(default, help=help_text, metavar=metavar)
+    callback = _latest if metavar.startswith("RUN") or metavar in _FINISHED else None
+    return typer.Argument(default, help=help_text, metavar=metavar, callback=callback)
+
+
+def _latest(value: Any) -> Any:
+    """Put the run that was written last in the place of `last`, which is told."""
+    if isinstance(value, list):
+        return [_latest(one) for one in value]
+    if str(value) != "last" or Path("last").exists():
+        return value
+    from quantdrift.runs.folder import last_run
+
+    place = last_run()
+    note(f"last is {place}")
+    return place if isinstance(value, Path) else str(place)
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -75,7 +93,7 @@ TEXTS = (
     "a run of lm-eval, its samples_TASK_DATE.jsonl."
 )
 SPLIT = "NAME: Data: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
-RUNS = "RUN...: Run folders, or folders that hold some at any depth."
+RUNS = "RUN...: Run folders, or folders that hold some at any depth; last is the one written last here."
 METRIC = (
     "-m --metric NAME: Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
     "All of them are in: quantdrift list metrics."
@@ -94,6 +112,7 @@ DTYPE = (
     "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
     "checkpoint that is a candidate keeps its own."
 )
+LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."

@@ -62,7 +62,7 @@ def command(
         if out.suffix.lower() not in suffixes:
             raise QuantDriftError(f"expected a file that ends in {suffixes[0]}; got {str(out)!r}")
         check_writable(out, what="the report")
-    page = _page(what, data=data, task=task, k=k)
+    page = page_of(what, data=data, task=task, k=k)
     for form, place in asked.items():
         figures = [figure for section in page.sections for figure in section.figures]
         written = write_pictures(figures, place, cast(PictureForm, form))
@@ -77,17 +77,19 @@ def command(
     return Output(next=[f"written: {out}{'' if md else size}"])
 
 
-def _page(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
+def page_of(what: Path, *, data: Path | None = None, task: str | None = None, k: int = 1) -> Page:
+    """The page of a run, a study or what a gate said."""
     folder = open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
     is_gate = what.is_file() and what.name not in {RECORD, STUDY}
-    if (folder is not None or is_gate) and (data or task or k > 1):
-        holder = "a study knows its data" if folder else "the result of a gate holds what it shows"
-        raise QuantDriftError(f"--data, --task and -k are for runs; {holder}")
+    if folder is not None and (data or task or k > 1):
+        raise QuantDriftError("--data, --task and -k are for runs; a study knows its data")
+    if is_gate and k > 1:
+        raise QuantDriftError("-k: cut-offs are for runs; a gate has judged its own")
     if folder is not None:
         page = study.page_of(folder)
         if folder.kind in FEATURES and FEATURES[folder.kind].page:
             return cast(Page, import_module(f"{FEATURES.module(folder.kind)}.page").on_study(page, folder))
         return page
     if is_gate:
-        return gate.page_of(read_result(what))
+        return gate.page_of(read_result(what), data=data, task=task)
     return run.page_of(read_run(what), data=data, task=task, k=k)

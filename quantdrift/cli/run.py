@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.measuring import default_place, measured, shown_run
-from quantdrift.cli.options import SPEC, MeasuringAnything, Streaming, argument, option, prints
+from quantdrift.cli.options import LIMIT, SPEC, MeasuringAnything, Streaming, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
@@ -45,6 +45,8 @@ class RunOptions(Streaming, MeasuringAnything):
         min=1,
         max=1 << 22,
     )
+
+    limit: int | None = option(LIMIT, min=1)
 
     @property
     def streamed(self) -> DataKind | None:
@@ -108,8 +110,12 @@ def command(options: RunOptions) -> Output:
     there = f"+collection={options.index}" if options.index else ""
     pair = parse_pair(f"{options.spec}{there}")
     if (kind := options.streamed) is not None:
+        if options.limit is not None:
+            raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
         return shown_run(_streamed(pair, kind, options))
-    run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))
+    run = measured(
+        pair, options, data=options.data, task=options.task, servers=options.servers(pair), limit=options.limit
+    )
     return shown_run(run)
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.text import counted, percent
-from quantdrift.cli.measuring import RUNS
-from quantdrift.cli.options import METRIC, Streaming, argument, flag, option, prints
+from quantdrift.cli.options import LIMIT, METRIC, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
+from quantdrift.runs.folder import RUNS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
@@ -47,6 +47,7 @@ class Running(Streaming):
         "in it."
     )
     plan: bool = flag("Print what there is to do, and stop.")
+    limit: int | None = option(LIMIT, min=1)
     probe: bool = option("Load each model to tell how long it will take.", default=True)
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
@@ -215,6 +216,9 @@ def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
 
 def _measured(options: Running, *, again: bool) -> Output:
     study, name = _asked_for(options)
+    if options.limit is not None:
+        data = [entry.model_copy(update={"limit": options.limit}) for entry in study.data]
+        study, name = study.model_copy(update={"data": data}), f"{name}_first{options.limit}"
     return measured(
         study,
         options.out or RUNS / name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -66,6 +66,7 @@ class ClassificationDataset:
         train: what a probe is fitted on and quantizers are calibrated on, where there is any.
         path: the folder or file it was read from, where it was.
         read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
+        limit: where these are the first inputs of more: how many, of how many, and the digest of all.
 
     Raises:
         DataError: a part is empty, its ids and inputs differ in number, or an id occurs twice.
@@ -78,6 +79,7 @@ class ClassificationDataset:
     train: Labelled | None = None
     path: Path | None = field(default=None, compare=False)
     read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
+    limit: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for part, name in ((self.test, self.split), (self.train, TRAIN)):
@@ -270,8 +272,22 @@ def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
 
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
-    ids = dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids
-    rows = np.sort(np.random.default_rng(seed).permutation(len(ids))[:n]).tolist()
+    return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(_size(dataset))[:n]).tolist())
+
+
+def limited(dataset: Dataset, n: int) -> Dataset:
+    """The data with the first n of the queries or inputs, which `limit` tells of; all of them if there are no more."""
+    total = _size(dataset)
+    limit = {"n": n, "of": total, "fingerprint": dataset.fingerprint}
+    return dataset if n >= total else replace(_of_rows(dataset, range(n)), limit=limit)
+
+
+def _size(dataset: Dataset) -> int:
+    return len(dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids)
+
+
+def _of_rows(dataset: Dataset, rows: Sequence[int]) -> Dataset:
+    """The data with some of the queries or inputs."""
     if isinstance(dataset, ClassificationDataset):
         part, labels = dataset.test, dataset.test.labels
         return replace(
@@ -282,7 +298,7 @@ def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
                 labels=None if labels is None else tuple(labels[row] for row in rows),
             ),
         )
-    names = tuple(ids[row] for row in rows)
+    names = tuple(dataset.query_ids[row] for row in rows)
     return replace(
         dataset,
         query_ids=names,

@@ -261,6 +261,7 @@ class RetrievalDataset:
         notes: what was tolerated or left out in reading; `warnings` begins with it.
         path: the folder it was read from, where it was.
         read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
+        limit: where these are the first queries of more: how many, of how many, and the digest of all.
 
     Raises:
         DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
@@ -278,6 +279,7 @@ class RetrievalDataset:
     notes: tuple[str, ...] = field(default=(), compare=False)
     path: Path | None = field(default=None, compare=False)
     read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
+    limit: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"

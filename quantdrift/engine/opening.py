@@ -306,13 +306,22 @@ def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[s
     }
 
 
+def _limited(dataset: Dataset, record: dict[str, Any]) -> dict[str, Any]:
+    """Say in the record, where it is so, that these are the first inputs of more."""
+    if (limit := dataset.limit) is not None:
+        record |= {"limit": dict(limit)}
+        record["warnings"].insert(0, f"a quick try: only the first {limit['n']:,} of {limit['of']:,} inputs")
+    return record
+
+
 def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
     """Describe a dataset for run.json, and where a shortlist came from; the reading counts classes."""
     if isinstance(dataset, ClassificationDataset):
         n_train = 0 if dataset.train is None else len(dataset.train.ids)
         counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
-        return described_data(dataset, kind="classification", **counts)
+        return _limited(dataset, described_data(dataset, kind="classification", **counts))
     record = described_data(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
+    _limited(dataset, record)
     if "image" in dataset.kinds:
         record["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:

@@ -56,7 +56,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     """
     said: Mapping[str, Any] = run.record["data"]
     recorded = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
-    digests = [digest for digest in recorded if digest]
+    digests = [digest for digest in (*recorded, (said.get("limit") or {}).get("fingerprint")) if digest]
     # other programs, and `quantdrift diff`, take digests of something else than texts
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:

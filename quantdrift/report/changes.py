@@ -28,13 +28,14 @@ _ROOM = LARGEST - 2_500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Items:
+class Items:
     """The items that occur, each once, by name; a choice of a question belongs to its input."""
 
     texts: Texts
     places: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def place(self, input_id: str, item: str | None) -> int | None:
+        """The number of an item; None where there is none."""
         owner = input_id if input_id in self.texts.choices else ""
         return None if item is None else self.places.setdefault((owner, item), len(self.places))
 
@@ -56,12 +57,11 @@ def changes_of(
         texts: what inputs and items say, if that is known.
         evidence: of the run that they are of, for both rankings; the first answers alone without it.
     """
-    items = _Items(texts=texts or Texts(told=""))
+    items = Items(texts=texts or Texts(told=""))
     kinds = Counter(change.kind for change in changed)
-    listed = [_entry(change, items) for change in changed[:MOST]]
+    listed = [entry_of(change, items) for change in changed[:MOST]]
     if evidence is not None:
-        _add_rankings(listed, changed, evidence, items)
-    notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
+        add_rankings(listed, changed, evidence, items)
     content = {
         "arms": list(arms),
         "right": right,
@@ -69,8 +69,14 @@ def changes_of(
         "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
         "changed": listed,
     }
+    return with_texts(content, changed, items)
+
+
+def with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items) -> dict[str, Any]:
+    """The content with the texts that fit in a page, the names of its items, and what is left out."""
+    notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
-    for entry, text in zip(listed, inputs, strict=True):
+    for entry, text in zip(content["changed"], inputs, strict=True):
         entry.update({} if text is None else {"text": text})
     names = [shown(name, _NAME) for _, name in items.places]
     notes += [f"There is no room for {left_out:,} of the texts."] if left_out else []
@@ -78,7 +84,8 @@ def changes_of(
     return {**content, "items": [list(item) for item in zip(names, texts_of_items, strict=True)], "notes": notes}
 
 
-def _entry(change: Changed, items: _Items) -> dict[str, Any]:
+def entry_of(change: Changed, items: Items) -> dict[str, Any]:
+    """An input that changed, without its text and rankings."""
     facts = {
         "kind": change.kind,
         "before": items.place(change.input_id, change.before),
@@ -91,7 +98,7 @@ def _entry(change: Changed, items: _Items) -> dict[str, Any]:
     return {"id": name, **{name: value for name, value in facts.items() if value is not None}}
 
 
-def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: _Items) -> None:
+def add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: Items) -> None:
     """The first ranks of both arms, and the relevant items that are below them.
 
     Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.
@@ -122,7 +129,7 @@ def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evid
             entry["missed"] = [[place(item), *(ranks[arm].get(item) for arm in tops)] for item in below[:_MISSED]]
 
 
-def _texts(changed: Sequence[Changed], items: _Items, room: int) -> tuple[list[str | None], list[str | None], int]:
+def _texts(changed: Sequence[Changed], items: Items, room: int) -> tuple[list[str | None], list[str | None], int]:
     """The texts of inputs and of items, those of the worst inputs first, and how many there is no room for."""
     texts, left_out = items.texts, 0
 

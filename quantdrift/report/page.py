@@ -90,9 +90,10 @@ class Page:
         numbers: of the first screen.
         steps: what to do.
         sections: the rest, in order.
+        home: whether it is one of several pages of a server, whose first is "/"; a file stands alone.
     """
 
-    kind: Literal["run", "study", "gate"]
+    kind: Literal["run", "study", "gate", "view"]
     title: str
     word: str
     tone: Tone
@@ -103,6 +104,7 @@ class Page:
     numbers: Sequence[Number] = ()
     steps: Sequence[Step] = ()
     sections: Sequence[Section] = ()
+    home: bool = False
 
 
 def render(page: Page) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,20 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, signature
-from quantdrift.runs.words import candidate_lines, data_line, estimates_of, findings, headlines, verdict, weights_line
+from quantdrift.runs.words import (
+    Verdict,
+    candidate_lines,
+    data_line,
+    estimates_of,
+    findings,
+    headlines,
+    verdict,
+    weights_line,
+)
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 from quantdrift.spec.grammar import Spec, parse_pair
+from quantdrift.stages.weights import MAX_BITS
 
-_MOST_BITS = 7.5
 _CALLED = {
     "flip@1": "top-1 changes",
     "noise_floor": "noise floor",
@@ -83,11 +91,11 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         about=" ".join(_told(lambda record: [data_line(record)], record)),
         word=judged.word,
         tone=judged.tone,
-        verdict=f"{judged.sentence} {judged.next}".rstrip(),
+        verdict=judged.sentence,
         words=_told(findings, record),
         warnings=record["data"].get("warnings") or (),
         numbers=list(_numbers(record)),
-        steps=list(_steps(run, judged.tone)),
+        steps=list(_steps(run, judged)),
         sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
     )
 
@@ -113,38 +121,38 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
         yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")
 
 
-def _steps(run: Run, tone: str) -> Iterator[Step]:
-    """Yield the commands that help, and only those that take this run."""
+def _steps(run: Run, judged: Verdict) -> Iterator[Step]:
+    """Yield what the verdict advises, then the commands that help, and only those that take this run."""
     record, place = run.record, shlex.quote(str(run.path))
-    if tone in {"warn", "bad"}:
+    if judged.next:
+        yield Step(text=judged.next, command=_repair(record) if judged.tone in {"warn", "bad"} else "")
+    if judged.tone in {"warn", "bad"}:
         yield Step(text="Find the answers that can be trusted, without labels.", command=f"quantdrift certify {place}")
-        try:
-            pair = parse_pair(str(record["spec"]))
-        except QuantDriftError:  # of other programs
-            pair = None
         if classifies(record):
             yield Step(
                 text="See what it brings to send unsure inputs to full precision.", command=f"quantdrift route {place}"
             )
-        elif isinstance(pair, Spec) and not record["data"].get("shortlist") and (spec := _with_more_bits(pair)):
-            source = record["data"].get("path")
-            named = f"--data {shlex.quote(source)}" if source else f"--task {shlex.quote(record['data']['name'])}"
-            yield Step(
-                text="Give half a bit more, to the layers that move the answers.",
-                command=f"quantdrift allocate {shlex.quote(spec)} {named}",
-            )
-    yield Step(
-        text="Let CI say when it gets worse: write the baseline now, and commit it.",
-        command=f"quantdrift gate {place} --update",
-    )
+    if not record["data"].get("limit"):  # of a quick try there is no baseline
+        yield Step(
+            text="Let CI say when it gets worse: write the baseline now, and commit it.",
+            command=f"quantdrift gate {place} --update",
+        )
 
 
-def _with_more_bits(pair: Spec) -> str | None:
-    """The spec with half a bit more, by gap sensitivity; None where layers are chosen already, or cannot be."""
+def _repair(record: Mapping[str, Any]) -> str:
+    """The command that looks for a better scheme; empty where it would refuse this run."""
+    try:
+        pair = parse_pair(str(record["spec"]))
+    except QuantDriftError:  # of other programs
+        return ""
+    data, source = record["data"], record["data"].get("path")
+    if not isinstance(pair, Spec) or data.get("shortlist") or data.get("harness"):
+        return ""
     scheme = pair.scheme
-    if scheme.criterion or scheme.activation_bits or scheme.query_only or scheme.weight_bits > _MOST_BITS:
-        return None
-    return str(replace(pair, scheme=replace(scheme, weight_bits=scheme.weight_bits + 0.5, criterion="gap")))
+    if scheme.criterion or scheme.option("allocation") or scheme.query_only or scheme.weight_bits > MAX_BITS:
+        return ""
+    named = f"--data {shlex.quote(source)}" if source else f"--task {shlex.quote(data['name'])}"
+    return f"quantdrift repair {shlex.quote(str(pair))} {named}"
 
 
 # --- how close answers were -------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 from quantdrift.compare.pooled import standard_error
 from quantdrift.report.figures import (
     PERCENT,
+    WIDE,
     Figure,
     amount,
     by_model,
@@ -30,6 +31,8 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.results import Result
 
+_LABELS, _LINE = 270, 11
+"""Pixels of a chart's height in which names of schemes stand, and of a line of them."""
 _MAP = 860
 """Pixels that the squares of a row of the map may take."""
 
@@ -96,7 +99,7 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
     spec = spec_of(
         values,
         **choice("shown", [HEATS[name].title for name in names], "show"),
-        width={"step": max(36, min(48, _MAP // max(1, len(schemes))))},
+        width={"step": max(36, min(96, _MAP // max(1, len(schemes))))},
         height={"step": 26},
         encoding={
             "x": named("scheme", sort=schemes, axis={"labelAngle": -40, "orient": "top", "grid": False}),
@@ -211,6 +214,27 @@ def change_rates(results: Sequence[Result]) -> Figure:
     )
 
 
+def _place_labels(values: Sequence[dict[str, Any]]) -> None:
+    """Give the name of every scheme that nothing beats a height beside its point where no other name is, `label`."""
+    most = max((row["bits"] for row in values), default=1.0), max((row["rate"] for row in values), default=1.0) or 1.0
+    least = min((row["bits"] for row in values), default=0.0)
+    taken: list[tuple[str, float, float, int]] = []
+    for row in values:
+        x = WIDE * (row["bits"] - least) / ((most[0] - least) or 1.0)
+        y, length = -_LABELS * row["rate"] / most[1], 6 * len(row["scheme"])
+        free = (
+            dy
+            for dy in (-8, 12, -20, 24, -32, 36)
+            if not any(
+                model == row["model"] and abs(y + dy - other) < _LINE and there - length < x < there + wide
+                for model, there, other, wide in taken
+            )
+        )
+        row["label"] = next(free, -8) if row["best"] else None
+        if row["best"]:
+            taken.append((row["model"], x, y + row["label"], length))
+
+
 def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
     """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark.
 
@@ -219,7 +243,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
         stored: bytes of a stored document in place of bits per weight.
     """
     costs = [(rate, rate.size if stored else rate.bits) for rate in averaged(results, "flip@1")]
-    rates = [(rate, cost) for rate, cost in costs if cost is not None]
+    rates = sorted(((rate, cost) for rate, cost in costs if cost is not None), key=lambda pair: pair[1])
     of = "bytes a document" if stored else "bits per weight"
     kinds = ["one width", "widths chosen per layer"]
     values = [
@@ -238,9 +262,13 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
         }
         for rate, bits in rates
     ]
+    _place_labels(values)
     place = {
         "x": amount(
-            "bits", of if stored else f"{of}, scales counted", scale={"zero": False, "nice": True, "padding": 24}
+            "bits",
+            of if stored else f"{of}, scales counted",
+            scale={"zero": False, "nice": True, "padding": 24},
+            axis={"tickCount": 8},
         ),
         "y": amount("rate", "top-1 changes", axis=PERCENT),
     }
@@ -255,7 +283,10 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
     layers = [
         layer("line", {**place, "order": {"field": "bits"}}, where="datum.best", style="guide"),
         layer("point", points, filled=True, size=70),
-        layer("text", names, where="datum.best", style="guide-label", align="left", dx=7, dy=-8),
+        *(
+            layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
+            for dy in sorted({row["label"] for row in values if row["best"]})
+        ),
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
     return Figure(

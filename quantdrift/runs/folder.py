@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -29,12 +29,14 @@ from quantdrift.runs.words import Verdict, verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-    from quantdrift.runs.changes import Changed
+    from quantdrift.runs.changes import Changes
     from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
+RUNS = Path("quantdrift-runs")
+"""Where runs go if nobody says otherwise."""
 
 
 _Text = str | None
@@ -70,6 +72,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     n_train: _Count | None = None
     inputs_left_out: _Count | None = None
     n: _Count | None = None
+    of: _Count | None = None
     nominal_bits: float | None = None
     value: float | None = None
     low: float | None = None
@@ -78,6 +81,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     layers_never_reached: list[str] | None = None
     widths: dict[str, _Count | None] | None = None
     corpus_size: _Part | None = None
+    limit: _Part | None = None
     shortlist: _Part | None = None
     probe: _Part | None = None
     allocation: _Part | None = None
@@ -154,18 +158,22 @@ class Run:
         """
         return verdict(self.record)
 
-    def changed(self, k: int = 1) -> list[Changed]:
+    def changed(self, k: int = 1) -> Changes:
         """The inputs whose top-1 changed: relevant ones lost first, then the largest gaps.
 
         Args:
             k: how many of the first ranks are looked at, as a set.
 
+        Returns:
+            A list; where nothing changed it is empty, and says so when it is shown or asked for its first.
+
         Raises:
             RunError: fewer ranks are stored.
         """
-        from quantdrift.runs.changes import changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
+        from quantdrift.runs.changes import Changes, changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
 
-        return changed_inputs(self.evidence(), k)
+        evidence = self.evidence()
+        return Changes(changed_inputs(evidence, k), n_inputs=evidence.n_inputs, k=k)
 
     def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """One row per input, as a data frame of pandas.
@@ -200,7 +208,7 @@ class Run:
         check_place(place)
         with whole_folder(place, what="the run") as inside:
             shutil.copytree(self.path, inside, dirs_exist_ok=True)
-        return Run(path=place, record=self.record)
+        return replace(self, path=place, keeper=None)
 
     def evidence(self) -> Evidence:
         """The evidence, read from the folder.
@@ -322,6 +330,21 @@ def read_run(path: str | Path) -> Run:
     record = RunRecord.read_content(record_path)
     RunRecord.checked(record, record_path)
     return Run(path=folder, record=record)
+
+
+def last_run() -> Path:
+    """The folder of the run below quantdrift-runs that was written last.
+
+    Raises:
+        RunError: there is none.
+    """
+    walked = ((Path(at), names) for at, _, names in os.walk(RUNS) if RECORD in names)
+    records = [at / RECORD for at, _ in walked if not any(part.startswith(".") for part in at.parts)]
+    if not records:
+        raise RunError(
+            f"last is the latest run below {RUNS}, and there is none here. Runs are written by: {RunRecord.MAKE}"
+        )
+    return max(records, key=lambda record: record.stat().st_mtime_ns).parent
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:

@@ -101,7 +101,7 @@ class DataEntry(Part):
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
     With `neighbours`, every input of labelled data searches all others.
     With `sizes`, growing parts of the corpus are searched; a study makes an entry
-    of each.
+    of each. With `limit`, only the first queries or inputs are taken, for a quick try.
     """
 
     folder: str | None = None
@@ -113,6 +113,7 @@ class DataEntry(Part):
     top: int = Field(default=FIRST, ge=1)
     neighbours: bool = False
     sizes: Annotated[tuple[int | str, ...], AS_LIST] = ()
+    limit: int | None = Field(default=None, ge=1)
     name: str = ""
     settings: CellSettings = CellSettings()
 
@@ -168,7 +169,8 @@ class DataEntry(Part):
     @property
     def called(self) -> str:
         """The name that cells have for it."""
-        return "-".join([self.corpus, *map(str, self.sizes)])
+        first = [] if self.limit is None else [f"first{self.limit}"]
+        return "-".join([self.corpus, *map(str, self.sizes), *first])
 
 
 class Row(Part):

@@ -9,7 +9,7 @@ from typing import Any
 from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.data.labelled import Dataset, load_task, read_folder, task_of
+from quantdrift.data.labelled import Dataset, limited, load_task, read_folder, task_of
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 
@@ -36,7 +36,8 @@ class Data:
         key = entry.whole
         if key not in self._read:
             try:
-                self._read[key] = self._loaded(entry)
+                read = self._loaded(entry)
+                self._read[key] = read if entry.limit is None else _first(read, entry)
             except QuantDriftError as error:
                 self._read[key] = error
         dataset = self._read[key]
@@ -52,6 +53,12 @@ class Data:
         if (kind := streamed_kind(entry.folder)) is not None:
             return kind.dataset(entry.folder, entry.split, progress=self.progress)
         return read_folder(Path(entry.folder), entry.split)
+
+
+def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:
+    if isinstance(dataset, StreamedDataset):
+        raise UnsupportedError(f"{entry.called} is a corpus in shards, which is searched as a whole; leave limit out")
+    return limited(dataset, entry.limit or 1)
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str | None:

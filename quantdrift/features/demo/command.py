@@ -53,7 +53,7 @@ def command(
     pair, task = parse(spec), _SMALL if quick else _TASK
     if quick:
         say(f"$ quantdrift run {shlex.quote(spec)} --task {task} --out {shlex.quote(str(out / task))}")
-        run = drift(spec, data=task, out=out / task, progress=True)
+        run: Run = drift(spec, data=task, out=out / task, progress=True)
     else:
         run = _in_mteb(pair, spec, out)
     emit(replace(shown_run(run), next=[*_EXPLAINED, ""]))

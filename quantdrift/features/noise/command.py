@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from quantdrift.base.display import clean
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
-from quantdrift.cli.measuring import RUNS, slug
+from quantdrift.cli.measuring import slug
 from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
 
 if TYPE_CHECKING:
-    from quantdrift.runs.folder import Run
+    from quantdrift.runs.folder import RUNS, Run
     from quantdrift.statistics.estimates import Estimate
 
     Ways = Sequence[tuple[str, dict[str, Estimate]]]

@@ -12,8 +12,36 @@ const LONG = 32; // letters of a cell that is broken into lines
 const VERDICTS = {
   pass: "good", better: "good", "no worse": "good", fail: "bad", worse: "bad", error: "bad", damaged: "bad", failed: "bad",
   incomparable: "warn", underpowered: "warn",
+  "safe to deploy": "good", "changed, no harm shown": "warn", "harm shown": "bad", "too few inputs to tell": "plain",
 };
 const TONES = { harmful: "bad", neutral: "plain", beneficial: "good" };
+const NARROW = 480; // pixels of a chart below which its legend stands above it
+const COLUMNS = 7; // of a table, from which it stands closer
+const EXAMPLES = 10; // changed inputs of the first screen, and of paper
+/** What words mean, as docs/reference/glossary.md has them; shown where the pointer or the focus is on one. */
+const TERMS = {
+  "flip@1": "Share of the inputs whose first answer (top-1) differs between reference and candidate.",
+  "top-1": "The first answer to an input: the document, class or text that a model ranks first.",
+  "noise floor": "What the reference changes against itself, run again with another batch size and order.",
+  "separation": "The gap in units of 2 epsilon. At 1 or more the first answer cannot change.",
+  "at risk": "Share of the inputs with a separation below 1: the change of scores is large enough to move the first answer.",
+  "epsilon": "The largest change of any score of one input, over all items.",
+  "gap": "Score of rank 1 minus that of rank 2, at full precision: by how much the first answer leads.",
+  "right answers lost": "Of the inputs whose first answer was right, the share where it is right no more (gold_lost@1).",
+  "gold_lost": "Of the inputs with a relevant item in the reference's first k, the share where one of these left the candidate's.",
+  "harmful": "A relevant first answer was replaced by one that is not relevant.",
+  "beneficial": "A first answer that was not relevant was replaced by a relevant one.",
+  "neutral": "Another first answer, and as many relevant ones as before.",
+  "coverage": "Share of the answers that the stability check accepts, without labels.",
+  "nDCG@10": "How well relevant documents rank among the first ten, from 0 to 1.",
+  "rbo": "Rank-biased overlap of two rankings: 1 if they are the same, 0 if they share nothing.",
+  "bits per weight": "Mean bits that a weight of the quantized layers takes; scales are counted.",
+  "95 %": "The interval that holds the true value in 95 of 100 such measurements.",
+  "Holm": "p values adjusted for the number of rules that are asked at once.",
+  "underpowered": "Too few inputs to tell.",
+};
+const TERM = new RegExp(`(?<![\\w@.-])(${Object.keys(TERMS).sort((a, b) => b.length - a.length).join("|")})(?![\\w-])`, "i");
+const MEANINGS = Object.fromEntries(Object.entries(TERMS).map(([name, text]) => [name.toLowerCase(), text]));
 
 /**
  * An element; children that are no elements become text. What is null, false or undefined is left out.
@@ -34,6 +62,15 @@ function el(name, given = {}, ...children) {
 
 /** A name or text from outside: whatever its direction, it does not turn what stands around it. */
 const outside = (text, name = "bdi") => el(name, { dir: "auto" }, text);
+
+/** Text in which the first word that has a meaning here tells it, to the pointer and, unless it is in a list, to the keyboard. */
+function told(text, focus = true) {
+  const found = TERM.exec(text);
+  if (!found) return [text];
+  const word = el("span.term", { tabindex: focus ? 0 : null, "data-term": found[1].toLowerCase() }, found[1]);
+  return [text.slice(0, found.index), word, text.slice(found.index + found[1].length)];
+}
+
 const count = (number) => number.toLocaleString("en-US");
 const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 const known = (value) => value !== null && value !== undefined;
@@ -46,16 +83,61 @@ const hidden = () => Promise.reject(new Error("a report loads nothing"));
 let theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 let drawing = Promise.resolve();
 
+/** A box with text beside a place of the screen; none without text. */
+function box(value, x, y, above = y) {
+  let shown = document.getElementById("tip");
+  if (!known(value)) return shown && shown.remove();
+  if (!shown) document.body.append((shown = el("div", { id: "tip", role: "tooltip" })));
+  const rows = typeof value === "object" ? Object.entries(value) : null;
+  shown.replaceChildren(rows ? el("dl", {}, rows.map(([key, text]) => [el("dt", {}, key), el("dd", {}, outside(String(text)))])) : outside(String(value)));
+  shown.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - shown.offsetWidth - 8))}px`;
+  shown.style.top = `${y + 18 + shown.offsetHeight > innerHeight ? Math.max(4, above - shown.offsetHeight - 10) : y + 18}px`;
+}
+
 /** What stands under the pointer in a chart, as text. */
-function tip(handler, event, item, value) {
-  let box = document.getElementById("tip");
-  if (!known(value)) return box && box.remove();
-  if (!box) document.body.append((box = el("div", { id: "tip", role: "tooltip" })));
-  const rows = typeof value === "object" ? Object.entries(value) : [["", String(value)]];
-  box.replaceChildren(el("dl", {}, rows.map(([key, text]) => [el("dt", {}, key), el("dd", {}, outside(String(text)))])));
-  const { clientX: x, clientY: y } = event;
-  box.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - box.offsetWidth - 8))}px`;
-  box.style.top = `${y + 18 + box.offsetHeight > innerHeight ? y - box.offsetHeight - 10 : y + 18}px`;
+const tip = (handler, event, item, value) => box(value, event.clientX, event.clientY);
+
+/** What a word means, or what a mark of a chart stands for, where the pointer or the focus is. */
+function meaning({ target, type }) {
+  const word = target instanceof Element && target.closest("[data-term]");
+  if (word) {
+    const { left, bottom, top } = word.getBoundingClientRect();
+    word.setAttribute("aria-describedby", "tip");
+    box(MEANINGS[word.dataset.term], left - 14, bottom - 12, top);
+  } else if (type === "focusout" || (target instanceof Element && !target.closest(".chart"))) box(null);
+}
+
+/** The marks of a chart that tell something, each once, in their order. */
+function marksOf(place) {
+  const found = new Map();
+  for (const mark of place.querySelectorAll("svg [aria-roledescription]"))
+    if (mark.__data__ && mark.__data__.datum && known(mark.__data__.tooltip) && !found.has(mark.getAttribute("aria-label"))) found.set(mark.getAttribute("aria-label"), mark);
+  return [...found.values()];
+}
+
+/** The arrow keys go through the marks of a chart, and Enter goes where one leads. */
+function steps(place, event) {
+  const marks = marksOf(place);
+  const at = marks.indexOf(document.activeElement);
+  const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: marks.length - 1 }[event.key];
+  if (event.target instanceof HTMLSelectElement || !marks.length) return;
+  if (known(next)) {
+    const mark = marks[Math.max(0, Math.min(next, marks.length - 1))];
+    mark.setAttribute("tabindex", "-1");
+    mark.focus({ preventScroll: true });
+    const { left, bottom, top, width } = mark.getBoundingClientRect();
+    box(mark.__data__.tooltip, left + width / 2, bottom - 12, top);
+  } else if (event.key === "Enter" && at >= 0) lead(marks[at].__data__.datum.open);
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+/** Go to a place in the page, "#NAME", or to another page of the same server, "/NAME". */
+function lead(to) {
+  if (typeof to !== "string") return;
+  if (to.startsWith("#")) location.hash = to;
+  else if (/^\/(?!\/)/.test(to)) location.assign(to);
 }
 
 async function draw(place, chart) {
@@ -63,11 +145,16 @@ async function draw(place, chart) {
   const { spec } = chart.figure;
   const single = ("mark" in spec || "layer" in spec) && typeof (spec.width || 0) === "number";
   const fitted = single ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
+  if (spec.width && spec.width.step) { // squares are as wide as there is room for, beside the names of rows
+    const across = new Set(spec.data.values.map((row) => row[spec.encoding.x.field])).size;
+    const names = 8 * Math.max(...spec.data.values.map((row) => String(row[spec.encoding.y.field]).length));
+    fitted.width = { step: Math.max(36, Math.min(spec.width.step, (place.clientWidth - names - 20) / across)) };
+  }
   chart.drawn = theme;
   const { view } = await window.vegaEmbed(place, { description: chart.figure.title, ...chart.figure.spec, ...fitted }, {
     ast: true, // no code is made of what a spec says
     actions: false,
-    config: page.themes[theme],
+    config: place.clientWidth < NARROW ? { ...page.themes[theme], legend: { ...page.themes[theme].legend, orient: "top", columns: 2 } } : page.themes[theme],
     defaultStyle: false,
     loader: { load: hidden, sanitize: hidden, http: hidden, file: hidden },
     mode: "vega-lite",
@@ -75,10 +162,7 @@ async function draw(place, chart) {
     tooltip: tip,
   });
   // a datum that has a place in the page, "#NAME", leads there
-  view.addEventListener("click", (_, item) => {
-    const to = item && item.datum && item.datum.open;
-    if (typeof to === "string" && to.startsWith("#")) location.hash = to;
-  });
+  view.addEventListener("click", (_, item) => item && item.datum && lead(item.datum.open));
 }
 
 /** Draw what is to be seen and is not drawn yet in these colours. */
@@ -92,7 +176,7 @@ function drawAll() {
 }
 
 function figure(one) {
-  const place = el("div.chart", { role: "img", "aria-label": one.title });
+  const place = el("div.chart", { role: "group", tabindex: 0, keydown: (event) => steps(place, event), "aria-label": `${one.title}. Arrow keys go from mark to mark.` });
   charts.set(place, { figure: one, drawn: null });
   // several small charts beside each other take the whole width
   return el("figure", { id: `figure-${one.name}`, class: "mark" in one.spec || "layer" in one.spec ? null : "wide" }, el("h3", {}, one.title), place, el("figcaption", {}, one.caption));
@@ -108,21 +192,59 @@ function number(text) {
   return text.includes("∞") ? Infinity : found ? parseFloat(found[0].replaceAll(",", "")) : -Infinity;
 }
 
-function grid(one) {
+/** What a column is about, if its head has a meaning. */
+const meant = (text) => (TERM.exec(text) || [])[1]?.toLowerCase() || null;
+/** A link to a section, or to another page of the same server. */
+const linkTo = (link) => (/^\/(?!\/)/.test(link) ? link : `#${link}`);
+
+/** A cell of CSV that no spreadsheet runs. */
+function csvCell(value) {
+  const text = known(value) ? String(value) : "";
+  const safe = typeof value === "string" && /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && !/^[+-]?[\d.,]+( %)?( \([-+\d.,% to]*\))?$/.test(text) ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+/** A button that saves rows, which it asks for when it is pressed, as a CSV file. */
+function save(name, rows) {
+  return el("button.save", { title: "Save what is shown as CSV", click: () => {
+    const text = `\ufeff${rows().map((row) => row.map(csvCell).join(",")).join("\r\n")}\r\n`;
+    const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    el("a", { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  } }, "CSV");
+}
+
+// --- what is searched for and chosen stands in the address -----------------------------------------
+
+/** The parts of the address behind #, as a form has them; none where it names a section. */
+const kept = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+
+/** Keep parts in the address; what is empty goes. */
+function keep(parts) {
+  const now = kept();
+  for (const [name, value] of Object.entries(parts)) known(value) && value !== "" ? now.set(name, value) : now.delete(name);
+  const text = now.toString().replaceAll("+", "%20");
+  if (`#${text}` !== location.hash && (text || location.hash.includes("="))) history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+}
+
+/** A number and its interval, of which neither is broken into lines. */
+const inParts = (text) => el("bdi", { dir: "auto" }, text.split(/( )(?=\()/).map((part) => (part === " " ? part : el("span.part-of", {}, part))));
+
+function grid(one, at) {
   const words = (place) => one.words.includes(place);
   const longest = one.head.map((_, place) => Math.max(...one.rows.map((row) => row[place].length)));
   const name = (place) => (!words(place) ? "number" : longest[place] > LONG ? "long" : "short");
-  const cell = (tag, text, place, made = outside(text)) => {
+  const cell = (tag, text, place, made = words(place) ? outside(text) : inParts(text)) => {
     const tone = tag === "td" && words(place) && VERDICTS[text];
-    return el(`${tag}.${name(place)}`, {}, tone ? el(`span.badge.${tone}`, {}, `${SIGNS[tone]} ${text}`) : made);
+    return el(`${tag}.${name(place)}`, { "data-head": one.head[place] }, tone ? el(`span.badge.${tone}`, {}, `${SIGNS[tone]} ${text}`) : made);
   };
-  const rows = one.rows.map((texts, at) => ({
+  const rows = one.rows.map((texts, row) => ({
     texts,
-    row: el("tr", {}, texts.map((text, place) => (place || !one.links[at] ? cell(place ? "td" : "th", text, place)
-      : cell("th", text, place, el("a", { href: `#${one.links[at]}` }, outside(text)))))),
+    row: el("tr", {}, texts.map((text, place) => (place || !one.links[row] ? cell(place ? "td" : "th", text, place)
+      : cell("th", text, place, el("a", { href: linkTo(one.links[row]) }, outside(text)))))),
   }));
   const body = el("tbody", {}, rows.map((each) => each.row));
-  const heads = one.head.map((text, place) => cell("th", text, place, rows.length < 2 ? outside(text) : el("button.sort", { click: () => sort(place) }, outside(text))));
+  const heads = one.head.map((text, place) => cell("th", text, place, rows.length < 2 ? outside(text) : el("button.sort", { click: () => sort(place), "data-term": meant(text) }, outside(text))));
   const sort = (place) => {
     const up = heads[place].getAttribute("aria-sort") === "descending";
     const by = words(place) ? (a, b) => a.texts[place].localeCompare(b.texts[place], "en", { numeric: true }) : (a, b) => number(a.texts[place]) - number(b.texts[place]);
@@ -130,14 +252,22 @@ function grid(one) {
     heads[place].setAttribute("aria-sort", up ? "ascending" : "descending");
     body.replaceChildren(...[...rows].sort((a, b) => (up ? by(a, b) : by(b, a))).map((each) => each.row));
   };
-  const search = el("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter rows", input: () => {
+  const filter = () => {
     const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const { texts, row } of rows) row.hidden = !wanted.every((word) => texts.join(" ").toLowerCase().includes(word));
+  };
+  const search = el("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter rows", input: () => {
+    filter();
+    keep({ [`rows-${at}`]: search.value });
   } });
+  search.value = kept().get(`rows-${at}`) || "";
+  filter();
+  // of the rows that are shown, in the order that they are shown in
+  const shown = () => [...body.children].filter((row) => !row.hidden).map((row) => [...row.children].map((each) => each.textContent));
   return el("div.grid", {},
     one.title && el("h3", {}, one.title),
-    rows.length >= MANY && search,
-    rows.length > 0 && el("div.scroll", { tabindex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
+    rows.length >= MANY && el("div.filters", {}, search, save(`${at}.csv`, () => [one.head, ...shown()])),
+    rows.length > 0 && el(rows.length >= MANY ? "div.scroll.tall" : "div.scroll", { tabindex: 0 }, el(one.head.length > COLUMNS ? "table.close" : "table", {}, el("thead", {}, el("tr", {}, heads)), body)),
     one.lines.map((line) => el("p.note", {}, line)));
 }
 
@@ -155,21 +285,26 @@ class Changes {
     this.open = false;
     this.first = 0; // of those listed
     this.haystack = null;
+    this.keys = data.arms.map((_, arm) => ["reference", "candidate", "other"][arm]);
     this.search = el("input", { type: "search", placeholder: "Search ids and texts", "aria-label": "Search ids and texts", input: () => this.filter() });
+    this.search.value = kept().get("find") || "";
+    const wanted = kept().get("kinds");
+    if (known(wanted)) this.kinds = new Set(wanted.split(",").filter((kind) => kind in data.kinds));
+
     this.list = el("ol.changes", { role: "listbox", tabindex: 0, "aria-label": "Changed inputs" });
     this.pager = el("div.pager");
     this.pane = el("section.pane", { "aria-live": "polite", "aria-label": "The chosen input" });
     const chips = Object.entries(data.kinds).map(([kind, number]) =>
-      el("label.chip", {}, el("input", { type: "checkbox", checked: true, change: (event) => this.toggle(kind, event.target.checked) }), this.badge(kind), ` ${count(number)}`));
+      el("label.chip", {}, el("input", { type: "checkbox", checked: this.kinds.has(kind), change: (event) => this.toggle(kind, event.target.checked) }), this.badge(kind), ` ${count(number)}`));
     this.box = el("div.explorer", {},
-      el("div.filters", {}, this.search, chips.length > 1 && el("div.chips", { role: "group", "aria-label": "Kinds of changes" }, chips)),
+      el("div.filters", {}, this.search, chips.length > 1 && el("div.chips", { role: "group", "aria-label": "Kinds of changes" }, chips), save("changed.csv", () => this.table())),
       el("div.columns", {}, el("div.master", {}, this.list, this.pager), this.pane),
       data.notes.map((line) => el("p.note", {}, line)));
     this.filter();
   }
 
   badge(kind) {
-    return el(`span.badge.${TONES[kind] || "plain"}`, {}, `${SIGNS[TONES[kind] || "plain"]} ${kind || "no label"}`);
+    return el(`span.badge.${TONES[kind] || "plain"}`, { "data-term": meant(kind || "") }, `${SIGNS[TONES[kind] || "plain"]} ${kind || "no label"}`);
   }
 
   item(place) {
@@ -186,14 +321,50 @@ class Changes {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const { changed } = this.data;
     if (words.length && !this.haystack)
-      this.haystack = changed.map((one) => [one.id, one.text, ...this.item(one.before), ...this.item(one.after)].filter(Boolean).join("\n").toLowerCase());
+      this.haystack = changed.map((one) => [one.id, one.text, ...this.firsts(one).flatMap((place) => this.item(place))].filter(Boolean).join("\n").toLowerCase());
     this.found = changed.map((_, place) => place).filter((place) =>
       (!this.data.labelled || this.kinds.has(changed[place].kind)) && words.every((word) => this.haystack[place].includes(word)));
     this.at = -1;
     this.first = 0;
+    if (this.started) keep({ find: this.search.value, kinds: this.kinds.size === Object.keys(this.data.kinds).length ? "" : [...this.kinds].join(",") || "none", q: "" });
     this.draw();
     if (wide.matches && !this.started) this.choose(0, { quiet: true });
     this.started = true;
+  }
+
+  /** The first answers of an input, in all arms. */
+  firsts(one) {
+    return [one.before, one.after, one.other_after].slice(0, this.data.arms.length);
+  }
+
+  /** What is listed, as rows with a head. */
+  table() {
+    const arms = this.data.arms.flatMap((arm) => [`${arm}: answer`, `${arm}: its text`]);
+    const head = ["input", "text", "kind", ...arms, "gap", "separation", "new answer was at rank", "old answer is at rank"];
+    return [head, ...this.found.map((place) => this.data.changed[place]).map((one) => [
+      one.id, one.text, one.kind, ...this.firsts(one).flatMap((item) => this.item(item)), one.gap, one.separation, one.rank_before, one.rank_after])];
+  }
+
+  /** The worst inputs with their texts, for the first screen and for paper; none where no text is known. */
+  examples() {
+    const { data } = this;
+    const listed = data.changed.slice(0, EXAMPLES);
+    if (!listed.some((one) => one.text || this.firsts(one).some((place) => this.item(place)[1]))) return null;
+    const rights = (one) => [one.was_right, one.is_right, one.other_is_right];
+    const line = (one, item, arm) => {
+      const [id, text] = this.item(item);
+      const right = rights(one)[arm];
+      const sign = right === true ? "✓" : right === false ? "✕" : "";
+      return el("div", {}, el("dt", {}, data.arms[arm]), el("dd", {},
+        sign && el(`b.${right ? "good" : "bad"}`, { "aria-label": right ? data.right : `not ${data.right}`, role: "img" }, sign), outside(text || id || "–")));
+    };
+    const more = data.changed.length - listed.length;
+    return el("section.examples", { id: "examples" },
+      el("h2", {}, listed.length < data.changed.length ? `The worst ${listed.length} of ${plural(Object.values(data.kinds).reduce((a, b) => a + b, 0) || data.changed.length, "change")}` : "What changed"),
+      el("ol", {}, listed.map((one) => el("li", {},
+        el("p", {}, this.badge(one.kind), el("a", { href: this.link(one) }, outside(one.text || one.id))),
+        el("dl", {}, this.firsts(one).map((item, arm) => line(one, item, arm)))))),
+      more > 0 && el("p.note", {}, el("a", { href: "#changed" }, `${plural(more, "more change")} below`)));
   }
 
   draw() {
@@ -216,11 +387,11 @@ class Changes {
   }
 
   row(one, place) {
-    const figures = [known(one.gap) && `gap ${short(one.gap)}`, known(one.separation) && `separation ${short(one.separation)}`];
+    const figures = [known(one.gap) && `gap ${short(one.gap)}`, known(one.separation) && `separation ${short(one.separation)}`].filter(Boolean);
     return el("li", { id: `change-${place}`, role: "option", "aria-selected": "false", click: () => this.choose(place, { focus: true }) },
       el("div.head", {}, this.badge(one.kind), outside(one.id, "b"), one.part && outside(one.part), one.new === true && el("span.badge.warn", {}, "new")),
       one.text && outside(one.text, "p"),
-      el("div.note", {}, figures.filter(Boolean).join(", ")));
+      el("div.note", {}, figures.map((text, place) => [place > 0 && ", ", told(text, false)])));
   }
 
   /** Choose an input, and open it. */
@@ -233,7 +404,7 @@ class Changes {
     const row = document.getElementById(`change-${this.at}`);
     if (row && !quiet) row.scrollIntoView({ block: "nearest" });
     if (focus) this.list.focus({ preventScroll: true });
-    if (!quiet) history.replaceState(null, "", this.link(this.data.changed[this.found[this.at]]));
+    if (!quiet) keep({ q: this.data.changed[this.found[this.at]].id });
   }
 
   link(one) {
@@ -281,9 +452,9 @@ class Changes {
           el("button", { click: () => this.choose(this.at + 1), disabled: this.at + 1 >= this.found.length, "aria-label": "Next" }, "›"),
           el("button", { click: () => this.close(), "aria-label": "Close" }, "✕")),
         one.text && outside(one.text, "p"),
-        el("dl.figures", {}, this.facts(one).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))))),
-      el("div.arms", {}, ["reference", "candidate"].map((arm, place) =>
-        el("div.arm", {}, el("h4", {}, data.arms[place]), rankings ? this.ranking(one, arm) : this.answer(one, place)))),
+        el("dl.figures", {}, this.facts(one).map(([name, value]) => el("div", {}, el("dt", {}, told(name)), el("dd", {}, value))))),
+      el(data.arms.length > 2 ? "div.arms.three" : "div.arms", {}, this.keys.map((arm, place) =>
+        el("div.arm", {}, el("h4", {}, data.arms[place], place > 0 && one.kinds && [" ", this.badge(one.kinds[place - 1])]), rankings ? this.ranking(one, arm) : this.answer(one, place)))),
       one.missed && el("div.missed", {}, el("h4", {}, `${data.right[0].toUpperCase()}${data.right.slice(1)}, but not shown above`),
         el("ul", {}, one.missed.map(([item, before, after]) => el("li", {},
           outside(this.item(item)[0], "b"), `: rank ${known(before) ? count(before) : "unknown"} before, ${known(after) ? count(after) : "unknown"} now`,
@@ -313,10 +484,10 @@ class Changes {
       const [id, text] = this.item(row[0]);
       const was = row[4];
       const moved = !known(was) ? "new" : was === place + 1 ? "" : `${was > place + 1 ? "▲" : "▼"} from ${count(was)}`;
-      return el("li", { class: row[0] === one.before || row[0] === one.after ? "answer" : null },
+      return el("li", { class: this.firsts(one).includes(row[0]) ? "answer" : null },
         el("div.head", {}, el("span.rank", {}, String(place + 1)), outside(id, "b"),
           row[3] > 0 && el("span.badge.good", {}, `✓ ${this.data.right}`),
-          arm === "candidate" && moved && el("span.note", {}, moved),
+          arm !== "reference" && moved && el("span.note", {}, moved),
           el("span.space"),
           el("span.score", { title: `reference ${score(row[1])}, candidate ${score(row[2])}` }, score(row[own]))),
         known(text) && this.text(text));
@@ -345,16 +516,17 @@ let changes = null;
 const parts = new Map();
 
 function choice(listed) {
-  const place = el("div.part", { "aria-live": "polite" }, el("p.note", {}, "Choose a square of the map, a point of a chart or a row of the table."));
+  const place = el("div.part", { "aria-live": "polite" });
   listed.forEach((part) => parts.set(part.name, { part, place }));
+  if (listed.length) place.append(el("p.note", {}, "The first run of the study; a square of the map, a point of a chart or a row of the table opens another."), section(listed[0]));
   return place;
 }
 
 function section(one) {
   const inside = [
-    one.about.map((line) => el("p", {}, line)),
+    one.about.map((line) => el("p", {}, told(line))),
     one.figures.length > 0 && el("div.figures", {}, one.figures.map(figure)),
-    one.grids.map(grid),
+    one.grids.map((each, place) => grid(each, `${one.name}${place || ""}`)),
     one.parts.length > 0 && choice(one.parts),
   ];
   if (one.changed) inside.push((changes = new Changes(one.changed)).box);
@@ -374,31 +546,41 @@ function paint(to) {
 }
 
 function help() {
-  const keys = [["j, k", "next and previous change"], ["/", "search"], ["Enter", "open the chosen change"], ["Esc", "close"], ["?", "this help"]];
+  const keys = [["j, k", "next and previous change"], ["/", "search"], ["Enter", "open the chosen change, or what a mark of a chart leads to"], ["← →", "marks of a chart that has the focus"], ["Esc", "close"], ["?", "this help"]];
   return el("dialog", { id: "help", click: (event) => event.target.id === "help" && event.target.close() },
     el("h2", {}, "Keys"), el("dl", {}, keys.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
     el("button", { click: () => document.getElementById("help").close() }, "Close"));
 }
 
+/** The first sentence is the headline; the rest stands below it. */
+const sentences = (text) => text.split(/(?<=[.?!]) (?=[A-Z])/);
+
+function firstScreen() {
+  const [headline, ...more] = sentences(page.verdict);
+  const examples = changes && changes.examples();
+  const meant = (page.words.length > 0 || page.warnings.length > 0) && el("div.means", {},
+    page.words.length > 0 && el("h2", {}, "What it means"), page.words.map((line) => el("p", {}, told(line))),
+    page.warnings.map((line) => el("p.warning", {}, `▲ ${line}`)));
+  const steps = page.steps.length > 0 && el("div.steps", {}, el("h2", {}, "What to do"),
+    el("ul", {}, page.steps.map((one) => el("li", {}, one.text, one.command && command(one.command)))));
+  return el("section.first", { id: "top" },
+    el("p.title", {}, outside(page.title), page.about && el("span.note", {}, page.about)),
+    el("h1", {}, page.word && el(`span.verdict.${page.tone}`, {}, `${SIGNS[page.tone]} ${page.word}`), headline),
+    more.length > 0 && el("p.rule", {}, more.join(" ")),
+    page.numbers.length > 0 && el("div.numbers", {}, page.numbers.map((one) => el("div", {}, el("span.label", {}, told(one.label)), el("strong", {}, one.value), el("span.note", {}, told(one.note))))),
+    examples ? el("div.split.wide-left", {}, examples, el("div.side", {}, steps, meant)) : el("div.split", {}, meant, steps));
+}
+
 function build() {
   const links = page.sections.map((one) => el("a", { href: `#${one.name}` }, one.title));
-  document.title = `${page.word}: ${page.title}`;
+  const sections = page.sections.map(section);
+  document.title = page.word ? `${page.word}: ${page.title}` : page.title;
   document.body.append(
-    el("header.bar", {}, el("span.brand", {}, "quantdrift"), el("nav", { "aria-label": "Sections" }, links), el("span.space"),
+    el("header.bar", {}, page.home ? el("a.brand", { href: "/" }, "quantdrift") : el("span.brand", {}, "quantdrift"), el("nav", { "aria-label": "Sections" }, links), el("span.space"),
       el("button", { click: () => paint(theme === "dark" ? "light" : "dark"), "aria-label": "Light or dark" }, "◐"),
       el("button", { click: () => document.getElementById("help").showModal(), "aria-label": "Keys" }, "?")),
-    el("main", {},
-      el("section.first", { id: "top" },
-        el("p.title", {}, outside(page.title), page.about && el("span.note", {}, page.about)),
-        el("h1", {}, el(`span.verdict.${page.tone}`, {}, `${SIGNS[page.tone]} ${page.word}`), page.verdict),
-        el("div.numbers", {}, page.numbers.map((one) => el("div", {}, el("span.label", {}, one.label), el("strong", {}, one.value), el("span.note", {}, one.note)))),
-        el("div.split", {},
-          el("div", {}, page.words.length > 0 && el("h2", {}, "What it means"), page.words.map((line) => el("p", {}, line)),
-            page.warnings.map((line) => el("p.warning", {}, `▲ ${line}`))),
-          page.steps.length > 0 && el("div.steps", {}, el("h2", {}, "What to do"),
-            el("ul", {}, page.steps.map((one) => el("li", {}, one.text, one.command && command(one.command))))))),
-      page.sections.map(section)),
-    el("footer", {}, `Made by quantdrift ${page.version}. This file is whole: it loads nothing.`),
+    el("main", {}, firstScreen(), sections),
+    el("footer", {}, `Made by quantdrift ${page.version}.${page.home ? "" : " This file is whole: it loads nothing."}`),
     help());
   go();
 }
@@ -409,7 +591,9 @@ function go() {
   try {
     name = decodeURIComponent(name);
   } catch { /* it stays as it is */ }
-  if (name.startsWith("q=") && changes && changes.find(name.slice(2))) return;
+  const id = kept().get("q");
+  if (id && changes && changes.find(id)) return;
+  if (changes && (kept().has("find") || kept().has("kinds"))) changes.box.scrollIntoView();
   const chosen = parts.get(name);
   if (chosen) {
     chosen.place.replaceChildren(section(chosen.part));
@@ -424,6 +608,7 @@ function keys(event) {
   const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "?" && !typing) return document.getElementById("help").showModal();
+  if (event.key === "Escape") box(null);
   if (!changes) return;
   const listed = event.target === changes.list;
   const step = { j: 1, k: -1, ...(listed ? { ArrowDown: 1, ArrowUp: -1 } : {}) }[event.key];
@@ -441,6 +626,7 @@ function keys(event) {
 build();
 addEventListener("hashchange", go);
 addEventListener("keydown", keys);
+for (const type of ["pointerover", "focusin", "focusout"]) addEventListener(type, meaning);
 addEventListener("DOMContentLoaded", drawAll);
 let folded = [];
 addEventListener("beforeprint", () => {

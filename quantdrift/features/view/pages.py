@@ -1,0 +1,137 @@
+"""The first page of a server of finished runs: all that there is; and the page of one of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations, islice
+from pathlib import Path
+from urllib.parse import quote
+
+from quantdrift.base.text import counted
+from quantdrift.cli.report import page_of
+from quantdrift.features.view.found import MOST, Found
+from quantdrift.features.view.history import baseline_in, history
+from quantdrift.gate.output import finding
+from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import cell
+from quantdrift.report import gate
+from quantdrift.report.page import Page, Section
+from quantdrift.runs.folder import Run
+from quantdrift.runs.identity import Identity, classifies
+from quantdrift.runs.words import estimates_of, verdict
+from quantdrift.show.tables import Column, Grid, table
+
+_PAIRS = 400
+"""Pairs of runs that the first page lists; the page of a run lists all those with it."""
+
+
+def link_to(kind: str, name: str, other: str | None = None) -> str:
+    """The address of a page: "/run/PATH", "/pair/PATH?b=PATH"."""
+    return f"/{kind}/{quote(name, safe='')}" + ("" if other is None else f"?b={quote(other, safe='')}")
+
+
+def overview(folder: Path, found: Found, beside: Path) -> Page:
+    """The page of a folder: its runs, studies and gates, and the history of the baseline in the folder beside it."""
+    n = counted(len(found.runs), "run")
+    return Page(
+        kind="view",
+        title=f"quantdrift: {n}",
+        word="",
+        tone="plain",
+        verdict=f"{n} in {folder}." if found.runs else f"There is no run in {folder}. quantdrift run writes one.",
+        warnings=[f"Only {MOST:,} runs are listed."] if len(found.runs) >= MOST else [],
+        sections=[*_sections(found), *history(baseline_in(beside))],
+    )
+
+
+def _sections(found: Found) -> Iterator[Section]:
+    if found.runs:
+        latest = sorted(found.runs.items(), key=lambda item: _finished(item[1]), reverse=True)
+        links = [link_to("run", name) for name, _ in latest]
+        grid = table(_COLUMNS, latest, links=links)
+        yield Section(name="runs", title="Runs", about=["The latest first; a click on a head sorts."], grids=[grid])
+    runs = found.runs
+    if pairs := list(islice((pair for pair in combinations(runs, 2) if _comparable(*map(runs.get, pair))), _PAIRS)):
+        about = ["Two candidates of one reference on the same data, query by query."]
+        about += [f"The first {_PAIRS} pairs; the page of a run lists all with it."] * (len(pairs) == _PAIRS)
+        yield Section(name="pairs", title="Side by side", about=about, grids=[_pairs(found, pairs)])
+    if found.studies:
+        links = [link_to("study", name) for name in found.studies]
+        grid = Grid(head=["study"], rows=[[name] for name in found.studies], links=links)
+        yield Section(name="studies", title="Studies", grids=[grid])
+    if found.gates:
+        gates = sorted(found.gates.items(), key=lambda item: -item[1][1])
+        grid = table(_OF_GATES, gates, links=[link_to("gate", name) for name, _ in gates])
+        yield Section(name="gates", title="Gates", about=["The latest first."], grids=[grid])
+    if found.problems:
+        grid = Grid(head=["folder", "why"], rows=[[*item] for item in found.problems.items()], words={"why"})
+        yield Section(name="problems", title="Not readable", grids=[grid])
+
+
+def _finished(run: Run) -> str:
+    return str((run.record.get("times") or {}).get("finished") or "")[:16].replace("T", " ")
+
+
+def _metric(*names: str) -> Column:
+    """The first of some metrics that a run has, with its interval."""
+
+    def text(item: tuple[str, Run]) -> str:
+        estimates = estimates_of(item[1].record)
+        wanted = [name for name in names if name in estimates and not (classifies(item[1].record) and "ndcg" in name)]
+        return cell(parse_metric(wanted[0]), estimates[wanted[0]]) if wanted else "-"
+
+    return Column(" or ".join(names), text)
+
+
+_COLUMNS = (
+    Column("run", lambda item: str(item[1].record["spec"]), kind="words"),
+    Column("data", lambda item: Identity.of(item[1].record).data_name, kind="words"),
+    Column("verdict", lambda item: verdict(item[1].record).word, kind="words"),
+    _metric("flip@1"),
+    _metric("change.ndcg@10", "change.accuracy"),
+    _metric("gold_lost@1"),
+    Column("finished", lambda item: _finished(item[1]), kind="words"),
+    Column("folder", lambda item: item[0], kind="words"),
+)
+_OF_GATES = (
+    Column("result", lambda item: item[0], kind="words"),
+    Column("verdict", lambda item: item[1][0].verdict, kind="words"),
+    Column("run", lambda item: str(item[1][0].spec), kind="words"),
+    Column("data", lambda item: item[1][0].data, kind="words"),
+    Column("top-1 changes", lambda item: f"{item[1][0].n_changed:,} of {item[1][0].n_inputs:,}"),
+    Column("why", lambda item: finding(item[1][0]), kind="words"),
+    Column("written", lambda item: f"{datetime.datetime.fromtimestamp(item[1][1]):%Y-%m-%d %H:%M}", kind="words"),
+)
+
+
+def _comparable(a: Run | None, b: Run | None) -> bool:
+    """Whether two runs are of two candidates of one reference, on the same data, with the same settings."""
+    if a is None or b is None or a.record["spec"] == b.record["spec"]:
+        return False
+    return not Identity.of(a.record).differences(Identity.of(b.record), ("reference", "name", "data", "meaning"))
+
+
+def _pairs(found: Found, pairs: Iterable[tuple[str, str]]) -> Grid:
+    pairs = list(pairs)
+    rows = [
+        [f"{found.runs[a].record['spec']} | {found.runs[b].record['spec']}", found.runs[a].record["data"]["name"], a, b]
+        for a, b in pairs
+    ]
+    head = ["two candidates", "data", "folder", "other folder"]
+    return Grid(head=head, rows=rows, words={*head[1:]}, links=[link_to("pair", *pair) for pair in pairs])
+
+
+def page_for(found: Found, kind: str, name: str) -> Page | None:
+    """The page of a run, a study or a gate, as `quantdrift report` makes it; None where there is none of that name."""
+    if kind == "gate" and name in found.gates:
+        return gate.page_of(found.gates[name][0])
+    if kind == "study" and name in found.studies:
+        return page_of(found.studies[name])
+    if kind != "run" or name not in found.runs:
+        return None
+    page, here = page_of(found.runs[name].path), found.runs[name]
+    pairs = [(name, other) for other, run in found.runs.items() if _comparable(here, run)]
+    beside = Section(name="pairs", title="Beside another", grids=[_pairs(found, pairs)])
+    return replace(page, sections=[*page.sections, beside]) if pairs else page
