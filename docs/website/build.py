@@ -179,7 +179,11 @@ def main() -> int:
         if HERE not in source.parents:
             gathered(source)
     (PAGES / "reference" / "api.md").write_text(reference(), encoding="utf-8")
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], check=False)
+    zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    built = subprocess.run(
+        zensical, env={**os.environ, "NO_COLOR": "1"}, stderr=subprocess.PIPE, text=True, check=False
+    )
+    sys.stderr.write(built.stderr.partition("Traceback")[0])  # strict, it ends in one
     if built.returncode:
         return built.returncode
     told = list(broken(SITE))
