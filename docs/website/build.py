@@ -180,10 +180,9 @@ def main() -> int:
             gathered(source)
     (PAGES / "reference" / "api.md").write_text(reference(), encoding="utf-8")
     zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    built = subprocess.run(
-        zensical, env={**os.environ, "NO_COLOR": "1"}, stderr=subprocess.PIPE, text=True, check=False
-    )
-    sys.stderr.write(built.stderr.partition("Traceback")[0])  # strict, it ends in one
+    built = subprocess.run(zensical, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    told_of_it = re.sub(r"\x1b\[[\d;]*m", "", built.stdout)
+    sys.stdout.write(told_of_it.partition("Traceback")[0])  # where it aborts it ends in one
     if built.returncode:
         return built.returncode
     told = list(broken(SITE))
