@@ -143,13 +143,20 @@ function lead(to) {
 async function draw(place, chart) {
   if (!window.vegaEmbed || chart.drawn === theme || !place.offsetParent) return;
   const { spec } = chart.figure;
-  const single = ("mark" in spec || "layer" in spec) && typeof (spec.width || 0) === "number";
-  const fitted = single ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
+  const room = place.clientWidth;
+  const fitted = "mark" in spec || "layer" in spec ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
   if (spec.width && spec.width.step) { // squares are as wide as there is room for, beside the names of rows
-    const across = new Set(spec.data.values.map((row) => row[spec.encoding.x.field])).size;
-    const names = 8 * Math.max(...spec.data.values.map((row) => String(row[spec.encoding.y.field]).length));
-    fitted.width = { step: Math.max(36, Math.min(spec.width.step, (place.clientWidth - names - 20) / across)) };
+    delete fitted.autosize;
+    const { x, y } = spec.encoding;
+    const across = new Set(spec.data.values.map((row) => row[x.field])).size;
+    const limit = Math.min(y.axis.labelLimit, room / 3);
+    const names = Math.min(limit, 6.5 * Math.max(...spec.data.values.map((row) => String(row[y.field]).length)));
+    fitted.width = { step: Math.max(24, Math.min(spec.width.step, Math.floor((room - names - 24) / across))) };
+    fitted.encoding = { ...spec.encoding, y: { ...y, axis: { ...y.axis, labelLimit: limit } } };
   }
+  // several charts: as many beside each other as fit, and none wider than the page
+  if (spec.facet) Object.assign(fitted, { columns: Math.max(1, Math.floor(room / 330)), spec: { ...spec.spec, width: Math.min(spec.spec.width, room - 80) } });
+  if (spec.vconcat) fitted.vconcat = spec.vconcat.map((each) => ({ ...each, width: Math.min(each.width, room - 110) }));
   chart.drawn = theme;
   const { view } = await window.vegaEmbed(place, { description: chart.figure.title, ...chart.figure.spec, ...fitted }, {
     ast: true, // no code is made of what a spec says
