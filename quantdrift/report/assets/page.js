@@ -204,10 +204,13 @@ const meant = (text) => (TERM.exec(text) || [])[1]?.toLowerCase() || null;
 /** A link to a section, or to another page of the same server. */
 const linkTo = (link) => (/^\/(?!\/)/.test(link) ? link : `#${link}`);
 
+/** What a cell of numbers looks like: "-0.3 %", "-0.02 to +0.01", "+1.2 pp (-0.3 to +2.7)"; it is no formula. */
+const NUMBERS = /^[-+]?[\d.,]+( %| pp)?( to [-+]?[\d.,]+( %| pp)?)?( \([-+\d.,% to]*\))?$/;
+
 /** A cell of CSV that no spreadsheet runs. */
 function csvCell(value) {
   const text = known(value) ? String(value) : "";
-  const safe = typeof value === "string" && /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && !/^[+-]?[\d.,]+( %)?( \([-+\d.,% to]*\))?$/.test(text) ? `'${text}` : text;
+  const safe = typeof value === "string" && /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && !NUMBERS.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
