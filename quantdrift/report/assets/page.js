@@ -640,7 +640,7 @@ for (const type of ["pointerover", "focusin", "focusout"]) addEventListener(type
 addEventListener("DOMContentLoaded", drawAll);
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
+  folded = [...document.querySelectorAll("details:not([open]):not(#all-metrics)")];
   folded.forEach((each) => { each.open = true; });
 });
 addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));

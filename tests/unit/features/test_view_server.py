@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
