@@ -121,7 +121,7 @@ def gate(
         baseline=None if matched is None else Earlier(spec=matched.before.identity.spec),
         n_inputs=now.n_inputs,
         alpha=alpha,
-        run=target.run,
+        path=target.path,
         differs=() if matched is None else matched.differs,
         notes=(*target.notes, *(() if matched is None else matched.notes)),
         n_changed=n_changed,

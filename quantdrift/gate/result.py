@@ -100,7 +100,7 @@ class GateResult:
         baseline: what the baseline is of; None without one.
         n_inputs: inputs of the run.
         alpha: level of the tests.
-        run: the folder of the run that was judged, where texts and rankings are; None of two that were compared.
+        path: the folder of the run that was judged, where texts and rankings are; None of two that were compared.
         differs: what makes run and baseline incomparable.
         notes: what to know, one sentence each, without a full stop.
         n_changed: inputs whose first answer is not the reference's.
@@ -119,7 +119,7 @@ class GateResult:
     baseline: Earlier | None = None
     n_inputs: _Count
     alpha: float = ALPHA
-    run: _Text | None = None
+    path: _Text | None = None
     differs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     n_changed: _Count

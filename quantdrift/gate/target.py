@@ -42,14 +42,14 @@ class Target:
         parts: one or more.
         classes: whether an input has one right answer: a class, a choice, a text.
         notes: what to know, one sentence each.
-        run: its folder; None of two that were compared.
+        path: its folder; None of two that were compared.
     """
 
     identity: Identity
     parts: tuple[Part, ...]
     classes: bool = False
     notes: tuple[str, ...] = ()
-    run: str | None = None
+    path: str | None = None
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -88,7 +88,7 @@ def target_of_run(run: Run) -> Target:
         parts=(Part(name="", evidence=evidence),),
         classes=asked or classifies(record) or identity.settings.get("reading") not in _RANKED,
         notes=tuple(notes),
-        run=str(run.path.absolute()),
+        path=str(run.path.absolute()),
     )
 
 

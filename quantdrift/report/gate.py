@@ -11,6 +11,7 @@ from quantdrift.gate import output
 from quantdrift.gate.result import GateResult, Verdict
 from quantdrift.report.changes import changes_of
 from quantdrift.report.page import Number, Page, Section, Step
+from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.runs.identity import Identity
 from quantdrift.runs.words import Tone
@@ -28,7 +29,7 @@ def page_of(result: GateResult, *, data: Path | None = None, task: str | None = 
     run = _judged(result)
     if run is None and (data or task):
         raise RunError(
-            f"texts need the run that was judged, {result.run or 'which two finished runs are not'}; not found"
+            f"texts need the run that was judged, {result.path or 'which two finished runs are not'}; not found"
         )
     texts = read_texts(run, data=data, task=task) if run and result.worst else Texts(told="")
     sentences, to_do = output.sentences(result), set(output.TO_DO.values())
@@ -67,13 +68,14 @@ def page_of(result: GateResult, *, data: Path | None = None, task: str | None = 
 def _judged(result: GateResult) -> Run | None:
     """The run that was judged, where its folder is and still holds it."""
     try:
-        run = None if result.run is None else read_run(result.run)
+        run = None if result.path is None else read_run(result.path)
     except QuantDriftError:
         return None
     same = run is not None and (run.record["spec"], Identity.of(run.record).data_name) == (result.spec, result.data)
     if run is None or not same or any(worst.part for worst in result.worst):
         return None
-    return run if {worst.input_id for worst in result.worst} <= set(map(str, run.evidence().input_ids)) else None
+    answers = {change.input_id: (change.before, change.after) for change in changed_inputs(run.evidence())}
+    return run if all(answers.get(one.input_id) == (one.before, one.after) for one in result.worst) else None
 
 
 def _numbers(result: GateResult) -> Iterator[Number]:

@@ -31,8 +31,8 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.results import Result
 
-_LABELS, _LINE = 270, 11
-"""Pixels of a chart's height in which names of schemes stand, and of a line of them."""
+_LINE = 11
+"""Pixels of a name's height."""
 _MAP = 860
 """Pixels that the squares of a row of the map may take."""
 
@@ -214,14 +214,17 @@ def change_rates(results: Sequence[Result]) -> Figure:
     )
 
 
-def _place_labels(values: Sequence[dict[str, Any]]) -> None:
-    """Give the name of every scheme that nothing beats a height beside its point where no other name is, `label`."""
+def _place_labels(values: Sequence[dict[str, Any]], width: int, height: int) -> None:
+    """Give the name of every scheme that nothing beats a height beside its point where no other name is, `label`.
+
+    Width and height are what points take of a chart, in pixels.
+    """
     most = max((row["bits"] for row in values), default=1.0), max((row["rate"] for row in values), default=1.0) or 1.0
     least = min((row["bits"] for row in values), default=0.0)
     taken: list[tuple[str, float, float, int]] = []
     for row in values:
-        x = WIDE * (row["bits"] - least) / ((most[0] - least) or 1.0)
-        y, length = -_LABELS * row["rate"] / most[1], 6 * len(row["scheme"])
+        x = width * (row["bits"] - least) / ((most[0] - least) or 1.0)
+        y, length = -height * row["rate"] / most[1], 6 * len(row["scheme"])
         free = (
             dy
             for dy in (-8, 12, -20, 24, -32, 36)
@@ -262,7 +265,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
         }
         for rate, bits in rates
     ]
-    _place_labels(values)
+    _place_labels(values, *((WIDE, 270) if len({row["model"] for row in values}) == 1 else (250, 170)))
     place = {
         "x": amount(
             "bits",

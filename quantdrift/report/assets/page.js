@@ -143,13 +143,20 @@ function lead(to) {
 async function draw(place, chart) {
   if (!window.vegaEmbed || chart.drawn === theme || !place.offsetParent) return;
   const { spec } = chart.figure;
-  const single = ("mark" in spec || "layer" in spec) && typeof (spec.width || 0) === "number";
-  const fitted = single ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
+  const room = place.clientWidth;
+  const fitted = "mark" in spec || "layer" in spec ? { width: "container", autosize: { type: "fit-x", contains: "padding" } } : {};
   if (spec.width && spec.width.step) { // squares are as wide as there is room for, beside the names of rows
-    const across = new Set(spec.data.values.map((row) => row[spec.encoding.x.field])).size;
-    const names = 8 * Math.max(...spec.data.values.map((row) => String(row[spec.encoding.y.field]).length));
-    fitted.width = { step: Math.max(36, Math.min(spec.width.step, (place.clientWidth - names - 20) / across)) };
+    delete fitted.autosize;
+    const { x, y } = spec.encoding;
+    const across = new Set(spec.data.values.map((row) => row[x.field])).size;
+    const limit = Math.min(y.axis.labelLimit, room / 3);
+    const names = Math.min(limit, 6.5 * Math.max(...spec.data.values.map((row) => String(row[y.field]).length)));
+    fitted.width = { step: Math.max(24, Math.min(spec.width.step, Math.floor((room - names - 24) / across))) };
+    fitted.encoding = { ...spec.encoding, y: { ...y, axis: { ...y.axis, labelLimit: limit } } };
   }
+  // several charts: as many beside each other as fit, and none wider than the page
+  if (spec.facet) Object.assign(fitted, { columns: Math.max(1, Math.floor(room / 330)), spec: { ...spec.spec, width: Math.min(spec.spec.width, room - 80) } });
+  if (spec.vconcat) fitted.vconcat = spec.vconcat.map((each) => ({ ...each, width: Math.min(each.width, room - 110) }));
   chart.drawn = theme;
   const { view } = await window.vegaEmbed(place, { description: chart.figure.title, ...chart.figure.spec, ...fitted }, {
     ast: true, // no code is made of what a spec says
@@ -197,10 +204,13 @@ const meant = (text) => (TERM.exec(text) || [])[1]?.toLowerCase() || null;
 /** A link to a section, or to another page of the same server. */
 const linkTo = (link) => (/^\/(?!\/)/.test(link) ? link : `#${link}`);
 
+/** What a cell of numbers looks like: "-0.3 %", "-0.02 to +0.01", "+1.2 pp (-0.3 to +2.7)"; it is no formula. */
+const NUMBERS = /^[-+]?[\d.,]+( %| pp)?( to [-+]?[\d.,]+( %| pp)?)?( \([-+\d.,% to]*\))?$/;
+
 /** A cell of CSV that no spreadsheet runs. */
 function csvCell(value) {
   const text = known(value) ? String(value) : "";
-  const safe = typeof value === "string" && /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && !/^[+-]?[\d.,]+( %)?( \([-+\d.,% to]*\))?$/.test(text) ? `'${text}` : text;
+  const safe = typeof value === "string" && /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && !NUMBERS.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
@@ -630,7 +640,7 @@ for (const type of ["pointerover", "focusin", "focusout"]) addEventListener(type
 addEventListener("DOMContentLoaded", drawAll);
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
+  folded = [...document.querySelectorAll("details:not([open]):not(#all-metrics)")];
   folded.forEach((each) => { each.open = true; });
 });
 addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));

@@ -68,7 +68,7 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("some \x1b[31m\n::error::thing")
 
-    monkeypatch.setattr("quantdrift.cli.metrics.measure", crash)
+    monkeypatch.setattr("quantdrift.features.metrics.command.measure", crash)
     with pytest.raises(ZeroDivisionError):  # the tests see it: see conftest.py
         cli("metrics", good)
     monkeypatch.setattr("quantdrift.cli.tell_crash", tell_crash)  # as users have it

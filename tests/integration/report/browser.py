@@ -1,7 +1,7 @@
 """A real browser for reports: whatever a page asks for beyond its own file fails the test, and so does a complaint."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,36 @@ def opened(
     browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900, at: str = ""
 ) -> Iterator[Page]:
     """A report in the browser; when the block ends, it must have asked for nothing and complained of nothing."""
+    with at_address(
+        browser,
+        f"{file.as_uri()}{at}",
+        lambda url: url.split("#")[0] == file.as_uri(),
+        dark=dark,
+        width=width,
+        height=height,
+    ) as page:
+        yield page
+
+
+@contextmanager
+def at_server(browser: Browser, url: str, *, width: int = 1280) -> Iterator[Page]:
+    """A page of a server on this machine, from which others of it may be opened."""
+    origin = "/".join(url.split("/")[:3])
+    with at_address(browser, url, lambda asked: asked.startswith(f"{origin}/"), width=width) as page:
+        yield page
+
+
+@contextmanager
+def at_address(
+    browser: Browser,
+    url: str,
+    allowed: Callable[[str], bool],
+    *,
+    dark: bool = False,
+    width: int = 1280,
+    height: int = 900,
+) -> Iterator[Page]:
+    """A page that may ask for what is allowed, and for nothing else."""
     context = browser.new_context(
         color_scheme="dark" if dark else "light", viewport={"width": width, "height": height}, accept_downloads=False
     )
@@ -42,7 +72,7 @@ def opened(
     page, problems = context.new_page(), list[str]()
 
     def route(asked: Route) -> None:
-        if asked.request.url.split("#")[0] == file.as_uri():
+        if allowed(asked.request.url):
             asked.continue_()
         else:
             problems.append(f"it asked for {asked.request.url[:200]}")
@@ -53,7 +83,7 @@ def opened(
     page.on("console", lambda said: problems.append(said.text) if said.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("dialog", lambda shown: problems.append(f"a dialog: {shown.message}"))
-    page.goto(f"{file.as_uri()}{at}")
+    page.goto(url)
     page.wait_for_selector("h1")
     try:
         yield page

@@ -1,5 +1,9 @@
 """The page of a run in a real browser."""
 
+import csv
+import io
+import re
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +17,7 @@ from quantdrift.report.run import page_of
 from quantdrift.runs.folder import Run, read_run
 from support.beir_folder import numbered
 from support.command_line import cli
+from support.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +262,175 @@ def test_ten_thousand_queries_open_within_two_seconds(browser: Browser, tmp_path
         page.keyboard.type("number 9876")
         page.wait_for_function("document.querySelectorAll('.changes li').length === 1")
         assert computing(session) < 3
+
+
+# --- what a first look, paper and the keyboard get -------------------------------------------------
+
+
+def cut(page: Page) -> list[str]:
+    """The parts of the page that do not show all that is in them."""
+    found: list[str] = page.evaluate(
+        "[...document.querySelectorAll('main, header, .scroll, .chart, .numbers div, .steps code')]"
+        ".filter(each => each.offsetParent && each.scrollWidth > each.clientWidth + 1)"
+        ".map(each => `${each.tagName} ${each.className} ${each.scrollWidth} in ${each.clientWidth}`)"
+    )
+    return found
+
+
+def test_ten_examples_with_texts_begin_on_the_first_screen(browser: Browser, file: Path, run: Run) -> None:
+    changed = run.changed()
+    with opened(browser, file) as page:
+        rows = page.locator(".examples li")
+        assert rows.count() == 10 < len(changed)
+        for place in (0, 1, 2):
+            one, row = changed[place], rows.nth(place)
+            assert row.locator("p a").inner_text() == f"query number {one.input_id[1:]}"
+            texts = row.locator("dd bdi").all_inner_texts()
+            assert texts == [f"text of document {str(item)[1:]}, in a few words" for item in (one.before, one.after)]
+            box = row.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] <= 900
+        rows.nth(1).locator("a").click()
+        page.wait_for_function("() => location.hash !== ''")
+        assert page.inner_text(".pane header b") == changed[1].input_id
+
+
+def test_paper_has_the_examples_in_place_of_the_list(browser: Browser, file: Path) -> None:
+    with opened(browser, file, width=390) as page:
+        assert page.locator(".examples li").nth(9).is_hidden()  # a telephone shows three
+        page.emulate_media(media="print")
+        assert all(row.is_visible() for row in page.locator(".examples li").all())
+        assert page.locator("#changed").is_hidden()
+        assert page.locator("#metrics").is_visible()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_cut(browser: Browser, file: Path, width: int) -> None:
+    with opened(browser, file, width=width) as page:
+        page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+        drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert [part for part in cut(page) if "tall" not in part or width > 1000] == []
+
+
+def test_what_to_do_begins_with_what_the_verdict_advises(browser: Browser, tmp_path: Path) -> None:
+    run = search_run(tmp_path, noise=3)
+    file = tmp_path / "report.html"
+    assert cli("report", run.path, "-o", file)[0] == 0
+    with opened(browser, file) as page:
+        step = page.locator(".steps li").first.inner_text()
+        assert step.startswith(run.verdict.next)
+        assert f"quantdrift repair minilm@W4-g128-rtn --data {tmp_path / 'data'}" in step
+
+
+def test_words_tell_what_they_mean_to_the_pointer_and_the_keyboard(browser: Browser, file: Path) -> None:
+    with opened(browser, file) as page:
+        page.locator(".numbers .term", has_text="noise floor").hover()
+        assert "against itself" in page.inner_text("#tip")
+        page.mouse.move(5, 500)
+        page.wait_for_selector("#tip", state="detached")
+        page.locator(".numbers .term", has_text="at risk").focus()
+        assert "separation below 1" in page.inner_text("#tip")
+        page.keyboard.press("Escape")
+        assert page.locator("#tip").count() == 0
+
+
+def test_every_word_that_is_explained_is_in_the_glossary() -> None:
+    script = (ROOT / "quantdrift" / "report" / "assets" / "page.js").read_text(encoding="utf-8")
+    terms = re.findall(r'^  "([^"]+)": "', script.partition("const TERMS = {")[2].partition("};")[0], re.MULTILINE)
+    pages = " ".join(
+        (ROOT / "docs" / "reference" / f"{name}.md").read_text("utf-8") for name in ("glossary", "metrics", "gate")
+    )
+    assert len(terms) > 15
+    assert [term for term in terms if term.lower() not in pages.lower() and term != "95 %"] == []
+
+
+def test_arrow_keys_go_through_the_marks_of_a_chart(browser: Browser, file: Path) -> None:
+    with opened(browser, file) as page:
+        drawn(page)
+        page.locator("#figure-rates .chart").focus()
+        page.keyboard.press("ArrowRight")
+        first = page.inner_text("#tip")
+        assert "share" in first
+        assert page.evaluate("document.activeElement.closest('svg') !== null")
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("#tip") != first
+        page.keyboard.press("Home")
+        assert page.inner_text("#tip") == first
+
+
+def test_what_is_searched_for_stays_in_the_address(browser: Browser, file: Path, run: Run) -> None:
+    wanted = next(change.input_id for change in run.changed() if change.kind == "harmful")
+    with opened(browser, file) as page:
+        page.fill("input[aria-label='Search ids and texts']", f"number {wanted[1:]}")
+        page.locator(".chip", has_text="neutral").locator("input").uncheck()
+        shown = page.locator(".changes li b").all_inner_texts()
+        address = page.url.partition("#")[2]
+    with opened(browser, file, at=f"#{address}") as page:
+        assert page.locator(".changes li b").all_inner_texts() == shown
+        assert not page.locator(".chip", has_text="neutral").locator("input").is_checked()
+        assert page.input_value("input[aria-label='Search ids and texts']") == f"number {wanted[1:]}"
+        page.fill("input[aria-label='Filter rows']", "ndcg")
+        page.reload()
+        assert page.input_value("#metrics input") == "ndcg"
+        assert all("ndcg" in row for row in page.locator("#metrics tbody tr:visible").all_inner_texts())
+
+
+SAVED = """
+(button) => new Promise((done) => {
+  const before = URL.createObjectURL;
+  URL.createObjectURL = (blob) => { URL.createObjectURL = before; blob.text().then(done); return before.call(URL, blob); };
+  document.querySelector(button).click();
+})
+"""
+
+
+def saved(page: Page, button: str) -> list[list[str]]:
+    """What a button saves, read by Python's own reader."""
+    return list(csv.reader(io.StringIO(page.evaluate(SAVED, button).removeprefix("\ufeff"), newline="")))
+
+
+def test_what_is_shown_is_saved_as_csv(browser: Browser, file: Path, run: Run) -> None:
+    harmful = [change for change in run.changed() if change.kind == "harmful"]
+    with opened(browser, file) as page:
+        for kind in ("neutral", "beneficial"):
+            page.locator(".chip", has_text=kind).locator("input").uncheck()
+        head, *rows = saved(page, "#changed button.save")
+        assert [row[0] for row in rows] == [change.input_id for change in harmful]
+        assert head[3] == "full precision: answer"
+        assert [row[3] for row in rows] == [change.before for change in harmful]
+        assert [float(row[head.index("gap")]) for row in rows] == pytest.approx([one.gap for one in harmful], rel=1e-5)
+        page.fill("#metrics input", "ndcg")
+        _, *rows = saved(page, "#metrics button.save")
+        assert [row[0] for row in rows] == page.locator("#metrics tbody tr:visible th").all_inner_texts()
+        assert all("'" not in cell for row in rows for cell in row)  # numbers stay numbers
+
+
+def test_no_cell_of_csv_begins_like_a_formula(browser: Browser, tmp_path: Path) -> None:
+    texts = ["=1+1", "+1 (=HYPERLINK)", "-2+3", "@SUM(A1)", 'a "quoted", text']
+    run = search_run(tmp_path, {f"{text}{row}": text for row in range(4) for text in texts}, noise=30)
+    file = tmp_path / "report.html"
+    assert cli("report", run.path, "-o", file)[0] == 0
+    with opened(browser, file) as page:
+        _, *rows = saved(page, "#changed button.save")
+    assert {row[1].removeprefix("'") for row in rows} == set(texts)
+    assert not [cell for row in rows for cell in row[:2] if cell.startswith(("=", "+", "-", "@"))]
+
+
+def test_a_gate_has_the_texts_and_rankings_of_the_run_that_it_judged(browser: Browser, tmp_path: Path) -> None:
+    before, run = search_run(tmp_path / "before", noise=0.01), search_run(tmp_path / "now")
+    asked = ("--baseline", tmp_path / "baseline.json", "--report", tmp_path / "gate.json")
+    assert cli("gate", before.path, "--update", *asked[:2])[0] == 0
+    assert cli("gate", run.path, *asked)[0] != 0
+    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
+    worst = run.changed()[0]
+    with opened(browser, tmp_path / "gate.html") as page:
+        assert page.locator(".examples li").count() == 10
+        assert page.inner_text(".pane header > p") == f"query number {worst.input_id[1:]}"
+        assert page.locator(".arm").nth(1).locator("li").count() == 10
+        assert cut(page) == []
+    shutil.rmtree(run.path)  # then ids are all that is known
+    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
+    assert "query number" not in (tmp_path / "gate.html").read_text(encoding="utf-8")
+    code, _, err = cli("report", tmp_path / "gate.json", "--data", tmp_path / "now" / "data", "-o", tmp_path / "g.html")
+    assert (code, "not found" in err) == (2, True)

@@ -65,4 +65,26 @@ def test_the_map_shows_one_metric_at_a_time_and_a_hostile_name_is_text(browser: 
         page.locator("#map select").select_option("change of nDCG@10")
         page.wait_for_selector(label)
         page.locator("#results a", has_text=HOSTILE).first.click()
-        assert HOSTILE in page.inner_text("#run .part h2")
+        page.locator("#run .part h2", has_text=HOSTILE).wait_for()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_of_it_is_cut(browser: Browser, file: Path, width: int) -> None:
+    with opened(browser, file, width=width) as page:
+        drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        boxes = "[...document.querySelectorAll('.scroll, .chart, header')]"
+        assert page.evaluate(f"{boxes}.filter(each => each.scrollWidth > each.clientWidth + 1).length") == 0
+
+
+def test_a_square_of_the_map_is_reached_and_opened_by_keyboard(browser: Browser, file: Path) -> None:
+    with opened(browser, file) as page:
+        drawn(page)
+        page.locator("#map .chart").focus()
+        page.keyboard.press("End")
+        assert "scheme" in page.inner_text("#tip")
+        page.keyboard.press("Home")
+        scheme = page.inner_text("#tip").split("scheme")[1].split()[0]
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => location.hash.startsWith('#cell-')")
+        page.locator("#run .part h2", has_text=scheme).wait_for()

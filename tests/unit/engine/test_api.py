@@ -159,3 +159,52 @@ def test_drift_is_found_without_loading_torch() -> None:
         "assert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_in_which_nothing_changed_says_so() -> None:
+    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
+    changed = drift(scores, scores).changed()
+    assert changed == []
+    assert repr(changed) == "[] (nothing changed: none of 2 inputs has another top-1)"
+    assert changed[:3] == []
+    with pytest.raises(IndexError, match="none of 2 inputs has another top-1"):
+        changed[0]
+    with pytest.raises(IndexError, match="another set of first 2"):
+        drift(scores, scores).changed(k=2)[-1]
+    assert len(drift(scores, scores[:, ::-1]).changed()) == 2
+
+
+def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
+    from quantdrift.cli.measuring import shown_run
+
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(200, 5))
+    qrels = {row: {int(scores[row].argmax()): 1} for row in range(200)}
+    run = drift(scores, scores + rng.normal(size=scores.shape), qrels=qrels, out=tmp_path / "run")
+    head, told, *findings = run.summary().splitlines()
+    assert head == "reference vs candidate on arrays"
+    assert told.startswith("harm shown. ")
+    assert [f"Verdict: {told}", *findings] == list(shown_run(run).lines)  # as the command line has it
+    assert run.metrics["flip@1"].value == run["flip@1"].value
+    assert read_run(tmp_path / "run").summary() == run.summary()
+    assert run.save(tmp_path / "again").summary() == run.summary()
+
+
+def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
+    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
+    run = drift(scores, scores)
+    hostile = type(run)(path=run.path, record={**run.record, "spec": "<script>alert(1)</script>"}, keeper=run.keeper)
+    html = hostile._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "<td>flip@1</td>" in html
+
+
+def test_a_run_writes_its_page(tmp_path: Path) -> None:
+    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
+    data = RetrievalDataset.of({"q": "which cow", "r": "which goat"}, ["a cow", "a goat"])
+    run = drift(scores, scores[:, ::-1], data)
+    place = run.report(tmp_path / "run.html")
+    assert "2 changed inputs" in place.read_text(encoding="utf-8")
+    with pytest.raises(QuantDriftError):
+        run.report(tmp_path / "missing.html", data=tmp_path / "nothing")
