@@ -19,6 +19,8 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import vector_stages
 from quantdrift.features.collection.place import READERS, Reader, read_place, reader_of
 from quantdrift.spec.grammar import parse, parse_scheme
+from support.beir_folder import write_beir_folder
+from support.command_line import cli
 
 N_DOCS, DIM, N = 400, 16, 30
 IDS = [f"doc-{number}" for number in range(N_DOCS)]
@@ -111,7 +113,7 @@ def test_what_it_lacks_and_what_is_strange_is_told_and_left_out(world, there):
         (lambda documents: Held(documents, count=10**9), "999,999,600 documents that the data do not have"),
         (lambda documents: Held(documents[:, :8]), "vectors of 8 numbers, and the model makes 16"),
         (lambda documents: Held(documents, ask=lambda query, k: (["doc-1"] * k, [0.5] * k)), "1 of them different"),
-        (lambda documents: Held(documents, ask=lambda query, k: (IDS, [0.5] * N_DOCS)), "expected at most 20"),
+        (lambda documents: Held(documents, ask=lambda query, k: (IDS, [0.5] * N_DOCS)), "expected at most 10"),
         (lambda documents: Held(documents, ask=lambda query, k: (IDS[:2], [0.5, float("nan")])), "no finite number"),
         (lambda documents: Held(documents, ask=lambda query, k: 1 / 0), "refuses a search"),
     ],
@@ -161,9 +163,11 @@ def test_a_folder_of_lancedb(world, tmp_path):
 
 def test_a_folder_of_chroma(world, tmp_path):
     chromadb = pytest.importorskip("chromadb")
-    collection = chromadb.PersistentClient(str(tmp_path)).create_collection("docs", embedding_function=None)
+    client = chromadb.PersistentClient(str(tmp_path))
+    collection = client.create_collection("docs", embedding_function=None)
     collection.add(ids=IDS, embeddings=world[1])
     theirs = collection.query(query_embeddings=world[0], n_results=10)["ids"]
+    client.close()
     state = asked(world, f"{tmp_path}#docs")
     assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
     assert float(state.delta_max.abs().max()) < 1e-5  # Chroma's own distances are squared
@@ -232,10 +236,9 @@ def test_a_server_that_speaks_as_qdrant_does(world, server, monkeypatch):
 
 
 def test_the_option_of_run_is_this_option(monkeypatch, tmp_path: Path):
-    from quantdrift.cli import run as command
-
-    seen = []
-    monkeypatch.setattr(command, "measured", lambda pair, *_, **__: seen.append(str(pair)))
-    monkeypatch.setattr(command, "shown_run", lambda run: None)
-    command.command.__wrapped__(command.RunOptions(spec="minilm@fp", data=tmp_path, index="./db#docs"))
-    assert seen == ["minilm@fp+collection=./db#docs"]
+    write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a", "e": "c"})
+    monkeypatch.chdir(tmp_path)
+    code, _, said = cli("run", "minilm@fp", "--data", "data", "--index", "./db#docs")
+    assert (code, "./db: expected a URL, or a folder that is there" in said) == (2, True)
+    code, _, said = cli("run", "minilm@fp", "--data", "data", "--index", "./db")
+    assert (code, "URL#NAME or FOLDER#NAME" in said) == (2, True)

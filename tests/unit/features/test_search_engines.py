@@ -137,7 +137,7 @@ def test_flips_are_those_counted_by_hand_from_the_engine_s_own_ids(world, tmp_pa
     assert (again.candidate_top()[0] == positions).all()  # the same seed, the same answers
     if state.exact is not None and name != "qdrant:float":
         # where every document is looked at, codes alone lose: exhaustive search of them gives the same answers
-        looks_at_all = name == "sqlite-vec:int8" or name == "lancedb:IVF_SQ"
+        looks_at_all = name in {"sqlite-vec:int8", "lancedb:IVF_SQ"}
         assert not looks_at_all or (state.exact.candidate_top()[0][:, :10] == positions[:, :10]).mean() > 0.97
 
 
