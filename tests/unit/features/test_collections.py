@@ -150,6 +150,7 @@ def test_places(tmp_path):
 # --- the real ones --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_of_lancedb(world, tmp_path):
     lancedb = pytest.importorskip("lancedb")
     rows = [{"_id": name, "vector": vector} for name, vector in zip(IDS, world[1], strict=True)]
@@ -161,6 +162,7 @@ def test_a_folder_of_lancedb(world, tmp_path):
     assert state.told["index"]["metric"] == "cosine"
 
 
+@pytest.mark.slow
 def test_a_folder_of_chroma(world, tmp_path):
     chromadb = pytest.importorskip("chromadb")
     client = chromadb.PersistentClient(str(tmp_path))

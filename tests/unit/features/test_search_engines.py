@@ -118,10 +118,10 @@ def by_milvus(kind, place, queries, documents):
     [
         ("sqlite-vec:int8", by_sqlite_vec),
         ("sqlite-vec:bit", by_sqlite_vec),
-        ("qdrant:int8", by_qdrant),
-        ("qdrant:float", by_qdrant),
-        ("lancedb:IVF_SQ", by_lancedb),
-        ("milvus:IVF_SQ8", by_milvus),
+        pytest.param("qdrant:int8", by_qdrant, marks=pytest.mark.slow),
+        pytest.param("qdrant:float", by_qdrant, marks=pytest.mark.slow),
+        pytest.param("lancedb:IVF_SQ", by_lancedb, marks=pytest.mark.slow),
+        pytest.param("milvus:IVF_SQ8", by_milvus, marks=pytest.mark.slow),
     ],
 )
 def test_flips_are_those_counted_by_hand_from_the_engine_s_own_ids(world, tmp_path, name, search, capfd):
@@ -141,6 +141,7 @@ def test_flips_are_those_counted_by_hand_from_the_engine_s_own_ids(world, tmp_pa
         assert not looks_at_all or (state.exact.candidate_top()[0][:, :10] == positions[:, :10]).mean() > 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", list(Similarity))
 @pytest.mark.parametrize(
     "name", ["lancedb:IVF_HNSW_SQ", "milvus:HNSW", "milvus:HNSW_SQ", "chroma", "qdrant:turbo", "sqlite-vec"]
@@ -156,6 +157,7 @@ def test_scores_are_those_of_the_model_s_similarity(world, name, similarity):
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)]) > 0.6
 
 
+@pytest.mark.slow
 def test_what_an_engine_says_is_a_note_and_its_folder_is_gone(world, monkeypatch, tmp_path):
     pytest.importorskip("milvus_lite")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -329,6 +331,7 @@ def test_a_library_that_is_missing_names_its_extra(monkeypatch, name):
         refuse_index(name)
 
 
+@pytest.mark.slow
 def test_engines_are_told_without_an_import_of_theirs():
     code = (
         "import sys, quantdrift.features.index.engine as e; list(e.ENGINES.values()); "
