@@ -94,7 +94,10 @@ def page(rows: list[Row]) -> str:
     for (model, data), group in groupby(ordered, key=lambda row: (row.model, row.data)):
         listed = list(group)
         lines += [f"## {model} on {data}", "", f"{listed[0].flips.n:,} inputs.", ""]
-        lines += ["| scheme | bits | top-1 changes | gold lost | quality moves by | verdict |", "|---|---|---|---|---|---|"]
+        lines += [
+            "| scheme | bits | top-1 changes | gold lost | quality moves by | verdict |",
+            "|---|---|---|---|---|---|",
+        ]
         for row in listed:
             moved = "" if row.quality is None else f"{row.quality.value:+.4f}"
             cells = (f"`{row.scheme}`", f"{row.bits:.2f}" if row.bits else "", _share(row.flips), _share(row.gold_lost))

@@ -17,15 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
 from quantdrift.engine.stages import VectorStage
 
-WANTED = 10
-"""Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
 _ROOM = 1 << 25
 """Scores of one kind that are in memory at a time."""
 _TIMED = 32

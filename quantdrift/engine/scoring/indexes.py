@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+WANTED = 10
+"""Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
+
 
 class Found(NamedTuple):
     """What a search found.

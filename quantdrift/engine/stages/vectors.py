@@ -1,7 +1,7 @@
 """What lies between embeddings and what a search returns: stored embeddings, and rescoring."""
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.scoring.deployed import WANTED
+from quantdrift.engine.scoring.indexes import WANTED
 from quantdrift.engine.scoring.precision import Stored, Vectors, at_precision
 from quantdrift.engine.stages import VectorStage
 from quantdrift.spec.grammar import Scheme

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from quantdrift.base.display import clean
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.text import some
-from quantdrift.engine.scoring.deployed import WANTED
-from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.engine.scoring.precision import Stored
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from quantdrift.base.display import clean
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
-from quantdrift.engine.scoring.deployed import WANTED
-from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.features.index.engine import Order
 
 Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]

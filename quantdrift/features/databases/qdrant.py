@@ -33,9 +33,7 @@ class Qdrant(Database):
         usual = int(order.word == "binary" or "oversampling" in order.asked)  # Qdrant's own default
         self.rescores = not self.lossless and order.asked.get("rescore", usual) > 0
         if order.word == "binary" and order.similarity == "euclidean" and not self.rescores:
-            raise UnsupportedError(
-                f"+index={order.name} gives no distances from bits alone; leave +search=rescore=0 out"
-            )
+            raise UnsupportedError("Qdrant gives no distances from bits alone; leave +search=rescore=0 out")
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:
@@ -71,15 +69,14 @@ class Qdrant(Database):
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """What a search finds; an exhaustive one has room for every document, and does not rescore."""
-        edge, asked = self._edge, self.order.asked
-        rescore = asked.get("rescore")
+        edge, asked = self._edge, {"hnsw_ef": self.n_docs, "rescore": 0} if exhaustive else self.order.asked
+        rescore, more = asked.get("rescore"), asked.get("oversampling")
         how = edge.QuantizationSearchParams(
-            rescore=False if exhaustive else None if rescore is None else bool(rescore),
-            oversampling=None if exhaustive or "oversampling" not in asked else float(asked["oversampling"]),
+            rescore=None if rescore is None else bool(rescore), oversampling=None if more is None else float(more)
         )
-        params = edge.SearchParams(hnsw_ef=self.n_docs if exhaustive else asked.get("hnsw_ef"), quantization=how)
-        request = edge.QueryRequest(query=edge.Query.Nearest(query.tolist()), limit=k, params=params)
-        found = self._shard.query(request)
+        params = edge.SearchParams(hnsw_ef=asked.get("hnsw_ef"), quantization=how)
+        nearest = edge.QueryRequest(query=edge.Query.Nearest(query.tolist()), limit=k, params=params)
+        found = self._shard.query(nearest)
         sign = -1.0 if self.order.similarity == "euclidean" else 1.0
         return [hit.id for hit in found], [sign * hit.score for hit in found]
 

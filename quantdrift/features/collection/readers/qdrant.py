@@ -71,15 +71,12 @@ class OnServer:
     def ids(self) -> Iterator[str]:
         """Ids of all documents, a page at a time."""
         at: Any = None
-        for _ in range(self.count // _PAGE + 2):
-            body = {
-                "limit": _PAGE,
-                "with_payload": self._payload,
-                "with_vector": False,
-                **({} if at is None else {"offset": at}),
-            }
-            page = self._asked("POST", "/points/scroll", body)
+        listed = 0
+        while listed <= self.count:  # pages may be smaller than asked for, but not without end
+            body = {"limit": _PAGE, "with_payload": self._payload, "with_vector": False}
+            page = self._asked("POST", "/points/scroll", body if at is None else {**body, "offset": at})
             yield from map(self._id, page["points"])
+            listed += max(1, len(page["points"]))
             if (at := page.get("next_page_offset")) is None:
                 return
 

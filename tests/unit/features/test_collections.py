@@ -1,0 +1,246 @@
+"""A collection that somebody filled: asked for answers, held against the data, and not believed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from quantdrift.ask import Ask
+from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
+from quantdrift.engine.scoring.deployed import score_deployed
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.stages import vector_stages
+from quantdrift.features.collection.place import READERS, Reader, read_place, reader_of
+from quantdrift.spec.grammar import parse, parse_scheme
+from support.beir_folder import write_beir_folder
+from support.command_line import cli
+
+N_DOCS, DIM, N = 400, 16, 30
+IDS = [f"doc-{number}" for number in range(N_DOCS)]
+
+
+@pytest.fixture(scope="module")
+def world():
+    rng = np.random.default_rng(5)
+    documents = rng.normal(size=(N_DOCS, DIM)).astype(np.float32)
+    queries = documents[:N] + rng.normal(size=(N, DIM)).astype(np.float32)
+    return tuple(part / np.linalg.norm(part, axis=1, keepdims=True) for part in (queries, documents))
+
+
+def asked(world, place, *, similarity=Similarity.COSINE, ids=IDS, k=20):
+    stages = vector_stages(parse_scheme(f"fp+collection={place}"))
+    return score_deployed(stages, world, world, similarity=similarity, k=k, ids=ids)
+
+
+class Held:
+    """A collection in memory, searched exactly."""
+
+    library, metric = "toy 1", "cosine"
+
+    def __init__(self, documents, ids=IDS, **more):
+        self.documents, self.names = documents, list(ids)
+        self.count, self.dim = len(documents), documents.shape[1]
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def ids(self):
+        return iter(self.names)
+
+    def ask(self, query, k):
+        scores = self.documents @ query
+        if self.metric == "euclidean":
+            scores = -np.linalg.norm(self.documents - query, axis=1)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return [self.names[row] for row in best], scores[best].tolist()
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def there(monkeypatch, tmp_path):
+    """Puts a collection where "PLACE#docs" finds it."""
+
+    def put(held):
+        reader = Reader(what="a toy", accepts=lambda place: place.name == "docs", open=lambda place: held)
+        monkeypatch.setattr(READERS, "_entries", {"toy": reader}, raising=False)
+        return f"{tmp_path}#docs"
+
+    return put
+
+
+def test_what_it_answers_is_what_is_measured(world, there):
+    held = Held(world[1][::-1].copy(), ids=IDS[::-1])  # its own order
+    state = asked(world, there(held))
+    assert state.listed
+    assert (state.candidate_top()[0][:, :10] == state.reference_top()[0][:, :10]).all()
+    assert (state.candidate_top()[0][:, 10:] == -1).all()  # asked for ten
+    assert float(state.delta_max.abs().max()) < 1e-6
+    assert held.closed
+    assert state.told["index"]["documents"] == N_DOCS
+    assert (asked(world, there(held) + ",limit=3").candidate_top()[0][:, 3:] == -1).all()
+
+
+def test_distances_of_vectors_of_length_one_become_cosines(world, there):
+    state = asked(world, there(Held(world[1], metric="euclidean")))
+    assert max(float(state.delta_max.abs().max()), float(state.delta_min.abs().max())) < 1e-5
+
+
+def test_what_it_lacks_and_what_is_strange_is_told_and_left_out(world, there):
+    few = Held(np.concatenate([world[1][10:], world[0][:10]]), ids=[*IDS[10:], *(f"new-{n}" for n in range(10))])
+    state = asked(world, there(few))
+    positions = state.candidate_top()[0]
+    assert not (np.isin(positions, range(10))).any()
+    assert (positions[:10, 0] != state.reference_top()[0][:10, 0]).any()
+    notes = " ".join(state.notes)
+    assert "lacks 10 of the 400 documents" in notes
+    assert "holds 10 documents that the data do not have (new-0, new-1" in notes
+    assert "answers of" in notes
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (lambda documents: Held(documents[:200], ids=IDS[:200]), "lacks 200 of the 400"),
+        (lambda documents: Held(documents, ids=range(N_DOCS)), "expected a collection of these data"),
+        (lambda documents: Held(documents, count=10**9), "999,999,600 documents that the data do not have"),
+        (lambda documents: Held(documents[:, :8]), "vectors of 8 numbers, and the model makes 16"),
+        (lambda documents: Held(documents, ask=lambda query, k: (["doc-1"] * k, [0.5] * k)), "1 of them different"),
+        (lambda documents: Held(documents, ask=lambda query, k: (IDS, [0.5] * N_DOCS)), "expected at most 10"),
+        (lambda documents: Held(documents, ask=lambda query, k: (IDS[:2], [0.5, float("nan")])), "no finite number"),
+        (lambda documents: Held(documents, ask=lambda query, k: 1 / 0), "refuses a search"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(world, there, held, message):
+    with pytest.raises(UnsupportedError, match=message) as error:
+        asked(world, there(held(world[1])))
+    assert "\n" not in str(error.value)
+
+
+def test_another_metric_than_the_model_s_is_refused(world, there):
+    with pytest.raises(UnsupportedError, match="compares by cosine, and the model by euclidean"):
+        asked(world, there(Held(world[1])), similarity=Similarity.EUCLIDEAN)
+
+
+def test_a_run_of_it_is_measured_each_time():
+    ask = Ask(pair=parse("minilm@fp+collection=./db#docs"), data=[], models=["m"])
+    assert not ask.certain
+    assert Ask(pair=parse("minilm@fp+index=HNSW32"), data=[], models=["m"]).certain
+
+
+def test_places(tmp_path):
+    with pytest.raises(SpecError, match="URL#NAME or FOLDER#NAME"):
+        parse("minilm@fp+collection=./db")
+    with pytest.raises(UnsupportedError, match="a folder that is there"):
+        reader_of(read_place("./nowhere#docs"))
+    with pytest.raises(UnsupportedError, match="no collection that can be asked; expected"):
+        reader_of(read_place(f"{tmp_path}#docs"))
+    (tmp_path / "meta.json").write_text("{}")  # of qdrant-client's local mode, whose rows are pickles
+    with pytest.raises(UnsupportedError, match="no collection that can be asked"):
+        reader_of(read_place(f"{tmp_path}#docs"))
+
+
+# --- the real ones --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_folder_of_lancedb(world, tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    rows = [{"_id": name, "vector": vector} for name, vector in zip(IDS, world[1], strict=True)]
+    table = lancedb.connect(str(tmp_path)).create_table("docs", rows)
+    table.create_index("vector", config=lancedb.index.IvfPq(distance_type="cosine"))
+    theirs = [table.search(query).distance_type("cosine").limit(10).to_arrow()["_id"].to_pylist() for query in world[0]]
+    state = asked(world, f"{tmp_path}#docs")
+    assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
+    assert state.told["index"]["metric"] == "cosine"
+
+
+@pytest.mark.slow
+def test_a_folder_of_chroma(world, tmp_path):
+    chromadb = pytest.importorskip("chromadb")
+    client = chromadb.PersistentClient(str(tmp_path))
+    collection = client.create_collection("docs", embedding_function=None)
+    collection.add(ids=IDS, embeddings=world[1])
+    theirs = collection.query(query_embeddings=world[0], n_results=10)["ids"]
+    client.close()
+    state = asked(world, f"{tmp_path}#docs")
+    assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
+    assert float(state.delta_max.abs().max()) < 1e-5  # Chroma's own distances are squared
+
+
+class Qdrant(BaseHTTPRequestHandler):
+    """Answers as Qdrant's HTTP interface does, with points of another number whose payload names the document."""
+
+    documents: np.ndarray
+    key, asked_for = "secret", []
+
+    def do_GET(self):
+        vectors = {"size": DIM, "distance": "Cosine"}
+        self.answer({"points_count": N_DOCS, "config": {"params": {"vectors": {"text": vectors}}}})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.asked_for.append((self.path, body))
+        if self.path.endswith("/points/scroll"):
+            start = body.get("offset", 0)
+            rows, last = range(start, min(N_DOCS, start + min(150, body["limit"]))), start + 150 >= N_DOCS
+            self.answer({"points": list(map(self.point, rows)), "next_page_offset": None if last else start + 150})
+        else:
+            scores = self.documents @ np.array(body["query"], dtype=np.float32)
+            best = np.argsort(-scores, kind="stable")[: body["limit"]]
+            self.answer({"points": [{**self.point(row), "score": float(scores[row])} for row in best]})
+
+    def point(self, row):
+        return {"id": 1000 + int(row), "payload": {"_id": IDS[row]}}
+
+    def answer(self, result):
+        content = json.dumps(
+            {"result": result} if self.headers.get("api-key") == self.key else {"status": "no"}
+        ).encode()
+        self.send_response(200 if self.headers.get("api-key") == self.key else 403)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(world):
+    Qdrant.documents, Qdrant.asked_for = world[1], []
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Qdrant)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+
+
+def test_a_server_that_speaks_as_qdrant_does(world, server, monkeypatch):
+    pytest.importorskip("httpx")
+    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    state = asked(world, f"{server}#docs")
+    assert (state.candidate_top()[0][:, :10] == state.reference_top()[0][:, :10]).all()
+    assert "lacks" not in " ".join(state.notes)
+    monkeypatch.setenv("QDRANT_API_KEY", "wrong")
+    with pytest.raises(QuantDriftError, match="HTTP 403"):
+        asked(world, f"{server}#docs")
+    models = pytest.importorskip("qdrant_client.models", reason="its own models would check what was asked")
+    for path, body in Qdrant.asked_for:
+        kind = models.ScrollRequest if path.endswith("scroll") else models.QueryRequest
+        assert not kind.model_validate(body).model_extra
+
+
+def test_the_option_of_run_is_this_option(monkeypatch, tmp_path: Path):
+    write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a", "e": "c"})
+    monkeypatch.chdir(tmp_path)
+    code, _, said = cli("run", "minilm@fp", "--data", "data", "--index", "./db#docs")
+    assert (code, "./db: expected a URL, or a folder that is there" in said) == (2, True)
+    code, _, said = cli("run", "minilm@fp", "--data", "data", "--index", "./db")
+    assert (code, "URL#NAME or FOLDER#NAME" in said) == (2, True)
