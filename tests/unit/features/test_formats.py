@@ -226,7 +226,7 @@ def test_what_a_format_does_not_have_is_one_error_at_its_place(scheme: str, wher
         ("fp8", "W8-fp8 or W8A8-fp8 .inputs, too."),
         ("nf4", "W4-nf4"),
         ("4bit", "W4 .weights. or W4-nf4"),
-        ("int8", "W8 .weights. or W8-int8 or W8A8-int8 .* or fp.emb=int8"),
+        ("int8", "W8 .weights. or fp.emb=int8 .* or W8-int8 or W8A8-int8"),
         ("nvfp4", "W4-nvfp4 or W4A4-nvfp4"),
         ("fp4", "W4-mxfp4 .*W4-nvfp4 .*W4-fp4"),
         ("q4_k_m", "W4 .weights. or MODEL vs FILE.gguf"),
