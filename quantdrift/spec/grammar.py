@@ -177,13 +177,12 @@ def _usual(written: str) -> str:
     meant = []
     if usual := _USUAL.fullmatch(written):
         meant += [f"W{usual[1]} (weights)"]
+        meant += ["fp+emb=int8 (stored embeddings)"] if usual[1] == "8" else []
     for name, entry in QUANTIZERS.items():
         if written and re.fullmatch(f"{name}|{entry.words}", written, re.IGNORECASE):
             width = next(iter(entry.widths), 4)
             meant += [f"W{width}-{name}"]
             meant += [f"W{width}A{entry.input_widths[-1]}-{name} (inputs, too)"] if entry.inputs else []
-    if usual and usual[1] == "8":
-        meant += ["fp+emb=int8 (stored embeddings)"]
     if usual and re.match("i?q", written, re.IGNORECASE):
         meant += ["MODEL vs FILE.gguf (a file of llama.cpp)"]
     return " or ".join(meant)

@@ -143,8 +143,11 @@ def torchao(folder: Path, *, modules: bool = False) -> Made:
     return folder, {name: stored[f"{name}._weight_qdata"].float() * stored[f"{name}._weight_scale"] for name in names}
 
 
-def compressed_tensors(folder: Path, preset: str) -> Path:
-    """What compressed-tensors writes for a preset of it, as llm-compressor does: observed ranges, then packed."""
+def compressed_tensors(folder: Path, preset: str, ranges: Mapping[str, float] | None = None) -> Path:
+    """What compressed-tensors writes for a preset of it, as llm-compressor does: observed ranges, then packed.
+
+    `ranges` are those of the inputs, layer name to the largest value, where the preset has fixed ones.
+    """
     from compressed_tensors.compressors import ModelCompressor  # noqa: PLC0415 -- an optional extra
     from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config  # noqa: PLC0415
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam  # noqa: PLC0415
@@ -152,7 +155,7 @@ def compressed_tensors(folder: Path, preset: str) -> Path:
     model = AutoModel.from_pretrained(minilm(), dtype=torch.float32)
     config = QuantizationConfig(config_groups={preset: ["Linear"]}, ignore=[])
     apply_quantization_config(model, config)
-    for module in model.modules():
+    for name, module in model.named_modules():
         scheme = getattr(module, "quantization_scheme", None)
         if scheme is None:
             continue
@@ -166,6 +169,11 @@ def compressed_tensors(folder: Path, preset: str) -> Path:
         module.weight_scale.data = scale.to(module.weight_scale.dtype).reshape(module.weight_scale.shape)
         if whole is not None:
             module.weight_global_scale.data = whole.reshape(module.weight_global_scale.shape)
+        end = torch.tensor([1.0 if ranges is None else ranges[name]])
+        if hasattr(module, "input_scale"):
+            module.input_scale.data = calculate_qparams(-end, end, scheme.input_activations)[0]
+        if hasattr(module, "input_global_scale"):
+            module.input_global_scale.data = generate_gparam(-end, end)
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     model.save_pretrained(folder)

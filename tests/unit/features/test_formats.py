@@ -6,13 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.base.errors import DataError, SpecError
+from quantdrift.base.errors import DataError, SpecError, UnsupportedError
 from quantdrift.base.registry import imported
+from quantdrift.checkpoints.saved import check_savable
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight
+from quantdrift.features.export.onnx import pack
 from quantdrift.features.formats.floats import e2m1, e4m3
+from quantdrift.features.repair.choice import check_plain
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import parse, parse_scheme
 
@@ -226,7 +229,7 @@ def test_what_a_format_does_not_have_is_one_error_at_its_place(scheme: str, wher
         ("fp8", "W8-fp8 or W8A8-fp8 .inputs, too."),
         ("nf4", "W4-nf4"),
         ("4bit", "W4 .weights. or W4-nf4"),
-        ("int8", "W8 .weights. or W8-int8 or W8A8-int8 .* or fp.emb=int8"),
+        ("int8", "W8 .weights. or fp.emb=int8 .* or W8-int8 or W8A8-int8"),
         ("nvfp4", "W4-nvfp4 or W4A4-nvfp4"),
         ("fp4", "W4-mxfp4 .*W4-nvfp4 .*W4-fp4"),
         ("q4_k_m", "W4 .weights. or MODEL vs FILE.gguf"),
@@ -247,6 +250,27 @@ def test_shares_of_weights_and_inputs_keep_the_format() -> None:
         "activations": "W16A8-channel-fp8+act=token",
         "embeddings": "fp+emb=int8",
     }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_folder_that_cannot_hold_a_format_is_refused_by_its_name(name: str) -> None:
+    """safetensors holds the weights that the codes stand for; ONNX packs whole numbers."""
+    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}-{name}")
+    check_savable(scheme, "safetensors")
+    quantized = made(name, torch.ones(4, 64))
+    if name in {"int8", "llm_int8"}:
+        check_savable(scheme, "onnx")
+        pack(quantized)
+        return
+    with pytest.raises(UnsupportedError, match=f"onnx has no place for the numbers of {name}; use --format safetensors"):
+        check_savable(scheme, "onnx")
+    with pytest.raises(UnsupportedError, match="no place for the numbers of a format"):
+        pack(quantized)
+
+
+def test_repair_has_nothing_to_try_beside_a_format() -> None:
+    with pytest.raises(UnsupportedError, match="nf4 has one width and blocks of one size"):
+        check_plain(parse_scheme("W4-nf4"))
 
 
 # --- candidates ---------------------------------------------------------------------------------------
