@@ -7,7 +7,7 @@ import pytest
 
 from quantdrift import drift
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.runs.folder import read_run
+from quantdrift.runs.folder import read_run, write_run
 from support.candidate_samples import encoder
 from support.row_models import search_data
 from support.tiny_command_line import Run, one_thread, place, quantdrift
@@ -54,6 +54,15 @@ def test_its_code_runs_if_that_is_asked_for(folder: Path, quantdrift: Run) -> No
     finished = read_run(Path("run"))
     assert finished.record["settings"]["trust_remote_code"] is True
     assert any("Python code that comes with" in note for note in finished.record["data"]["warnings"])
+    quantdrift("gate", "run", "--update", quiet=False)
+    assert json.loads(Path("drift-baseline.json").read_text())["settings"]["trust_remote_code"] is True
+    judged = " ".join(quantdrift("gate", "run", "--accept-underpowered", quiet=False).split())
+    assert f"Note: Python code that comes with {folder}/own was allowed to run" in judged
+    settings = {name: value for name, value in finished.record["settings"].items() if name != "trust_remote_code"}
+    write_run(Path("without"), evidence=finished.evidence(), record={**finished.record, "settings": settings})
+    quantdrift("gate", "without", "--report", "gate.json", quiet=False, code=3)
+    differs = "setting trust_remote_code: True in the baseline, nothing now"
+    assert json.loads(Path("gate.json").read_text())["differs"] == [differs]
     (folder / "own" / "twice.py").write_text(CODE.replace("2 *", "features['sentence_embedding'].abs() *"))
     quantdrift("run", words[1], *words[2:4], "--out", "changed", "--trust-remote-code")
     runs = [read_run(Path(name)).evidence().reference_top.reference_scores for name in ("run", "changed")]
