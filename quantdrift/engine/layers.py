@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _SEARCH_DEPTH = 3
+_STORAGES = 64
+"""Tensors in use, beyond which those that are gone are forgotten."""
 _MATRIX, _STACK = 2, 3
 """Dimensions of a weight matrix, and of a parameter that holds one matrix for each expert."""
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -242,6 +244,8 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         sources = 0
+        if len(self._sources) > _STORAGES:  # what is left of one that is gone keeps a hole in the heap open
+            self._sources = {storage: of for storage, of in self._sources.items() if not storage.expired()}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.numel():  # none: an expert's answer to no tokens
                 sources |= self._shown(tensor) or self._sources.get(_storage(tensor), 0)

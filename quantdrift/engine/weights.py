@@ -1,7 +1,7 @@
 """Full-precision weights, put aside while quantized ones are in their place, and what tells weights apart."""
 
+import ctypes
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,41 +14,46 @@ from torch import Tensor, nn
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
 from quantdrift.engine.layers import LinearLayer
-from quantdrift.engine.store import reserve
 
 # --- what is given back ---------------------------------------------------------------------------
 
 
 @contextmanager
-def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
-    """Copies of the layers' weights; when the block is left, the layers have them back.
+def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
+    """Inside, layers may be changed; when the block is left, they have their weights back.
 
-    Weights of an accelerator go to main memory. Weights that are in main memory already go to a mapped temporary
-    file: the system keeps it in memory while there is room, and a model that fills the memory still fits.
+    Weights of an accelerator go to main memory. Weights that are in main memory already go to a temporary file: the
+    system keeps it in memory while there is room, and a model that fills the memory still fits.
     """
+    give_back()
     weights = [layer.weight for layer in layers]
-    copies = [_mapped_copy(weight) if weight.device.type == "cpu" else weight.cpu() for weight in weights]
+    copies = [put_aside(weight) if weight.device.type == "cpu" else weight.cpu() for weight in weights]
     try:
-        yield copies
+        yield
     finally:
-        for layer, original in zip(layers, copies, strict=True):
-            layer.weight.copy_(original)
+        for layer in reversed(layers):
+            layer.weight.copy_(copies.pop())  # whose memory is free again before the next one is read
 
 
-def _mapped_copy(weight: Tensor) -> Tensor:
-    """A copy in a temporary file that is gone when the copy is, also after a kill."""
+def put_aside(tensor: Tensor) -> Tensor:
+    """A copy in a temporary file that is gone when the copy is, also after a kill; in memory once it is read."""
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
-    os.close(handle)
     path = Path(name)
-    problem = f"no room in {path.parent} to put {weight.numel():,} weights aside"
+    problem = f"no room in {path.parent} to put {tensor.numel():,} weights aside"
     with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
         try:
-            reserve(path, weight.numel() * weight.element_size())
-            mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
-            return mapped.view(weight.shape).copy_(weight)
+            with open(handle, "wb") as file:  # written before it is mapped: a mapped page is in memory
+                file.write(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+            return torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
         finally:
             with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
                 path.unlink()
+
+
+def give_back() -> None:
+    """Give the system the memory of tensors that are gone, which small ones among them that stay keep in the heap."""
+    with suppress(AttributeError, OSError, TypeError):  # of glibc alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

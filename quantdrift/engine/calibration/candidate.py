@@ -24,7 +24,7 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
-from quantdrift.engine.weights import saved_weights
+from quantdrift.engine.weights import give_back, put_aside, saved_weights
 from quantdrift.spec.allocation import Allocation, check_fits, digest
 from quantdrift.spec.grammar import Scheme
 
@@ -84,7 +84,13 @@ def _read(content: memoryview) -> LayerCandidate:
     facts: dict[str, Any] = parse_json(header["__metadata__"]["layer"])
     grid = facts.pop("grid", None)
     parts: dict[str, Any] = load(bytes(content))
-    return LayerCandidate(quantized=None if grid is None else QuantizedWeight(**parts, **grid), **facts)
+    return _aside(LayerCandidate(quantized=None if grid is None else QuantizedWeight(**parts, **grid), **facts))
+
+
+def _aside(layer: LayerCandidate) -> LayerCandidate:
+    """The layer with its codes in a temporary file; all layers' together are as many bytes as weights."""
+    codes = layer.quantized and replace(layer.quantized, codes=put_aside(layer.quantized.codes))
+    return replace(layer, quantized=codes)
 
 
 # --- all layers of a candidate, made on a sample or taken from where they are kept ----------------
@@ -190,9 +196,10 @@ def make_layers(
 
         def done(number: int, layer: LayerCandidate) -> None:
             nonlocal held
-            made[number] = layer
             if number in read:
                 return
+            made[number] = layer = _aside(layer)
+            give_back()
             if len(made) < len(layers):
                 store.write(number, layer)
             else:  # the last one is kept when all ranges are: a layer may be called again

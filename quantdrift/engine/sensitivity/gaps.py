@@ -21,8 +21,8 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
 from quantdrift.engine.weights import saved_weights
 
-_ROOM = 2 * 2**30
-"""Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
+_ROOM = 7 * 2**28
+"""Bytes for weights and the changes of them; a change that does not fit is made again each time it is needed."""
 _TOLERANCE = 1e-2
 """Tolerance of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
 _INSTEAD = "use the criterion gap_exact, which needs no gradients"
@@ -122,6 +122,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
     kept: dict[int, Tensor] = {}
     products = np.zeros((len(setting.layers), len(setting.widths)))
     numbers: dict[Tensor, list[int]] = defaultdict(list)
+    room = _ROOM - sum(layer.weight.nbytes for layer in setting.layers)
     for number, layer in enumerate(setting.layers):
         for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
             numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
@@ -132,7 +133,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             return kept[number]
         errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
         made = -torch.stack(errors).flatten(1)
-        if sum(change.nbytes for change in kept.values()) + made.nbytes <= _ROOM:
+        if sum(change.nbytes for change in kept.values()) + made.nbytes <= room:
             kept[number] = made
         return made
 

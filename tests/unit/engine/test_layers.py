@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils.parametrizations import weight_norm
 
-from quantdrift.engine.layers import LinearLayer, find_linears, left_out
+from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
 from quantdrift.engine.pair import QuantizedPair
 
 
@@ -131,3 +131,11 @@ def test_a_layer_called_for_nothing_is_not_reached(mode: Mode) -> None:
     with pair.observed():
         model.unused(torch.randn(2, 4))
     assert pair.never_reached == ["pooler"]
+
+
+def test_what_is_gone_is_forgotten_in_the_middle_of_a_pass() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), *(nn.SiLU() for _ in range(400)), nn.Linear(2, 1))
+    with torch.inference_mode(), WeightUse(find_linears([model])) as use:
+        model(torch.ones(1, 2))
+        assert len(use._sources) < 100  # each that is remembered keeps a hole in the heap open
+    assert use.used == {"0", "401"}

@@ -1,13 +1,18 @@
-"""What a library changes on a model is taken back, also where it stops in the middle."""
+"""What a library changes on a model is taken back, also where it stops in the middle; and weights that are put aside."""
 
+import resource
+import tempfile
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from quantdrift.engine.weights import restoring
+from quantdrift.base.errors import DiskError
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.weights import restoring, saved_weights
 
 
 def model() -> nn.Module:
@@ -40,3 +45,30 @@ def test_attributes_hooks_modules_and_settings_come_back(error: type[BaseExcepti
     assert not hasattr(first, "target_device")
     assert vars(changed.config) == {"use_cache": True}
     assert changed[1].eps == 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_come_back_from_a_file_that_has_no_name(
+    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 7, bias=False)).to(dtype).requires_grad_(False)
+    model[1].weight = nn.Parameter(torch.randn(5, 7, dtype=dtype).t(), requires_grad=False)  # rows lie apart
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(KeyError), saved_weights(find_linears([model])):
+        assert not list(tmp_path.iterdir())
+        for layer in model:
+            layer.weight.zero_()
+        raise KeyError
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_disk_without_room_is_told_before_a_weight_is_changed() -> None:
+    layers = find_linears([nn.Linear(300, 10)])
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(DiskError, match=r"to put 3,000 weights aside: no space left. Set TMPDIR"), saved_weights(layers):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from torch import Tensor
-from transformers import BertForMaskedLM
+from transformers import AutoModel, BertForMaskedLM, modeling_utils
 
 from quantdrift.api import drift
 from quantdrift.base.errors import UnsupportedError
@@ -61,6 +61,15 @@ CONFIGURATIONS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": run_w4, "A v
 @pytest.fixture(params=list(CONFIGURATIONS))
 def way(request: pytest.FixtureRequest) -> Callable[[Path], Any]:
     return CONFIGURATIONS[request.param]
+
+
+def test_a_file_of_weights_is_not_in_memory_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny().save_pretrained(str(tmp_path / "model"))
+    opened, ways = modeling_utils.safe_open, []
+    monkeypatch.setattr(modeling_utils, "safe_open", lambda *a, **how: ways.append(how["backend"]) or opened(*a, **how))
+    load_encoder(resolve(str(tmp_path / "model")), device=CPU)
+    AutoModel.from_pretrained(tmp_path / "model")
+    assert ways == ["pread", "mmap"]
 
 
 # --- weights that no file holds -------------------------------------------------------------------
