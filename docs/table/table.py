@@ -1,4 +1,4 @@
-"""The table of docs/table: `python docs/table/table.py RUN...` adds finished runs, a file each, and writes the page anew.
+"""The table of docs/table: `python docs/table/table.py RUN...` adds finished runs, a file each, and writes the page.
 
 Without arguments only the page is written. A row holds what a run folder says; nothing is typed by hand.
 """
@@ -21,14 +21,15 @@ HERE = Path(__file__).parent
 PAGE, ROWS = HERE / "README.md", HERE / "rows"
 HEAD = """# Which formats change which answers?
 
-Every row is a run of quantdrift: a model, a scheme, a corpus, and what the scheme changed. "top-1 changes" is the share of the
-inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant first answer
-that lost it, both with 95 % intervals; the verdict follows [one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per
-weight of the linear layers, scales counted. The corpora are small cuts (`tests/results/corpora.py`), so a rate of one row is not that of
-another corpus. On the website the field above the tables filters rows.
+Every row is a run of quantdrift: a model, a scheme, a corpus, and what the scheme changed. "top-1 changes" is the share
+of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
+first answer that lost it, both with 95 % intervals; the verdict follows
+[one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted. The
+corpora are small cuts (`tests/results/corpora.py`), so a rate of one row is not that of another corpus. On the website
+the field above the tables filters rows.
 
-To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`. The file's
-`signature` names what decides the figures.
+To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`.
+The file's `signature` names what decides the figures.
 """
 
 
@@ -122,5 +123,5 @@ if __name__ == "__main__":
     for folder in map(Path, sys.argv[1:]):
         row = row_of(folder)
         row.file.write_text(json.dumps(row.model_dump(), indent=1) + "\n", encoding="utf-8")
-        print(row.file)
+        print(row.file)  # noqa: T201 -- a script
     PAGE.write_text(page(rows_there()), encoding="utf-8")

@@ -68,7 +68,10 @@ def test_a_disk_without_room_is_told_before_a_weight_is_changed() -> None:
     most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(DiskError, match=r"to put 3,000 weights aside: no space left. Set TMPDIR"), saved_weights(layers):
+        with (
+            pytest.raises(DiskError, match=r"to put 3,000 weights aside: no space left. Set TMPDIR"),
+            saved_weights(layers),
+        ):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))

@@ -262,7 +262,9 @@ def test_a_folder_that_cannot_hold_a_format_is_refused_by_its_name(name: str) ->
         check_savable(scheme, "onnx")
         pack(quantized)
         return
-    with pytest.raises(UnsupportedError, match=f"onnx has no place for the numbers of {name}; use --format safetensors"):
+    with pytest.raises(
+        UnsupportedError, match=f"onnx has no place for the numbers of {name}; use --format safetensors"
+    ):
         check_savable(scheme, "onnx")
     with pytest.raises(UnsupportedError, match="no place for the numbers of a format"):
         pack(quantized)
