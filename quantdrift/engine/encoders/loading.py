@@ -200,6 +200,7 @@ def _warnings_noted(log: LoadLog) -> Iterator[None]:
 def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted: bool) -> Iterator[None]:
     from transformers import PreTrainedModel, modeling_utils  # noqa: PLC0415 -- takes seconds to import
 
+    module: Any = modeling_utils
     original = PreTrainedModel.__dict__["from_pretrained"]
     decided = DECIDED if trusted else {**DECIDED, "use_safetensors": True, "trust_remote_code": False}
 
@@ -223,13 +224,13 @@ def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted
     def read(file: Any, **how: Any) -> Any:  # a mapped file would be in memory as a whole, beside the weights
         return mapped(file, **{**how, **({"backend": "pread"} if "backend" in how else {})})
 
-    mapped, modeling_utils.safe_open = modeling_utils.safe_open, read
+    mapped, module.safe_open = module.safe_open, read
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
         PreTrainedModel.from_pretrained = original  # type: ignore[method-assign]
-        modeling_utils.safe_open = mapped
+        module.safe_open = mapped
 
 
 def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Reads) -> None:
