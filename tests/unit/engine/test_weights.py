@@ -1,4 +1,4 @@
-"""What a library changes on a model is taken back, also where it stops in the middle; and weights that are put aside."""
+"""What a library changes on a model is taken back, also where it stops in the middle; weights that are put aside."""
 
 import resource
 import tempfile
@@ -55,11 +55,16 @@ def test_weights_come_back_from_a_file_that_has_no_name(
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 7, bias=False)).to(dtype).requires_grad_(False)
     model[1].weight = nn.Parameter(torch.randn(5, 7, dtype=dtype).t(), requires_grad=False)  # rows lie apart
     before = [parameter.clone() for parameter in model.parameters()]
-    with pytest.raises(KeyError), saved_weights(find_linears([model])):
-        assert not list(tmp_path.iterdir())
-        for layer in model:
-            layer.weight.zero_()
-        raise KeyError
+
+    def zeroed() -> None:
+        with saved_weights(find_linears([model])):
+            assert not list(tmp_path.iterdir())
+            for layer in model:
+                layer.weight.zero_()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        zeroed()
     assert all(map(torch.equal, before, model.parameters()))
 
 
