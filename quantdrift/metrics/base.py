@@ -231,7 +231,7 @@ def _shortest(number: float) -> str:
 
 _PERCENTILES = 100
 _MEDIAN = 50
-_NO_INDEX = "no approximate index was searched"
+_NO_INDEX = "no approximate index was searched whose codes can be asked for all scores"
 _NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says nothing of it"
 
 

@@ -394,3 +394,66 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, plac
     assert "unknown part" in quantdrift(
         site, "run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", cwd=tmp_path, code=2
     )
+
+
+SEARCHING = """
+import numpy as np
+
+from quantdrift.base.registry import Package
+from quantdrift.engine.scoring.indexes import Found, SearchIndex
+from quantdrift.features.index.engine import Engine
+
+
+class Signs(SearchIndex):
+    lossless = False
+
+    def __init__(self, order):
+        self.order, self.codes = order, np.sign(order.documents)
+
+    def scores(self, queries):
+        return (queries @ self.codes.T).astype(np.float32)
+
+    def search(self, queries, k):
+        found = np.argsort(-self.scores(queries), axis=1, kind="stable")[:, :k]
+        found[:, self.order.asked.get("first", k) :] = -1
+        return Found(found)
+
+    def describe(self):
+        return {"name": self.order.name, "library": "searching 1.0", "bytes": self.codes.size // 8}
+
+
+ENGINE = Engine(
+    what="signs of numbers",
+    build=Signs,
+    packages=(Package(name="searching", module="searching", extra="searching", note="keeps signs"),),
+    words={"sign": "a bit a number"},
+    asked=("first",),
+)
+"""
+
+
+@pytest.mark.slow
+def test_an_engine(place: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    site = install(folder, "searching", SEARCHING, {"quantdrift.search_engines": {"searching": "searching:ENGINE"}})
+    data, model = ("--data", place / "a"), place / "tiny"
+    words = ("run", f"{model}@fp+index=searching:sign+search=first=5", *data, "--json", "--quiet")
+    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    assert run["deployment"]["index"]["name"] == "searching:sign"
+    assert run["deployment"]["index"]["bytes_per_document"] > 0
+    assert run["times"]["query"]["ratio"] > 0
+    assert run["versions"]["searching"] == "1.0"
+    assert run["metrics"]["index.flip@1"]["value"] == 0  # the whole loss is by its codes
+    assert run["metrics"]["codes.flip@1"]["value"] == run["metrics"]["flip@1"]["value"]
+    assert "keeps signs" in quantdrift(site, "doctor", cwd=tmp_path)
+    wrong = quantdrift(site, "run", f"{model}@fp+index=searching:sing", *data, cwd=tmp_path, code=2)
+    assert "did you mean searching:sign?" in wrong
+
+    fall = json.loads(
+        quantdrift(site, "waterfall", f"{model}@W3+index=searching:sign", *data, "--json", "--quiet", cwd=tmp_path)
+    )
+    (flips,) = (part for part in fall["waterfalls"] if part["metric"] == "flip@1")
+    shares = {stage["name"]: stage["share"]["value"] for stage in flips["stages"]}
+    assert {*shares} == {"weights", "index"}
+    assert sum(shares.values()) == pytest.approx(flips["total"]["value"])

@@ -59,8 +59,10 @@ class LanceDB(Database):
         config = getattr(lancedb.index, self._config)(distance_type=self._distance, **order.built)
         self._table.create_index("vector", config=config, name="made")
         made = self._table.index_stats("made")
-        if made is None or made.num_unindexed_rows or made.index_type != order.word:
-            raise RuntimeError(f"it says that its index is {made}")
+        # of fewer rows than it trains on LanceDB makes an empty index, and compares every vector
+        if made is None or made.index_type != order.word or made.num_indexed_rows != self.n_docs:
+            n, kind = (0, "no index") if made is None else (made.num_indexed_rows, made.index_type)
+            raise RuntimeError(f"it indexed {n:,} of {self.n_docs:,} documents by {kind}; codes train on 256 at least")
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """What a search finds; an exhaustive one looks into all partitions, with room for every document."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
 from quantdrift.features.databases.database import Database, Hits
 from quantdrift.features.index.engine import Engine, Order
@@ -19,6 +20,8 @@ _STORED = {
     "FLAT": "float32",
 }
 _NAME = "documents"
+_MOST = 16_384
+"""Documents that a search of Milvus can return; Milvus Lite returns more, as a Python object each."""
 
 
 class Milvus(Database):
@@ -56,6 +59,8 @@ class Milvus(Database):
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """What a search finds; an exhaustive one looks into all lists, with room for every document."""
+        if k > _MOST:
+            raise UnsupportedError(f"Milvus returns {_MOST:,} documents at most, and {k:,} are asked for")
         params = dict(self.order.asked) if not exhaustive else {"nprobe": self.n_docs, "ef": self.n_docs}
         params.pop("limit", None)
         found = self._client.search(

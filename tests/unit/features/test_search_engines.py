@@ -166,6 +166,15 @@ def test_what_an_engine_says_is_a_note_and_its_folder_is_gone(world, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
+def test_an_index_that_lancedb_did_not_make_is_none(world):
+    """Of few rows it makes an empty one, says nothing, and compares every vector."""
+    pytest.importorskip("lancedb")
+    few = (world[0], world[1][:200])
+    with pytest.raises(UnsupportedError, match="indexed 0 of 200 documents by IVF_PQ"):
+        score_deployed(vector_stages(parse_scheme("fp+index=lancedb")), few, few, similarity=Similarity.COSINE, k=5)
+
+
 # --- an engine that nobody trusts -----------------------------------------------------------------
 
 
