@@ -379,7 +379,11 @@ def test_what_is_searched_for_stays_in_the_address(browser: Browser, file: Path,
 SAVED = """
 (button) => new Promise((done) => {
   const before = URL.createObjectURL;
-  URL.createObjectURL = (blob) => { URL.createObjectURL = before; blob.text().then(done); return before.call(URL, blob); };
+  URL.createObjectURL = (blob) => {
+    URL.createObjectURL = before;
+    blob.text().then(done);
+    return before.call(URL, blob);
+  };
   document.querySelector(button).click();
 })
 """

@@ -35,7 +35,8 @@ def url(folder: Path) -> Iterator[str]:
 
 def nothing_is_cut(page: Page) -> None:
     cut = page.evaluate(
-        "[...document.querySelectorAll('main, .scroll, .chart')].filter(each => each.scrollWidth > each.clientWidth + 1)"
+        "[...document.querySelectorAll('main, .scroll, .chart')]"
+        ".filter(each => each.scrollWidth > each.clientWidth + 1)"
         ".map(each => `${each.className} ${each.scrollWidth} in ${each.clientWidth}`)"
     )
     assert cut == []

@@ -20,6 +20,7 @@ from quantdrift.base.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from quantdrift.cli.measuring import shown_run
 from quantdrift.data.labelled import ClassificationDataset, Labelled
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import MetricError
@@ -175,8 +176,6 @@ def test_a_run_in_which_nothing_changed_says_so() -> None:
 
 
 def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
-    from quantdrift.cli.measuring import shown_run
-
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(200, 5))
     qrels = {row: {int(scores[row].argmax()): 1} for row in range(200)}
