@@ -160,7 +160,8 @@ def _on_dtype(pair: Any) -> list[str]:
     dtype = str(pair.runtime.get("dtype", "float32")).removeprefix("torch.")
     if dtype == "float32":
         return []
-    return [f"full precision is {dtype} here: what that rounds is in the reference too, and is not measured"]
+    slow = ", and most CPUs take longer for it than for float32" if pair.runtime.get("device") == "cpu" else ""
+    return [f"full precision is {dtype} here: what that rounds is in the reference too, and is not measured{slow}"]
 
 
 def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:

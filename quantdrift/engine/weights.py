@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
 from quantdrift.engine.layers import LinearLayer
+
+_MMAP_THRESHOLD = -3
+"""What glibc's mallopt calls M_MMAP_THRESHOLD."""
 
 # --- what is given back ---------------------------------------------------------------------------
 
@@ -54,6 +58,19 @@ def give_back() -> None:
     """Give the system the memory of tensors that are gone, which small ones among them that stay keep in the heap."""
     with suppress(AttributeError, OSError, TypeError):  # of glibc alone
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def large_tensors_apart() -> Iterator[None]:
+    """Inside, tensors of 8 MB and more lie outside the heap, so that nothing is left of one that is gone."""
+    mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 2**23)
+    try:
+        yield
+    finally:
+        if mallopt is not None:
+            mallopt(_MMAP_THRESHOLD, 2**25)  # what glibc raises it to by itself
 
 
 @contextmanager

@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=16)
     asked = parser.parse_args()
     work = asked.work.resolve()
+    # a folder of its own for each cut: datasets would give back the first
+    os.environ["HF_DATASETS_CACHE"] = str(work / f"datasets-{asked.documents}-{asked.queries}")
     texts = cut(asked.beir, work / "mteb" / "scifact", asked.documents, asked.queries)
     snapshot = work / "hf" / "hub" / f"models--{NAME.replace('/', '--')}" / "snapshots" / REVISION
     if not (snapshot / "modules.json").is_file():
@@ -73,9 +75,8 @@ def ran(work: Path, line: list[Any], log: Path) -> tuple[float, int, int, str]:
         anonymous = 0
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             with suppress(OSError, StopIteration):
-                pages = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-                sizes = [next(int(row.split()[1]) for row in pages if row.startswith(part)) for part in ("Rss", "Anon")]
-                anonymous = max(anonymous, 1024 * sizes[1])
+                rows = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                anonymous = max(anonymous, next(1024 * int(row.split()[1]) for row in rows if row.startswith("RssAnon")))
             time.sleep(0.2)
         _, status, used = ended
         out.seek(0)

@@ -174,6 +174,7 @@ def quantize_in_order(
             which = [_identity(*layer_input) for layer_input in inputs]
             # the inputs stay alive in the passes until these go on, so an address is not used again
             if not which or shared is None or shared[0] != which:
+                shared = None  # one of them is in memory at a time
                 shared = which, moments_of(inputs, layer.weight.shape[1], second=second)
             moments = shared[1]
             candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)

@@ -104,9 +104,10 @@ def _factor(second: Tensor) -> Tensor:
     size = second.to(torch.float32).diagonal().clamp(min=0).sqrt()
     divisor = torch.where(size > 0, size, 1)
     correlation = second.to(torch.float32) / divisor / divisor[:, None]
-    eye = torch.eye(len(second), device=second.device)
     for jitter in _JITTERS:
-        factor, info = torch.linalg.cholesky_ex(correlation + jitter * eye, upper=True)
+        shifted = correlation.clone()
+        shifted.diagonal().add_(jitter)
+        factor, info = torch.linalg.cholesky_ex(shifted, upper=True)
         if int(info) == 0:
             return torch.mul(factor, size)
     raise DataError(
