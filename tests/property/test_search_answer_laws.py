@@ -15,34 +15,37 @@ pytest.importorskip("torch", reason="the extra 'models' is not installed")
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.features.databases.database import checked
 
-IDS = st.lists(
-    st.one_of(st.integers(-2, 12), st.integers(), st.booleans(), st.none(), st.text(max_size=2), st.floats()),
-    max_size=8,
-)
-SCORES = st.lists(st.one_of(st.floats(-2, 2), st.floats()), max_size=8)
+N_DOCS, K = 8, 6
+IDS = st.lists(st.integers(0, N_DOCS - 1), unique=True, min_size=2, max_size=K - 1)
+SCORES = st.lists(st.floats(-2, 2, width=32), min_size=K, max_size=K)
+SPOILED: dict[str, Any] = {
+    "a document twice": lambda ids, scores: ([*ids[:-1], ids[0]], scores),
+    "an id beyond the last": lambda ids, scores: ([*ids[:-1], N_DOCS], scores),
+    "an id before the first": lambda ids, scores: ([*ids[:-1], -1], scores),
+    "no number": lambda ids, scores: ([*ids[:-1], str(ids[-1])], scores),
+    "a truth": lambda ids, scores: ([*(number for number in ids if number > 1), True], scores),
+    "a fraction": lambda ids, scores: ([*ids[:-1], float(ids[-1])], scores),
+    "nothing": lambda ids, scores: ([*ids[:-1], None], scores),
+    "a score too few": lambda ids, scores: (ids, scores[: len(ids) - 1]),
+    "no finite score": lambda ids, scores: (ids, [*scores[: len(ids) - 1], math.inf]),
+    "a score beyond float32": lambda ids, scores: (ids, [*scores[: len(ids) - 1], 1e300]),
+    "more than were asked for": lambda ids, scores: ([*range(K + 1)], [*scores, 0.5]),
+}
 
 
-@given(ids=IDS, scores=SCORES, n_docs=st.integers(1, 10), k=st.integers(1, 8))
-def test_an_answer_is_kept_as_it_came_or_refused(ids: list[Any], scores: list[float], n_docs: int, k: int) -> None:
-    fits = (
-        len(ids) == len(scores) <= k
-        and all(type(name) is int and 0 <= name < n_docs for name in ids)
-        and len({*ids}) == len(ids)
-        and all(math.isfinite(np.float32(score)) for score in scores)
-    )
-    if not fits:
-        with pytest.raises(UnsupportedError) as error:
-            checked(ids, scores, n_docs, k, what="+index=toy")
-        assert "\n" not in str(error.value)
-        return
-    positions, values = checked(ids, scores, n_docs, k, what="+index=toy")
-    assert positions.tolist() == [*ids, *[-1] * (k - len(ids))]
-    assert values[: len(ids)].tolist() == [float(np.float32(score)) for score in scores]
-    assert np.isnan(values[len(ids) :]).all()
+@given(ids=IDS, scores=SCORES)
+def test_an_answer_is_kept_as_it_came(ids: list[int], scores: list[float]) -> None:
+    for given_ids in (ids, np.array(ids, dtype=np.int64)):  # numbers of numpy are numbers
+        positions, values = checked(given_ids, scores[: len(ids)], N_DOCS, K, what="+index=toy")
+        assert positions.tolist() == [*ids, *[-1] * (K - len(ids))]
+        assert values[: len(ids)].tolist() == scores[: len(ids)]
+        assert np.isnan(values[len(ids) :]).all()
 
 
-@given(order=st.permutations(range(6)), cut=st.integers(0, 6))
-def test_numbers_of_numpy_are_numbers(order: list[int], cut: int) -> None:
-    ids = np.array(order[:cut], dtype=np.int64)
-    positions, _ = checked(ids, np.linspace(1, 0, cut), 6, 6, what="+index=toy")
-    assert positions[:cut].tolist() == order[:cut]
+@pytest.mark.parametrize("fault", SPOILED)
+@given(ids=IDS, scores=SCORES)
+def test_an_answer_that_cannot_be_one_is_refused(fault: str, ids: list[int], scores: list[float]) -> None:
+    spoiled, values = SPOILED[fault](ids, scores)
+    with pytest.raises(UnsupportedError, match="cannot be used") as error:
+        checked(spoiled, values[: len(spoiled)], N_DOCS, K, what="+index=toy")
+    assert "\n" not in str(error.value)

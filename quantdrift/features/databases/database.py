@@ -180,7 +180,8 @@ def checked(
     elif len({*ids}) < n:
         fault = "a document twice"
     else:
-        positions[:n], values[:n] = ids, scores
+        with np.errstate(over="ignore"):  # told below
+            positions[:n], values[:n] = ids, scores
         if not np.isfinite(values[:n]).all():
             fault = "a score that is no finite number"
     if fault:
