@@ -76,7 +76,9 @@ def ran(work: Path, line: list[Any], log: Path) -> tuple[float, int, int, str]:
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             with suppress(OSError, StopIteration):
                 rows = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                anonymous = max(anonymous, next(1024 * int(row.split()[1]) for row in rows if row.startswith("RssAnon")))
+                anonymous = max(
+                    anonymous, next(1024 * int(row.split()[1]) for row in rows if row.startswith("RssAnon"))
+                )
             time.sleep(0.2)
         _, status, used = ended
         out.seek(0)
