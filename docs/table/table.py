@@ -24,8 +24,8 @@ HEAD = """# Which formats change which answers?
 Every row is a run of quantdrift: a model, a scheme, a corpus, and what the scheme changed. "top-1 changes" is the share
 of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
 first answer that lost it, both with 95 % intervals; the verdict follows
-[one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted. The
-corpora are small cuts (`tests/results/corpora.py`), so a rate of one row is not that of another corpus. On the website
+[one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted; of an
+index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. On the website
 the field above the tables filters rows.
 
 To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`.
@@ -51,6 +51,7 @@ class Row(BaseModel):
     scheme: str
     data: str
     bits: float | None
+    bytes_per_document: float | None
     flips: Share
     gold_lost: Share | None
     quality: Share | None
@@ -75,12 +76,14 @@ def row_of(folder: Path) -> Row:
         known = entry.get("value") is not None
         shares[field] = {key: entry.get(key) for key in Share.model_fields} if known else None
     bits = record.get("bits_per_weight") or {}
+    index = (record.get("deployment") or {}).get("index") or {}
     return Row.model_validate(
         {
             "model": Path(model).name,
             "scheme": scheme,
             "data": record["data"]["name"],
             "bits": bits.get("linear_with_scales"),
+            "bytes_per_document": index.get("bytes_per_document"),
             "verdict": verdict(record).word,
             "signature": signature(record),
             **shares,
@@ -91,20 +94,28 @@ def row_of(folder: Path) -> Row:
 def page(rows: list[Row]) -> str:
     """The page: a table for each model and corpus, the fewest bits first."""
     lines = [HEAD]
-    ordered = sorted(rows, key=lambda row: (row.model, row.data, row.bits or 0.0, row.scheme))
+    ordered = sorted(
+        rows, key=lambda row: (row.model, row.data, row.bits or 0.0, row.bytes_per_document or 0.0, row.scheme)
+    )
     for (model, data), group in groupby(ordered, key=lambda row: (row.model, row.data)):
         listed = list(group)
         lines += [f"## {model} on {data}", "", f"{listed[0].flips.n:,} inputs.", ""]
         lines += [
-            "| scheme | bits | top-1 changes | gold lost | quality moves by | verdict |",
+            "| scheme | bits, bytes | top-1 changes | gold lost | quality moves by | verdict |",
             "|---|---|---|---|---|---|",
         ]
         for row in listed:
             moved = "" if row.quality is None else f"{row.quality.value:+.4f}"
-            cells = (f"`{row.scheme}`", f"{row.bits:.2f}" if row.bits else "", _share(row.flips), _share(row.gold_lost))
+            cells = (f"`{row.scheme}`", _cost(row), _share(row.flips), _share(row.gold_lost))
             lines.append(f"| {' | '.join((*cells, moved, row.verdict))} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _cost(row: Row) -> str:
+    if row.bytes_per_document is not None:
+        return f"{row.bytes_per_document:,.0f} bytes a document"
+    return f"{row.bits:.2f} bits" if row.bits else ""
 
 
 def _share(share: Share | None) -> str:
