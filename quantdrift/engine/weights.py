@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -41,17 +42,29 @@ def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
 
 def put_aside(tensor: Tensor) -> Tensor:
     """A copy in a temporary file that is gone when the copy is, also after a kill; in memory once it is read."""
+    if not tensor.numel():
+        return tensor.detach().clone()
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
     path = Path(name)
     problem = f"no room in {path.parent} to put {tensor.numel():,} weights aside"
     with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
         try:
-            with open(handle, "wb") as file:  # written before it is mapped: a mapped page is in memory
+            with open(handle, "w+b") as file:  # written before it is mapped: a mapped page is in memory
                 file.write(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
-            return torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+                file.flush()
+                pages = mmap.mmap(file.fileno(), 0)
         finally:
             with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
                 path.unlink()
+    put = torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape)
+    vars(put)["pages"] = pages
+    return put
+
+
+def dismiss(tensor: Tensor) -> None:
+    """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
+    if hasattr(pages := vars(tensor).get("pages"), "madvise"):
+        pages.madvise(mmap.MADV_DONTNEED)  # of a file that is shared this forgets nothing
 
 
 def give_back() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from quantdrift.engine.calibration.inputs import hooked_inputs, moments_of, output_error, plain_products, was_watched
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
+from quantdrift.engine.weights import dismiss
 
 NOT_REACHED = "no calibration token reached it"
 NOT_SEEN = "its product with an input is not seen"
@@ -134,6 +135,7 @@ def put_in_place(layer: LinearLayer, quantized: QuantizedWeight) -> None:
     """Give a layer the weights that the codes stand for."""
     weight = layer.weight.detach()
     weight.copy_(quantized.to(weight.device).dequantize(weight.dtype))
+    dismiss(quantized.codes)
 
 
 def quantize_in_order(

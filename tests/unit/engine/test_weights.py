@@ -12,7 +12,7 @@ from torch import nn
 
 from quantdrift.base.errors import DiskError
 from quantdrift.engine.layers import find_linears
-from quantdrift.engine.weights import restoring, saved_weights
+from quantdrift.engine.weights import dismiss, put_aside, restoring, saved_weights
 
 
 def model() -> nn.Module:
@@ -80,3 +80,24 @@ def test_a_disk_without_room_is_told_before_a_weight_is_changed() -> None:
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def test_what_is_put_aside_is_in_memory_while_it_is_read_and_the_same_afterwards() -> None:
+    codes = torch.arange(2**22, dtype=torch.int32).to(torch.int8).view(2048, 2048)
+    before, put = mapped_bytes(), put_aside(codes)
+    assert mapped_bytes() - before < 2**20
+    assert torch.equal(put, codes)
+    assert mapped_bytes() - before >= 2**22
+    dismiss(put)
+    dismiss(codes)
+    assert mapped_bytes() - before < 2**20
+    assert torch.equal(put, codes)
+
+
+def mapped_bytes() -> int:
+    """Pages of files that are in the memory of this process."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("the memory of files is read from Linux's /proc")
+    rows = dict(row.split(":") for row in status.read_text().splitlines())
+    return 1024 * sum(int(rows[part].split()[0]) for part in ("RssFile", "RssShmem"))
