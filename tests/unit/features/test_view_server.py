@@ -88,11 +88,10 @@ def test_a_page_of_another_site_is_refused(server: Server) -> None:
     "target",
     [
         *("/../secret.html", "/secret.html", "/run/../secret.html", "/run/..%2fsecret.html"),
-        *("/run/%2e%2e%2fsecret.html",),
-        *("/run/..%2f..%2fsecret.html", "//secret.html", "/run/a%00", "/run/a/evidence.parquet"),
-        *("/run/a%2fevidence.parquet", "/run/", "/run", "/gate/secret.html", "/study/..", "/pair/a", "/pair/a?b=.."),
-        *("/pair/a?b=%2fetc%2fpasswd", "/run/%2fetc%2fpasswd", "/etc/passwd", "/run/damaged", "/page.css"),
-        *("/run/%ff%fe", "/[", "/run/a%2Frun?b=;;&&%"),
+        *("/run/%2e%2e%2fsecret.html", "/run/..%2f..%2fsecret.html", "//secret.html", "/run/a%00"),
+        *("/run/a/evidence.parquet", "/run/a%2fevidence.parquet", "/run/", "/run", "/gate/secret.html", "/study/.."),
+        *("/pair/a", "/pair/a?b=..", "/pair/a?b=%2fetc%2fpasswd", "/run/%2fetc%2fpasswd", "/etc/passwd"),
+        *("/run/damaged", "/page.css", "/run/%ff%fe", "/[", "/run/a%2Frun?b=;;&&%"),
     ],
 )  # fmt: skip
 def test_only_what_was_found_is_answered(server: Server, target: str) -> None:
