@@ -1,4 +1,4 @@
-"""The folder in which quantdrift keeps files of its own."""
+"""The folders in which quantdrift keeps files of its own, and writes runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 CACHE_VARIABLE = "QUANTDRIFT_CACHE"
+RUNS = Path("quantdrift-runs")
+"""Where runs go if nobody says otherwise."""
 
 
 def cache_dir() -> Path:

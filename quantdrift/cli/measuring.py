@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.paths import RUNS
 from quantdrift.cli.options import MeasuringAnything, any_data, corpus
-from quantdrift.runs.folder import RUNS
 from quantdrift.runs.identity import signature
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
 from quantdrift.show.output import Output

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
+from quantdrift.base.paths import RUNS
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.options import LIMIT, METRIC, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
-from quantdrift.runs.folder import RUNS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.study.folder import STUDY, StudyFolder, open_study

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
+from quantdrift.base.paths import RUNS
 from quantdrift.base.records import Record, check_writable, file_digest, read_json, whole_folder, with_checksum
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
-RUNS = Path("quantdrift-runs")
-"""Where runs go if nobody says otherwise."""
 
 
 _Text = str | None

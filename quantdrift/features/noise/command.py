@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
+from quantdrift.base.paths import RUNS
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
@@ -18,7 +19,7 @@ from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
 
 if TYPE_CHECKING:
-    from quantdrift.runs.folder import RUNS, Run
+    from quantdrift.runs.folder import Run
     from quantdrift.statistics.estimates import Estimate
 
     Ways = Sequence[tuple[str, dict[str, Estimate]]]

@@ -72,10 +72,11 @@ def command(options: RagOptions) -> Output:
 
     More: docs/guides/rag.md
     """
+    from quantdrift.base.paths import RUNS
     from quantdrift.cli.measuring import slug
     from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
     from quantdrift.features.rag.questions import ANSWERS, read_questions
-    from quantdrift.runs.folder import RUNS, find_runs
+    from quantdrift.runs.folder import find_runs
 
     first = options.what[0]
     if len(options.what) == 1 and (first.name == RECORD or (first / RECORD).is_file()):

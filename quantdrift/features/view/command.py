@@ -7,8 +7,8 @@ from pathlib import Path
 
 from quantdrift.base.display import flush, note, say
 from quantdrift.base.errors import RunError
+from quantdrift.base.paths import RUNS
 from quantdrift.cli.options import argument, flag, option, prints
-from quantdrift.runs.folder import RUNS
 from quantdrift.show.output import Output
 
 

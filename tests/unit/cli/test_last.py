@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift.base.paths import RUNS
 from quantdrift.data.labelled import limited
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.opening import describe_data
 from quantdrift.finished.texts import read_texts
-from quantdrift.runs.folder import RUNS
 from quantdrift.study.plan import DataEntry
 from quantdrift.study.sources import Data
 from support.beir_folder import numbered, write_beir_folder

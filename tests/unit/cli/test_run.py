@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.paths import RUNS
 from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import decimals
-from quantdrift.runs.folder import RUNS
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_pair
 from support.command_line import cli
