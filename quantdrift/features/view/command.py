@@ -43,11 +43,11 @@ def command(
             f"port {port} cannot be listened on: {error.strerror}; leave --port out for a free one"
         ) from error
     with server:
-        say(f"{folder} at {server.url} (Ctrl-C ends it)")
-        flush()
-        if opens and not webbrowser.open(server.url):
-            note("no browser was found; open the address above")
         try:
+            say(f"{folder} at {server.url} (Ctrl-C ends it)")
+            flush()
+            if opens and not webbrowser.open(server.url):
+                note("no browser was found; open the address above")
             server.serve_forever()
         except KeyboardInterrupt:
             say("ended")
