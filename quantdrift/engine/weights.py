@@ -63,7 +63,8 @@ def put_aside(tensor: Tensor) -> Tensor:
 
 def dismiss(tensor: Tensor) -> None:
     """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
-    if hasattr(pages := vars(tensor).get("pages"), "madvise"):
+    pages: Any = vars(tensor).get("pages")
+    if hasattr(pages, "madvise"):
         pages.madvise(mmap.MADV_DONTNEED)  # of a file that is shared this forgets nothing
 
 
