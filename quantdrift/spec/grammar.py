@@ -56,7 +56,14 @@ PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "quantizer": ("-", "|".join(QUANTIZERS), str),
     "query": ("+", "query", bool),
     "criterion": ("+", "|".join(CRITERIA), str),
-    **{key: ("+", f"{key}=({option.pattern})", lambda word: word.partition("=")[2]) for key, option in OPTIONS.items()},
+    **{
+        key: (
+            "+",
+            f"{key}=({option.pattern})" + (f"|{key}" if option.alone else ""),
+            lambda word, alone=option.alone: word.partition("=")[2] or alone,
+        )
+        for key, option in OPTIONS.items()
+    },
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 

@@ -1,0 +1,273 @@
+"""What is tuned for: outputs of pseudo-queries and documents of the calibration sample, as the reference has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.engine.encoders.classifier import Classifier
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
+from quantdrift.engine.encoders.model import EmbeddingModel, check_vectors
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.scoring.streamed import Similarity
+
+Rows = NDArray[np.int64]
+Batch = tuple[Rows, ...]
+"""Rows of each side that the model sees in one step."""
+
+DOCUMENTS, ASKED = 16, 2
+"""Documents of a step, and pseudo-queries of each."""
+PAIRED = 4
+"""Documents that a cross-encoder reads with each pseudo-query: its own, and others."""
+_HELD_OUT = 8
+"""One document in so many is held out."""
+_MOST_HELD = 32
+"""Documents at most that are held out."""
+_WORDS, _CHARACTERS = 64, 400
+"""Of a document that are read."""
+_LEAST, _MOST = 16, 240
+"""Characters of a sentence that is asked."""
+_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？।])|[\r\n]+")
+
+Loss = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""From outputs of a batch, and the reference's, of each side, to a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """Items in a role; one that is `fixed` stays at the reference."""
+
+    role: str
+    items: Sequence[Any]
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """What both arms are compared on.
+
+    Attributes:
+        sides: what goes into the model.
+        batch: rows of a step, by a generator.
+        held_out: rows that no step sees, in batches.
+        loss: how far outputs are from the reference's.
+        what: the inputs are called in words.
+        n_held: number of the inputs that are held out.
+    """
+
+    sides: tuple[Side, ...]
+    batch: Callable[[np.random.Generator], Batch]
+    held_out: tuple[Batch, ...]
+    loss: Loss
+    what: str
+    n_held: int
+
+
+def problem_of(encoder: Any, kinds: Sequence[Inputs], *, similarity: Any, query_only: bool, seed: int) -> Problem:
+    """The problem of a model and its calibration inputs.
+
+    Raises:
+        UnsupportedError: the model makes no outputs that are compared.
+        DataError: there are too few inputs to hold some out.
+    """
+    rng = np.random.default_rng([seed, 5])
+    n = len(kinds[0].ids) if kinds else 0
+    if n < 2:  # noqa: PLR2004 -- one to tune on, one to hold out
+        raise DataError(f"+tuned tunes on documents and holds some out; expected at least 2, got {n}")
+    order = rng.permutation(n)
+    n_held = min(_MOST_HELD, max(1, n // _HELD_OUT))
+    held, rest = order[:n_held], order[n_held:]
+    items = list(kinds[0].at(np.arange(n)))
+    if isinstance(encoder, Classifier):
+        return _labelled(items, kinds[0].role, rest, held)
+    if isinstance(encoder, CrossEncoderModel):
+        return _paired([text for _, text in items], rest, held, rng)
+    return _searching(kinds, items, rest, held, Similarity(similarity), query_only)
+
+
+def check_encoder(encoder: Any) -> None:
+    """Refuse a model whose outputs are not compared, or that somebody else runs."""
+    if not isinstance(encoder, EmbeddingModel | Classifier | CrossEncoderModel):
+        raise UnsupportedError(
+            "+tuned is for models that quantdrift loads itself; write the tuned candidate to a folder with quantdrift "
+            "quantize, and let the harness load that"
+        )
+    check_vectors(encoder, "+tuned compares scores")
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text that could be asked; where there is none, how it begins.
+
+    >>> sentences("Yes. The ferry leaves twice a day! Is it the one to the island?")
+    ['The ferry leaves twice a day!', 'Is it the one to the island?']
+    """
+    parts = [part.strip() for part in _END.split(text)]
+    return [part for part in parts if _LEAST <= len(part) <= _MOST] or [text.strip()[:_MOST] or "."]
+
+
+def opening(item: Any) -> Any:
+    """How a text begins; anything else as it is."""
+    if not isinstance(item, str):
+        return item
+    words = item.split()
+    return (" ".join(words[:_WORDS]) if len(words) > _WORDS else item)[:_CHARACTERS] or "."
+
+
+# --- kinds of models ------------------------------------------------------------------------------
+
+
+def _searching(
+    kinds: Sequence[Inputs], items: Sequence[Any], rest: Rows, held: Rows, similarity: Similarity, query_only: bool
+) -> Problem:
+    """Pseudo-queries against documents: sentences of them, or the queries that a tower of their own is calibrated on."""
+    if len(kinds) > 1:
+        asked = [opening(item) for item in kinds[1].at(np.arange(len(kinds[1].ids)))]
+        cut = max(1, len(asked) // _HELD_OUT)
+        pools = np.arange(cut, len(asked)), np.arange(cut)
+        of_document = None
+    else:
+        parts = [sentences(item) if isinstance(item, str) else [item] for item in items]
+        asked = [sentence for part in parts for sentence in part]
+        ends = np.cumsum([0, *map(len, parts)])
+        of_document = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        pools = (np.concatenate([of_document[row] for row in rest]), np.concatenate([of_document[row] for row in held]))
+    role = kinds[0].role
+    sides = (
+        Side(role="query" if role == "document" else role, items=asked),
+        Side(role=role, items=[opening(item) for item in items], fixed=query_only),
+    )
+
+    def batch(rng: np.random.Generator) -> Batch:
+        documents = rng.permutation(rest)[:DOCUMENTS]
+        if of_document is None:
+            return rng.permutation(pools[0])[: ASKED * DOCUMENTS], documents
+        own = [rng.permutation(of_document[row])[:ASKED] for row in documents]
+        return np.concatenate(own), documents
+
+    some = pools[1][:: -(-len(pools[1]) // (ASKED * _MOST_HELD))]
+    return Problem(
+        sides=sides,
+        batch=batch,
+        held_out=((some, held),),
+        loss=lambda outputs, wanted: score_loss(outputs, wanted, similarity),
+        what="pseudo-queries",
+        n_held=len(some),
+    )
+
+
+def _labelled(items: Sequence[Any], role: str, rest: Rows, held: Rows) -> Problem:
+    """Inputs of a classifier, by their logits."""
+    size = ASKED * DOCUMENTS
+    return Problem(
+        sides=(Side(role=role, items=items),),
+        batch=lambda rng: (rng.permutation(rest)[:size],),
+        held_out=((held,),),
+        loss=lambda outputs, wanted: (outputs[0] - wanted[0]).square().mean(),
+        what="inputs",
+        n_held=len(held),
+    )
+
+
+def _paired(texts: Sequence[str], rest: Rows, held: Rows, rng: np.random.Generator) -> Problem:
+    """Pseudo-queries with their own document and others, by the scores of a cross-encoder."""
+    pairs: list[tuple[str, str]] = []
+
+    def groups(rows: Rows) -> Rows:
+        """Numbers of pairs, [n_pseudo_queries, n_documents]."""
+        first, n = len(pairs), min(PAIRED, len(rows))
+        asked = [(row, sentence) for row in rows for sentence in rng.permutation(sentences(texts[row]))[:ASKED]]
+        for row, sentence in asked:
+            others = rng.permutation(rows[rows != row])[: n - 1]
+            pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
+        return np.arange(first, len(pairs)).reshape(-1, n)
+
+    of_rest, of_held = groups(rest), groups(held)
+    size = ASKED * DOCUMENTS // of_rest.shape[1]
+
+    def loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+        return (outputs[0] - wanted[0]).square().mean()
+
+    return Problem(
+        sides=(Side(role="pair", items=pairs),),
+        batch=lambda rng: (rng.permutation(of_rest)[:size].ravel(),),
+        held_out=tuple((of_held[at : at + size].ravel(),) for at in range(0, len(of_held), size)),
+        loss=loss,
+        what="pairs of a pseudo-query and a document",
+        n_held=of_held.size,
+    )
+
+
+# --- outputs and their loss -----------------------------------------------------------------------
+
+
+def scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
+    """Similarities [n_queries, n_documents], differentiable."""
+    if similarity is Similarity.EUCLIDEAN:
+        return -torch.cdist(queries, documents, compute_mode="donot_use_mm_for_euclid_dist")
+    if similarity is Similarity.COSINE:
+        queries, documents = normalize(queries, dim=1), normalize(documents, dim=1)
+    return queries @ documents.T
+
+
+LOSS, TEMPERATURE = "similarity+embeddings", 0.05
+
+
+def score_loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor], similarity: Similarity) -> Tensor:
+    """How far similarities of pseudo-queries and documents are from the reference's."""
+    found, exact = scores(*outputs, similarity), scores(*wanted, similarity)
+    total = found.new_zeros(())
+    change = found - exact
+    if "similarity" in LOSS:
+        total = total + change.square().mean() / exact.var()
+    if "centred" in LOSS:
+        total = total + (change - change.mean(dim=1, keepdim=True)).square().mean() / exact.var()
+    if "embeddings" in LOSS:
+        for made, right in zip(outputs, wanted, strict=True):
+            total = total + (made - right).square().sum() / right.square().sum()
+    if "margins" in LOSS:
+        best = exact.argmax(dim=1, keepdim=True)
+        moved = change - change.gather(1, best)
+        near = torch.softmax(exact / TEMPERATURE, dim=1)
+        total = total + (near * moved.square()).sum(dim=1).mean() / exact.var()
+    if "kl" in LOSS:
+        p = torch.log_softmax(exact / TEMPERATURE, dim=1)
+        total = total + (p.exp() * (p - torch.log_softmax(found / TEMPERATURE, dim=1))).sum(dim=1).mean()
+    return total
+
+
+def needed(problem: Problem, batches: Iterator[Batch]) -> list[Rows]:
+    """The rows of each side that some batches have."""
+    rows = [set[int]() for _ in problem.sides]
+    for batch in batches:
+        for known, part in zip(rows, batch, strict=True):
+            known.update(part.tolist())
+    return [np.array(sorted(part), dtype=np.int64) for part in rows]
+
+
+def reference_outputs(
+    problem: Problem, encode: Callable[[Side, Rows], Tensor], rows: Sequence[Rows], tell: Callable[[int], None]
+) -> list[Mapping[int, Tensor]]:
+    """Row to the output of the model as it is, for some rows of each side."""
+    outputs: list[Mapping[int, Tensor]] = []
+    for side, wanted in zip(problem.sides, rows, strict=True):
+        lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in wanted)]
+        order = wanted[np.argsort(lengths, kind="stable")]
+        made: dict[int, Tensor] = {}
+        for at in range(0, len(order), 2 * DOCUMENTS):
+            batch = order[at : at + 2 * DOCUMENTS]
+            made.update(zip(batch.tolist(), encode(side, batch), strict=True))
+            tell(len(batch))
+        outputs.append(made)
+    return outputs

@@ -1,0 +1,260 @@
+"""The stage `+tuned`: scales of layers, biases and norms that give the reference's scores back."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Progress
+from quantdrift.engine.calibration.candidate import MadeLayers
+from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.inputs import plain_products
+from quantdrift.engine.sensitivity.gaps import with_graph
+from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.store import key_of
+from quantdrift.engine.weights import add_tensor, saved_weights
+from quantdrift.features.tuned import problem as problems
+from quantdrift.features.tuned.descent import (
+    OTHER_RATE,
+    SCALE_RATE,
+    Free,
+    State,
+    descend,
+    free_parameters,
+    read_state,
+    slopes,
+    write_state,
+)
+from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, check_encoder, problem_of
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.spec.grammar import Scheme
+from quantdrift.features.tuned import STAGE
+
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import QuantizedPair
+
+_VERSION = 1
+"""Version of the tuning; another one makes what is kept void."""
+_INSTEAD = "leave +tuned out"
+
+
+class Tuned(ModelStage):
+    """The tuned scales, biases and norms of a candidate."""
+
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+        super().__init__(scheme, pair)
+        check_encoder(pair.encoder)
+        self.steps = int(scheme.option("tuned", ""))
+        self.seed = int(scheme.option("seed") or 0)
+        self._values: Mapping[torch.nn.Parameter, Tensor] | None = None
+        self._record: dict[str, Any] = {}
+
+    def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
+        """Tune on the sample, which is on the reference's side of every input; return the layers with new scales.
+
+        Raises:
+            UnsupportedError: an output has no gradient.
+            DataError: the sample is too small to hold some of it out.
+        """
+        start, pair = time.perf_counter(), self.pair
+        self._values = None
+        problem = problem_of(
+            pair.encoder,
+            made.sample.inputs,
+            similarity=getattr(pair.encoder, "similarity", None),
+            query_only=self.scheme.query_only,
+            seed=self.seed,
+        )
+        # the scales of a number format are on a grid of their own
+        on_grid = bool(QUANTIZERS[self.scheme.quantizer].widths)
+        free = free_parameters(pair.modules, pair.layers, made.layers, scales=not on_grid, but=pair.left_out)
+        path = None
+        if root is not None and made.sample.key is not None:
+            key = self._key(made)
+            path = root / "tuned" / key[:2] / f"{key}.safetensors"
+        state = None if path is None else read_state(path, free.size)
+        kept = state is not None and state.finished
+        if state is None or not state.finished:
+            state = self._tune(problem, made.layers, free, state, path, progress)
+        best = state.vectors[3].to(self.pair.device)
+        layers = list(made.layers)
+        if not state.best:
+            pair.notes = (*pair.notes, "+tuned lowered the loss on held-out inputs in no step, and changes nothing")
+        numbers = {id(layer): number for number, layer in enumerate(pair.layers)}
+        for part in free.scales if state.best else ():
+            number = numbers[id(part.layer)]
+            layers[number] = replace(
+                layers[number], quantized=part.at(best).to(torch.device("cpu")), output_error=None
+            )
+        self._values = {other.parameter: other.at(best) for other in free.others}
+        seconds = time.perf_counter() - start
+        self._record = {
+            "steps": self.steps,
+            "steps_taken": state.step,
+            "best_step": state.best,
+            "seed": self.seed,
+            "scales": free.n_scales,
+            "others": free.size - free.n_scales,
+            "what": problem.what,
+            "held_out": problem.n_held,
+            "losses": {str(step): loss for step, loss in state.losses.items()},
+            "loss_before": state.losses[0],
+            "loss_after": state.losses[state.best],
+            "seconds": round(seconds, 3),
+            "kept_from_before": kept,
+            "peak_bytes": _peak(pair.device),
+        }
+        return replace(made, layers=layers, seconds=made.seconds + seconds)
+
+    def _key(self, made: MadeLayers) -> str:
+        """A digest of all that decides the result: layers, sample, settings and libraries."""
+        digest = hashlib.blake2b(digest_size=16)
+        for layer in made.layers:
+            for part in () if layer.quantized is None else fields(layer.quantized):
+                add_tensor(digest, f"{layer.name}.{part.name}", getattr(layer.quantized, part.name))
+        return key_of(
+            version=_VERSION,
+            weights=made.of[0],
+            runtime=dict(made.of[1]),
+            layers=digest.hexdigest(),
+            sample=made.sample.key,
+            options=sorted(self.scheme.options),
+            query=self.scheme.query_only,
+            rates=[SCALE_RATE, OTHER_RATE, problems.DOCUMENTS, problems.ASKED],
+        )
+
+    def _tune(
+        self,
+        problem: Problem,
+        made: Sequence[LayerCandidate],
+        free: Free,
+        start: State | None,
+        path: Path | None,
+        progress: Progress,
+    ) -> State:
+        """Take the steps; the model is the reference again afterwards."""
+        pair = self.pair
+        if start is None:
+            start = State(vectors=torch.zeros(4, free.size))
+        start = replace(start, vectors=start.vectors.to(pair.device))
+        batches = {step: problem.batch(np.random.default_rng([self.seed, step])) for step in range(1, self.steps + 1)}
+        rows = problems.needed(problem, [*batches.values(), *problem.held_out])
+        with torch.no_grad(), progress.stage("reference outputs to tune for", sum(map(len, rows))) as tell:
+            wanted = problems.reference_outputs(problem, self._plain, rows, tell)
+
+        def of_reference(batch: Batch) -> list[Tensor]:
+            return [
+                torch.stack([known[row] for row in part.tolist()]) for known, part in zip(wanted, batch, strict=True)
+            ]
+
+        def loss(batch: Batch, *, graph: bool) -> Tensor:
+            exact = of_reference(batch)
+            encode = self._graph if graph else self._plain
+            sides = zip(problem.sides, batch, exact, strict=True)
+            return problem.loss([known if side.fixed else encode(side, part) for side, part, known in sides], exact)
+
+        def look() -> float:
+            with torch.no_grad():
+                return float(np.mean([float(loss(batch, graph=False)) for batch in problem.held_out]))
+
+        def keep(state: State) -> None:
+            if path is not None:
+                write_state(path, state)
+
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            plain_products(pair.modules),
+            pair.under_layers(),
+            saved_weights(pair.layers),
+            _restoring([other.parameter for other in free.others]),
+            slopes(pair.modules, free) as gradient,
+            progress.stage("tuning scales, biases and norms", self.steps) as tell,
+        ):
+            for layer, of_layer in zip(pair.layers, made, strict=True):
+                if of_layer.quantized is not None:
+                    put_in_place(layer, of_layer.quantized)
+            tell(start.step)
+            return descend(
+                free,
+                start,
+                steps=self.steps,
+                gradient=lambda step: gradient(loss(batches[step], graph=True)),
+                look=look,
+                keep=keep,
+                tell=tell,
+            )
+
+    def _items(self, side: Side, rows: Rows) -> list[Any]:
+        return [side.items[row] for row in rows.tolist()]
+
+    def _plain(self, side: Side, rows: Rows) -> Tensor:
+        made = self.pair.encoder.encode(self._items(side, rows), side.role, len(rows))
+        return torch.from_numpy(np.array(made, dtype=np.float32)).to(self.pair.device)
+
+    def _graph(self, side: Side, rows: Rows) -> Tensor:
+        items = self._items(side, rows)
+        outputs = with_graph(
+            self.pair.modules,
+            lambda: self.pair.encoder.encode(items, side.role, len(items)),
+            what="the loss that +tuned lowers",
+            instead=_INSTEAD,
+        )
+        return outputs.float()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, biases and norms are the tuned ones; scales are in the layers.
+
+        Raises:
+            UnsupportedError: they were tuned in another process.
+        """
+        if self._values is None:
+            raise UnsupportedError(
+                f"{self.scheme}: biases and norms were tuned in another process, and this one has only the layers; "
+                "leave --workers and shards, or +tuned, out"
+            )
+        with _restoring(list(self._values)):
+            for parameter, value in self._values.items():
+                parameter.detach().copy_(value)
+            yield
+
+    def key(self) -> None:
+        """Nothing: what it does is in the weights."""
+
+    def record(self) -> Mapping[str, Any]:
+        """The steps, what is tuned, and the loss on what was held out before and after."""
+        return {STAGE.part: self._record} if self._record else {}
+
+
+@contextmanager
+def _restoring(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """When the block is left, the parameters have their values back, bit for bit."""
+    copies = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    finally:
+        for parameter, copy in zip(parameters, copies, strict=True):
+            parameter.detach().copy_(copy)
+
+
+def _peak(device: torch.device) -> int | None:
+    """Bytes that the process, or the accelerator, has held at most so far; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(ImportError):  # Windows has none
+        import resource  # noqa: PLC0415 -- as said
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return None
