@@ -38,9 +38,7 @@ STAGE = Stage(
     kind="model",
     place=15,
     work="quantdrift.features.tuned.stage:Tuned",
-    options={
-        "tuned": Option(pattern="[1-9][0-9]{0,4}", values="the number of steps, 1 or more", alone=STEPS),
-    },
+    options={"tuned": Option(pattern="[1-9][0-9]{0,4}", values="the number of steps, 1 or more", alone=STEPS)},
     check=_check,
     shares=False,
     calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,

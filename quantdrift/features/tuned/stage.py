@@ -24,6 +24,7 @@ from quantdrift.engine.sensitivity.gaps import with_graph
 from quantdrift.engine.stages import ModelStage
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import add_tensor, saved_weights
+from quantdrift.features.tuned import STAGE
 from quantdrift.features.tuned import problem as problems
 from quantdrift.features.tuned.descent import (
     OTHER_RATE,
@@ -39,7 +40,6 @@ from quantdrift.features.tuned.descent import (
 from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, check_encoder, problem_of
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
-from quantdrift.features.tuned import STAGE
 
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
@@ -94,9 +94,7 @@ class Tuned(ModelStage):
         numbers = {id(layer): number for number, layer in enumerate(pair.layers)}
         for part in free.scales if state.best else ():
             number = numbers[id(part.layer)]
-            layers[number] = replace(
-                layers[number], quantized=part.at(best).to(torch.device("cpu")), output_error=None
-            )
+            layers[number] = replace(layers[number], quantized=part.at(best).to(torch.device("cpu")), output_error=None)
         self._values = {other.parameter: other.at(best) for other in free.others}
         seconds = time.perf_counter() - start
         self._record = {
