@@ -37,14 +37,18 @@ def of_autograd(quantized: QuantizedWeight, inputs: Tensor, numbers: Tensor) -> 
 
 
 @given(
-    st.integers(1, 5), st.integers(2, 40), st.none() | st.integers(2, 50), st.integers(2, 8), st.integers(0, 99),
+    st.tuples(st.integers(1, 5), st.integers(2, 40)),
+    st.none() | st.integers(2, 50),
+    st.integers(2, 8),
+    st.integers(0, 99),
     st.booleans(),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=60)
 def test_the_gradient_by_scales_is_that_of_autograd(
-    n_out: int, n_in: int, group_size: int | None, bits: int, seed: int, transposed: bool
+    shape: tuple[int, int], group_size: int | None, bits: int, seed: int, transposed: bool
 ) -> None:
     """With an order of columns, an input scaling, zero points with fractions and a short last group."""
+    n_out, n_in = shape
     assume(group_size is None or n_in % group_size != 1)  # a group of one has no range
     torch.manual_seed(seed)
     weight, inputs = torch.randn(n_out, n_in), torch.randn(7, n_in)

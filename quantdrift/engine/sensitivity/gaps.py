@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def _contributions(setting: Setting) -> NDArray[np.float64]:
         seeds = seeds_of(problem)
         with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
             for row, of_row in seeds.items():
-                outputs = with_graph(setting.modules, lambda row=row: problem.encode(np.array([row])))
+                outputs = with_graph(setting.modules, partial(problem.encode, np.array([row])))
                 for vector, gaps in of_row.values():
                     change = backward(outputs, vector)
                     for of_input, contender in gaps:

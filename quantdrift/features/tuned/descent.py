@@ -38,7 +38,7 @@ _LEAST = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scales:
-    """The scales of a layer; their numbers x are log(scale / start).
+    """The scales of a layer, the model's `number`th; their numbers x are log(scale / start).
 
     A weight is linear in its group's scale, W = code * scale, so d loss / d x is the sum over the group of
     d loss / d W * W, whatever the codes stand for: levels, zero points and input scalings are in W.
@@ -47,6 +47,7 @@ class Scales:
     layer: LinearLayer
     quantized: QuantizedWeight
     place: slice
+    number: int = 0
 
     def at(self, numbers: Tensor) -> QuantizedWeight:
         """The weight with these numbers, all of the vector."""
@@ -107,7 +108,8 @@ class Free:
 
     def put(self, numbers: Tensor) -> None:
         """Give the model these numbers."""
-        for part in (*self.scales, *self.others):
+        parts: list[Scales | Other] = [*self.scales, *self.others]
+        for part in parts:
             part.put(numbers)
 
 
@@ -125,11 +127,11 @@ def free_parameters(
     """
     parts: list[Scales] = []
     at = 0
-    for layer, candidate in zip(layers, made, strict=True):
+    for number, (layer, candidate) in enumerate(zip(layers, made, strict=True)):
         if scales and candidate.quantized is not None:
             quantized = candidate.quantized.to(layer.weight.device)
             place = slice(at, at + quantized.scale.numel())
-            parts.append(Scales(layer=layer, quantized=quantized, place=place))
+            parts.append(Scales(layer=layer, quantized=quantized, place=place, number=number))
             at = place.stop
     others: dict[nn.Parameter, Other] = {}
     for path, module in named_modules(modules):
@@ -176,6 +178,17 @@ def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tenso
             hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
             stack.callback(hook.remove)
         yield gradient
+
+
+@contextmanager
+def restoring(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """When the block is left, the parameters have their values back, bit for bit."""
+    copies = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    finally:
+        for parameter, copy in zip(parameters, copies, strict=True):
+            parameter.detach().copy_(copy)
 
 
 # --- the steps ------------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ def descend(
         losses[0] = look()
     state = replace(start, losses=losses)
     for step in range(start.step + 1, steps + 1):
-        slope = gradient(step)
+        slope = gradient(step - 1)
         first.lerp_(slope, 1 - _FIRST)
         second.lerp_(slope.square(), 1 - _SECOND)
         cosine = (1 + math.cos(math.pi * (step - 1) / steps)) / 2
@@ -240,12 +253,11 @@ def descend(
         losses[step] = look()
         if losses[step] < min(loss for at, loss in losses.items() if at < step):
             best.copy_(numbers)
-        stale = sum(at > min(losses, key=lambda at: (losses[at], at)) for at in losses)
-        finished = step == steps or stale >= _PATIENCE
-        vectors = torch.stack([numbers, first, second, best])
-        state = State(vectors=vectors, step=step, losses=dict(losses), finished=finished)
+        state = State(vectors=torch.stack([numbers, first, second, best]), step=step, losses=dict(losses))
+        stale = sum(at > state.best for at in losses)
+        state = replace(state, finished=step == steps or stale >= _PATIENCE)
         keep(state)
-        if finished:
+        if state.finished:
             break
     return state
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,18 +29,13 @@ DOCUMENTS, ASKED = 16, 2
 """Documents of a step, and pseudo-queries of each."""
 PAIRED = 4
 """Documents that a cross-encoder reads with each pseudo-query: its own, and others."""
-_HELD_OUT = 8
-"""One document in so many is held out."""
-_MOST_HELD = 32
-"""Documents at most that are held out."""
+_HELD_OUT, _MOST_HELD = 8, 32
+"""One document in so many is held out, and at most so many are."""
 _WORDS, _CHARACTERS = 64, 400
 """Of a document that are read."""
 _LEAST, _MOST = 16, 240
 """Characters of a sentence that is asked."""
-_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？।])|[\r\n]+")
-
-Loss = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
-"""From outputs of a batch, and the reference's, of each side, to a number."""
+_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f\u0964])|[\r\n]+")  # full stops of China and India, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,39 +55,32 @@ class Problem:
         sides: what goes into the model.
         batch: rows of a step, by a generator.
         held_out: rows that no step sees, in batches.
-        loss: how far outputs are from the reference's.
+        loss: from outputs of a batch, and the reference's, of each side, to how far apart they are.
         what: the inputs are called in words.
-        n_held: number of the inputs that are held out.
     """
 
     sides: tuple[Side, ...]
     batch: Callable[[np.random.Generator], Batch]
     held_out: tuple[Batch, ...]
-    loss: Loss
+    loss: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
     what: str
-    n_held: int
 
 
-def problem_of(encoder: Any, kinds: Sequence[Inputs], *, similarity: Any, query_only: bool, seed: int) -> Problem:
-    """The problem of a model and its calibration inputs.
-
-    Raises:
-        UnsupportedError: the model makes no outputs that are compared.
-        DataError: there are too few inputs to hold some out.
-    """
+def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed: int) -> Problem:
+    """The problem of a model and its calibration inputs; DataError where there are too few to hold some out."""
     rng = np.random.default_rng([seed, 5])
     n = len(kinds[0].ids) if kinds else 0
     if n < 2:  # noqa: PLR2004 -- one to tune on, one to hold out
         raise DataError(f"+tuned tunes on documents and holds some out; expected at least 2, got {n}")
     order = rng.permutation(n)
     n_held = min(_MOST_HELD, max(1, n // _HELD_OUT))
-    held, rest = order[:n_held], order[n_held:]
-    items = list(kinds[0].at(np.arange(n)))
+    parts = order[n_held:], order[:n_held]
+    items = _all(kinds[0])
     if isinstance(encoder, Classifier):
-        return _labelled(items, kinds[0].role, rest, held)
+        return _labelled(items, kinds[0].role, parts)
     if isinstance(encoder, CrossEncoderModel):
-        return _paired([text for _, text in items], rest, held, rng)
-    return _searching(kinds, items, rest, held, Similarity(similarity), query_only)
+        return _paired([text for _, text in items], parts, rng)
+    return _searching(kinds, items, parts, Similarity(encoder.similarity), query_only=query_only)
 
 
 def check_encoder(encoder: Any) -> None:
@@ -102,9 +91,6 @@ def check_encoder(encoder: Any) -> None:
             "quantize, and let the harness load that"
         )
     check_vectors(encoder, "+tuned compares scores")
-
-
-# --- texts ----------------------------------------------------------------------------------------
 
 
 def sentences(text: str) -> list[str]:
@@ -125,87 +111,80 @@ def opening(item: Any) -> Any:
     return (" ".join(words[:_WORDS]) if len(words) > _WORDS else item)[:_CHARACTERS] or "."
 
 
+def _all(inputs: Inputs) -> list[Any]:
+    return list(inputs.at(np.arange(len(inputs.ids))))
+
+
 # --- kinds of models ------------------------------------------------------------------------------
 
 
 def _searching(
-    kinds: Sequence[Inputs], items: Sequence[Any], rest: Rows, held: Rows, similarity: Similarity, query_only: bool
+    kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, similarity: Similarity, *, query_only: bool
 ) -> Problem:
-    """Pseudo-queries against documents: sentences of them, or the queries that a tower of their own is calibrated on."""
+    """Sentences against documents, or the queries that a tower of their own is calibrated on."""
     if len(kinds) > 1:
-        asked = [opening(item) for item in kinds[1].at(np.arange(len(kinds[1].ids)))]
+        asked = [opening(item) for item in _all(kinds[1])]
         cut = max(1, len(asked) // _HELD_OUT)
         pools = np.arange(cut, len(asked)), np.arange(cut)
-        of_document = None
+        own = None
     else:
-        parts = [sentences(item) if isinstance(item, str) else [item] for item in items]
-        asked = [sentence for part in parts for sentence in part]
-        ends = np.cumsum([0, *map(len, parts)])
-        of_document = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        pools = (np.concatenate([of_document[row] for row in rest]), np.concatenate([of_document[row] for row in held]))
+        made = [sentences(item) if isinstance(item, str) else [item] for item in items]
+        asked = [sentence for part in made for sentence in part]
+        own = [np.arange(*ends) for ends in pairwise(np.cumsum([0, *map(len, made)]))]
+        pools = tuple(np.concatenate([own[row] for row in part]) for part in parts)
     role = kinds[0].role
-    sides = (
-        Side(role="query" if role == "document" else role, items=asked),
-        Side(role=role, items=[opening(item) for item in items], fixed=query_only),
-    )
 
     def batch(rng: np.random.Generator) -> Batch:
-        documents = rng.permutation(rest)[:DOCUMENTS]
-        if of_document is None:
+        documents = rng.permutation(parts[0])[:DOCUMENTS]
+        if own is None:
             return rng.permutation(pools[0])[: ASKED * DOCUMENTS], documents
-        own = [rng.permutation(of_document[row])[:ASKED] for row in documents]
-        return np.concatenate(own), documents
+        return np.concatenate([rng.permutation(own[row])[:ASKED] for row in documents]), documents
 
     some = pools[1][:: -(-len(pools[1]) // (ASKED * _MOST_HELD))]
     return Problem(
-        sides=sides,
+        sides=(
+            Side(role="query" if role == "document" else role, items=asked),
+            Side(role=role, items=[opening(item) for item in items], fixed=query_only),
+        ),
         batch=batch,
-        held_out=((some, held),),
+        held_out=((some, parts[1]),),
         loss=lambda outputs, wanted: score_loss(outputs, wanted, similarity),
         what="pseudo-queries",
-        n_held=len(some),
     )
 
 
-def _labelled(items: Sequence[Any], role: str, rest: Rows, held: Rows) -> Problem:
+def _labelled(items: Sequence[Any], role: str, parts: Batch) -> Problem:
     """Inputs of a classifier, by their logits."""
-    size = ASKED * DOCUMENTS
     return Problem(
         sides=(Side(role=role, items=items),),
-        batch=lambda rng: (rng.permutation(rest)[:size],),
-        held_out=((held,),),
-        loss=lambda outputs, wanted: (outputs[0] - wanted[0]).square().mean(),
+        batch=lambda rng: (rng.permutation(parts[0])[: ASKED * DOCUMENTS],),
+        held_out=((parts[1],),),
+        loss=_square,
         what="inputs",
-        n_held=len(held),
     )
 
 
-def _paired(texts: Sequence[str], rest: Rows, held: Rows, rng: np.random.Generator) -> Problem:
+def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Problem:
     """Pseudo-queries with their own document and others, by the scores of a cross-encoder."""
     pairs: list[tuple[str, str]] = []
 
     def groups(rows: Rows) -> Rows:
         """Numbers of pairs, [n_pseudo_queries, n_documents]."""
         first, n = len(pairs), min(PAIRED, len(rows))
-        asked = [(row, sentence) for row in rows for sentence in rng.permutation(sentences(texts[row]))[:ASKED]]
-        for row, sentence in asked:
-            others = rng.permutation(rows[rows != row])[: n - 1]
-            pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
+        for row in rows.tolist():
+            for sentence in rng.permutation(sentences(texts[row]))[:ASKED]:
+                others = rng.permutation(rows[rows != row])[: n - 1].tolist()
+                pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
         return np.arange(first, len(pairs)).reshape(-1, n)
 
-    of_rest, of_held = groups(rest), groups(held)
+    of_rest, of_held = map(groups, parts)
     size = ASKED * DOCUMENTS // of_rest.shape[1]
-
-    def loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-        return (outputs[0] - wanted[0]).square().mean()
-
     return Problem(
         sides=(Side(role="pair", items=pairs),),
         batch=lambda rng: (rng.permutation(of_rest)[:size].ravel(),),
         held_out=tuple((of_held[at : at + size].ravel(),) for at in range(0, len(of_held), size)),
-        loss=loss,
+        loss=_square,
         what="pairs of a pseudo-query and a document",
-        n_held=of_held.size,
     )
 
 
@@ -226,7 +205,7 @@ LOSS, TEMPERATURE = "similarity+embeddings", 0.05
 
 def score_loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor], similarity: Similarity) -> Tensor:
     """How far similarities of pseudo-queries and documents are from the reference's."""
-    found, exact = scores(*outputs, similarity), scores(*wanted, similarity)
+    found, exact = (scores(queries, documents, similarity) for queries, documents in (outputs, wanted))
     total = found.new_zeros(())
     change = found - exact
     if "similarity" in LOSS:
@@ -247,27 +226,22 @@ def score_loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor], similarity: 
     return total
 
 
-def needed(problem: Problem, batches: Iterator[Batch]) -> list[Rows]:
-    """The rows of each side that some batches have."""
-    rows = [set[int]() for _ in problem.sides]
-    for batch in batches:
-        for known, part in zip(rows, batch, strict=True):
-            known.update(part.tolist())
-    return [np.array(sorted(part), dtype=np.int64) for part in rows]
+def _square(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Mean square of the change, in units of the reference's mean square."""
+    return (outputs[0] - wanted[0]).square().mean() / wanted[0].square().mean()
 
 
 def reference_outputs(
-    problem: Problem, encode: Callable[[Side, Rows], Tensor], rows: Sequence[Rows], tell: Callable[[int], None]
-) -> list[Mapping[int, Tensor]]:
-    """Row to the output of the model as it is, for some rows of each side."""
-    outputs: list[Mapping[int, Tensor]] = []
-    for side, wanted in zip(problem.sides, rows, strict=True):
-        lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in wanted)]
-        order = wanted[np.argsort(lengths, kind="stable")]
-        made: dict[int, Tensor] = {}
-        for at in range(0, len(order), 2 * DOCUMENTS):
-            batch = order[at : at + 2 * DOCUMENTS]
-            made.update(zip(batch.tolist(), encode(side, batch), strict=True))
-            tell(len(batch))
-        outputs.append(made)
+    side: Side, rows: Rows, encode: Callable[[Side, Rows], Tensor], tell: Callable[[int], None]
+) -> Tensor:
+    """The outputs of some rows of a side by the model as it is, [n_items, dim]; nan for the others."""
+    lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in rows)]
+    order = rows[np.argsort(lengths, kind="stable")]
+    parts = []
+    for at in range(0, len(order), ASKED * DOCUMENTS):
+        parts.append(encode(side, order[at : at + ASKED * DOCUMENTS]))
+        tell(len(parts[-1]))
+    made = torch.cat(parts)
+    outputs = made.new_full((len(side.items), made.shape[1]), torch.nan)
+    outputs[torch.from_numpy(order)] = made
     return outputs

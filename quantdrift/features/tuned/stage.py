@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,31 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.engine.calibration.candidate import MadeLayers
-from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.sensitivity.gaps import with_graph
 from quantdrift.engine.stages import ModelStage
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import add_tensor, saved_weights
-from quantdrift.features.tuned import STAGE
+from quantdrift.features.tuned import STAGE, descent
 from quantdrift.features.tuned import problem as problems
-from quantdrift.features.tuned.descent import (
-    OTHER_RATE,
-    SCALE_RATE,
-    Free,
-    State,
-    descend,
-    free_parameters,
-    read_state,
-    slopes,
-    write_state,
-)
-from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, check_encoder, problem_of
+from quantdrift.features.tuned.descent import Free, State, descend, read_state, write_state
+from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 
@@ -46,7 +36,6 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 """Version of the tuning; another one makes what is kept void."""
-_INSTEAD = "leave +tuned out"
 
 
 class Tuned(ModelStage):
@@ -54,31 +43,23 @@ class Tuned(ModelStage):
 
     def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
-        check_encoder(pair.encoder)
-        self.steps = int(scheme.option("tuned", ""))
-        self.seed = int(scheme.option("seed") or 0)
-        self._values: Mapping[torch.nn.Parameter, Tensor] | None = None
+        problems.check_encoder(pair.encoder)
+        self.steps, self.seed = (int(scheme.option(key) or 0) for key in ("tuned", "seed"))
+        self._values: Mapping[nn.Parameter, Tensor] | None = None
         self._record: dict[str, Any] = {}
 
     def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
-        """Tune on the sample, which is on the reference's side of every input; return the layers with new scales.
+        """Tune on the sample; return the layers with new scales.
 
         Raises:
             UnsupportedError: an output has no gradient.
             DataError: the sample is too small to hold some of it out.
         """
-        start, pair = time.perf_counter(), self.pair
-        self._values = None
-        problem = problem_of(
-            pair.encoder,
-            made.sample.inputs,
-            similarity=getattr(pair.encoder, "similarity", None),
-            query_only=self.scheme.query_only,
-            seed=self.seed,
-        )
+        start, pair, query_only = time.perf_counter(), self.pair, self.scheme.query_only
+        problem = problem_of(pair.encoder, made.sample.inputs, query_only=query_only, seed=self.seed)
         # the scales of a number format are on a grid of their own
-        on_grid = bool(QUANTIZERS[self.scheme.quantizer].widths)
-        free = free_parameters(pair.modules, pair.layers, made.layers, scales=not on_grid, but=pair.left_out)
+        scales = not QUANTIZERS[self.scheme.quantizer].widths
+        free = descent.free_parameters(pair.modules, pair.layers, made.layers, scales=scales, but=pair.left_out)
         path = None
         if root is not None and made.sample.key is not None:
             key = self._key(made)
@@ -86,15 +67,16 @@ class Tuned(ModelStage):
         state = None if path is None else read_state(path, free.size)
         kept = state is not None and state.finished
         if state is None or not state.finished:
-            state = self._tune(problem, made.layers, free, state, path, progress)
-        best = state.vectors[3].to(self.pair.device)
+            none = State(vectors=torch.zeros(4, free.size))
+            state = self._tune(problem, made, free, state or none, path=path, progress=progress)
+        best = state.vectors[3].to(pair.device)
         layers = list(made.layers)
-        if not state.best:
+        if state.best:
+            for part in free.scales:
+                quantized = part.at(best).to(torch.device("cpu"))
+                layers[part.number] = replace(layers[part.number], quantized=quantized, output_error=None)
+        else:
             pair.notes = (*pair.notes, "+tuned lowered the loss on held-out inputs in no step, and changes nothing")
-        numbers = {id(layer): number for number, layer in enumerate(pair.layers)}
-        for part in free.scales if state.best else ():
-            number = numbers[id(part.layer)]
-            layers[number] = replace(layers[number], quantized=part.at(best).to(torch.device("cpu")), output_error=None)
         self._values = {other.parameter: other.at(best) for other in free.others}
         seconds = time.perf_counter() - start
         self._record = {
@@ -105,7 +87,7 @@ class Tuned(ModelStage):
             "scales": free.n_scales,
             "others": free.size - free.n_scales,
             "what": problem.what,
-            "held_out": problem.n_held,
+            "held_out": sum(len(batch[0]) for batch in problem.held_out),
             "losses": {str(step): loss for step, loss in state.losses.items()},
             "loss_before": state.losses[0],
             "loss_after": state.losses[state.best],
@@ -121,54 +103,34 @@ class Tuned(ModelStage):
         for layer in made.layers:
             for part in () if layer.quantized is None else fields(layer.quantized):
                 add_tensor(digest, f"{layer.name}.{part.name}", getattr(layer.quantized, part.name))
+        settings = [descent.SCALE_RATE, descent.OTHER_RATE, problems.DOCUMENTS, problems.ASKED]
         return key_of(
             version=_VERSION,
-            weights=made.of[0],
-            runtime=dict(made.of[1]),
-            layers=digest.hexdigest(),
-            sample=made.sample.key,
-            options=sorted(self.scheme.options),
-            query=self.scheme.query_only,
-            rates=[SCALE_RATE, OTHER_RATE, problems.DOCUMENTS, problems.ASKED],
+            of=[made.of[0], dict(made.of[1]), digest.hexdigest(), made.sample.key],
+            options=[self.scheme.query_only, *self.scheme.options],
+            settings=settings,
         )
 
     def _tune(
-        self,
-        problem: Problem,
-        made: Sequence[LayerCandidate],
-        free: Free,
-        start: State | None,
-        path: Path | None,
-        progress: Progress,
+        self, problem: Problem, made: MadeLayers, free: Free, start: State, *, path: Path | None, progress: Progress
     ) -> State:
         """Take the steps; the model is the reference again afterwards."""
         pair = self.pair
-        if start is None:
-            start = State(vectors=torch.zeros(4, free.size))
-        start = replace(start, vectors=start.vectors.to(pair.device))
-        batches = {step: problem.batch(np.random.default_rng([self.seed, step])) for step in range(1, self.steps + 1)}
-        rows = problems.needed(problem, [*batches.values(), *problem.held_out])
-        with torch.no_grad(), progress.stage("reference outputs to tune for", sum(map(len, rows))) as tell:
-            wanted = problems.reference_outputs(problem, self._plain, rows, tell)
-
-        def of_reference(batch: Batch) -> list[Tensor]:
-            return [
-                torch.stack([known[row] for row in part.tolist()]) for known, part in zip(wanted, batch, strict=True)
-            ]
+        batches = [problem.batch(np.random.default_rng([self.seed, step])) for step in range(self.steps)]
+        seen = [np.unique(np.concatenate(rows)) for rows in zip(*batches, *problem.held_out, strict=True)]
+        with progress.stage("reference outputs to tune for", sum(map(len, seen))) as tell:
+            sides = zip(problem.sides, seen, strict=True)
+            wanted = [problems.reference_outputs(side, rows, self._plain, tell) for side, rows in sides]
 
         def loss(batch: Batch, *, graph: bool) -> Tensor:
-            exact = of_reference(batch)
+            exact = [known[torch.from_numpy(rows)] for known, rows in zip(wanted, batch, strict=True)]
             encode = self._graph if graph else self._plain
             sides = zip(problem.sides, batch, exact, strict=True)
-            return problem.loss([known if side.fixed else encode(side, part) for side, part, known in sides], exact)
+            return problem.loss([known if side.fixed else encode(side, rows) for side, rows, known in sides], exact)
 
         def look() -> float:
             with torch.no_grad():
                 return float(np.mean([float(loss(batch, graph=False)) for batch in problem.held_out]))
-
-        def keep(state: State) -> None:
-            if path is not None:
-                write_state(path, state)
 
         with (
             torch.inference_mode(False),
@@ -176,38 +138,33 @@ class Tuned(ModelStage):
             plain_products(pair.modules),
             pair.under_layers(),
             saved_weights(pair.layers),
-            _restoring([other.parameter for other in free.others]),
-            slopes(pair.modules, free) as gradient,
+            descent.restoring([other.parameter for other in free.others]),
+            descent.slopes(pair.modules, free) as gradient,
             progress.stage("tuning scales, biases and norms", self.steps) as tell,
         ):
-            for layer, of_layer in zip(pair.layers, made, strict=True):
+            for layer, of_layer in zip(pair.layers, made.layers, strict=True):
                 if of_layer.quantized is not None:
                     put_in_place(layer, of_layer.quantized)
             tell(start.step)
             return descend(
                 free,
-                start,
+                replace(start, vectors=start.vectors.to(pair.device)),
                 steps=self.steps,
                 gradient=lambda step: gradient(loss(batches[step], graph=True)),
                 look=look,
-                keep=keep,
+                keep=lambda state: None if path is None else write_state(path, state),
                 tell=tell,
             )
 
-    def _items(self, side: Side, rows: Rows) -> list[Any]:
-        return [side.items[row] for row in rows.tolist()]
-
     def _plain(self, side: Side, rows: Rows) -> Tensor:
-        made = self.pair.encoder.encode(self._items(side, rows), side.role, len(rows))
+        made = self.pair.encoder.encode([side.items[row] for row in rows.tolist()], side.role, len(rows))
         return torch.from_numpy(np.array(made, dtype=np.float32)).to(self.pair.device)
 
     def _graph(self, side: Side, rows: Rows) -> Tensor:
-        items = self._items(side, rows)
+        items = [side.items[row] for row in rows.tolist()]
+        encode, what = self.pair.encoder.encode, "the loss that +tuned lowers"
         outputs = with_graph(
-            self.pair.modules,
-            lambda: self.pair.encoder.encode(items, side.role, len(items)),
-            what="the loss that +tuned lowers",
-            instead=_INSTEAD,
+            self.pair.modules, lambda: encode(items, side.role, len(items)), what=what, instead="leave +tuned out"
         )
         return outputs.float()
 
@@ -220,10 +177,10 @@ class Tuned(ModelStage):
         """
         if self._values is None:
             raise UnsupportedError(
-                f"{self.scheme}: biases and norms were tuned in another process, and this one has only the layers; "
-                "leave --workers and shards, or +tuned, out"
+                f"{self.scheme}: biases and norms were tuned in another process, and this one has the layers alone; "
+                "leave +tuned out, or measure in one process"
             )
-        with _restoring(list(self._values)):
+        with descent.restoring(list(self._values)):
             for parameter, value in self._values.items():
                 parameter.detach().copy_(value)
             yield
@@ -234,17 +191,6 @@ class Tuned(ModelStage):
     def record(self) -> Mapping[str, Any]:
         """The steps, what is tuned, and the loss on what was held out before and after."""
         return {STAGE.part: self._record} if self._record else {}
-
-
-@contextmanager
-def _restoring(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """When the block is left, the parameters have their values back, bit for bit."""
-    copies = [parameter.detach().clone() for parameter in parameters]
-    try:
-        yield
-    finally:
-        for parameter, copy in zip(parameters, copies, strict=True):
-            parameter.detach().copy_(copy)
 
 
 def _peak(device: torch.device) -> int | None:

@@ -12,6 +12,7 @@ import transformers as hf
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
@@ -19,6 +20,7 @@ from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Inputs, text_inputs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import opening_of, pair_inputs
+from quantdrift.features.multi_vector.model import load_multi_vector
 from quantdrift.features.onnx.running import load_onnx
 from quantdrift.runs.folder import read_run
 from support.candidate_samples import text, tokenizer
@@ -84,7 +86,8 @@ def test_scores_of_a_cross_encoder(save: Callable[[Path], Path], tmp_path: Path)
 @pytest.mark.parametrize("kind", ["bert", "vit"])
 def test_logits_of_a_classifier_whose_head_stays(kind: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, kind)
-    texts = text_inputs([f"the {word} museum ruled a goal" for word in ("red", "court", "match") * 8], role="input")
+    words = ("red", "court", "match") * 8
+    texts = text_inputs([f"the {word} museum ruled a goal" for word in words], role="input")
     pair, record = tuned(classifier, "W3-g16+tuned=8", texts if kind == "bert" else image_inputs("input"))
     assert record["what"] == "inputs"
     assert record["loss_after"] < record["loss_before"]
@@ -131,8 +134,6 @@ def test_what_is_written_is_what_was_measured(place: Path, quantdrift: Run) -> N
 
 
 def test_token_vectors_are_refused_by_name(tmp_path: Path) -> None:
-    from quantdrift.base.errors import UnsupportedError
-    from quantdrift.features.multi_vector.model import load_multi_vector
 
     multi_vector(tmp_path)
     encoder = load_multi_vector(resolve(str(tmp_path / "model")), device=CPU)

@@ -13,6 +13,7 @@ from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_savable
 from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.flow import scores_of
 from quantdrift.engine.inputs import text_inputs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_settings
@@ -166,15 +167,14 @@ def test_scales_of_a_number_format_stay_on_their_grid() -> None:
 
 
 def test_with_the_query_side_alone_documents_stay_at_the_reference() -> None:
-    model = encoder()
-    problem = problem_of(model, [text_inputs(TEXTS)], similarity=Similarity.COSINE, query_only=True, seed=0)
+    problem = problem_of(encoder(), [text_inputs(TEXTS)], query_only=True, seed=0)
     assert [(side.role, side.fixed) for side in problem.sides] == [("query", False), ("document", True)]
     record = tuned(prepared("W3-g64+tuned=4+query"))
     assert record["loss_after"] < record["loss_before"]
 
 
 def test_no_document_of_a_step_is_held_out_nor_one_of_its_sentences() -> None:
-    problem = problem_of(encoder(), [text_inputs(TEXTS)], similarity=Similarity.COSINE, query_only=False, seed=3)
+    problem = problem_of(encoder(), [text_inputs(TEXTS)], query_only=False, seed=3)
     ((held, held_documents),) = problem.held_out
     assert len(held_documents) == len(TEXTS) // 8
     asked, documents = problem.sides
@@ -189,8 +189,6 @@ def test_no_document_of_a_step_is_held_out_nor_one_of_its_sentences() -> None:
 
 @pytest.mark.parametrize("similarity", Similarity)
 def test_scores_are_those_of_a_search(similarity: Similarity) -> None:
-    from quantdrift.engine.flow import scores_of
-
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
     wanted = scores_of(queries, np.broadcast_to(documents, (3, 4, 5)), similarity)
