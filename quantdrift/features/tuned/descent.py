@@ -22,7 +22,7 @@ from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
 from quantdrift.engine.sensitivity.gaps import asking_gradients
 from quantdrift.engine.store import keeping
 
-SCALE_RATE, OTHER_RATE = 2e-3, 5e-4
+SCALE_RATE, OTHER_RATE = 8e-3, 4e-3
 """Learning rates, relative to the scale and to the root mean square of a bias or norm."""
 _FIRST, _SECOND, _EPSILON = 0.9, 0.99, 1e-12  # Adam's; few steps are taken
 _CHECKS = 8

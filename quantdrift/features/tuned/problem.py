@@ -35,16 +35,16 @@ _WORDS, _CHARACTERS = 64, 400
 """Of a document that are read."""
 _LEAST, _MOST = 16, 240
 """Characters of a sentence that is asked."""
+_TINY = 1e-30
 _END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f\u0964])|[\r\n]+")  # full stops of China and India, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Side:
-    """Items in a role; one that is `fixed` stays at the reference."""
+    """Items that the model takes in one role."""
 
     role: str
     items: Sequence[Any]
-    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,15 +55,15 @@ class Problem:
         sides: what goes into the model.
         batch: rows of a step, by a generator.
         held_out: rows that no step sees, in batches.
-        loss: from outputs of a batch, and the reference's, of each side, to how far apart they are.
         what: the inputs are called in words.
+        unit: whether the lengths of outputs do not matter.
     """
 
     sides: tuple[Side, ...]
     batch: Callable[[np.random.Generator], Batch]
     held_out: tuple[Batch, ...]
-    loss: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
     what: str
+    unit: bool = False
 
 
 def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed: int) -> Problem:
@@ -80,7 +80,8 @@ def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed:
         return _labelled(items, kinds[0].role, parts)
     if isinstance(encoder, CrossEncoderModel):
         return _paired([text for _, text in items], parts, rng)
-    return _searching(kinds, items, parts, Similarity(encoder.similarity), query_only=query_only)
+    unit = Similarity(encoder.similarity) is Similarity.COSINE
+    return _searching(kinds, items, parts, unit=unit, n_sides=1 if query_only else 2)
 
 
 def check_encoder(encoder: Any) -> None:
@@ -118,18 +119,16 @@ def _all(inputs: Inputs) -> list[Any]:
 # --- kinds of models ------------------------------------------------------------------------------
 
 
-def _searching(
-    kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, similarity: Similarity, *, query_only: bool
-) -> Problem:
-    """Sentences against documents, or the queries that a tower of their own is calibrated on."""
+def _searching(kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, *, unit: bool, n_sides: int) -> Problem:
+    """Sentences, or the queries that a tower of their own is calibrated on, and documents unless these stay."""
     if len(kinds) > 1:
-        asked = [opening(item) for item in _all(kinds[1])]
-        cut = max(1, len(asked) // _HELD_OUT)
-        pools = np.arange(cut, len(asked)), np.arange(cut)
+        queries = [opening(item) for item in _all(kinds[1])]
+        cut = max(1, len(queries) // _HELD_OUT)
+        pools = np.arange(cut, len(queries)), np.arange(cut)
         own = None
     else:
         made = [sentences(item) if isinstance(item, str) else [item] for item in items]
-        asked = [sentence for part in made for sentence in part]
+        queries = [sentence for part in made for sentence in part]
         own = [np.arange(*ends) for ends in pairwise(np.cumsum([0, *map(len, made)]))]
         pools = tuple(np.concatenate([own[row] for row in part]) for part in parts)
     role = kinds[0].role
@@ -137,19 +136,18 @@ def _searching(
     def batch(rng: np.random.Generator) -> Batch:
         documents = rng.permutation(parts[0])[:DOCUMENTS]
         if own is None:
-            return rng.permutation(pools[0])[: ASKED * DOCUMENTS], documents
-        return np.concatenate([rng.permutation(own[row])[:ASKED] for row in documents]), documents
+            asked = rng.permutation(pools[0])[: ASKED * DOCUMENTS]
+        else:
+            asked = np.concatenate([rng.permutation(own[row])[:ASKED] for row in documents])
+        return (asked, documents)[:n_sides]
 
     some = pools[1][:: -(-len(pools[1]) // (ASKED * _MOST_HELD))]
+    sides = (
+        Side(role="query" if role == "document" else role, items=queries),
+        Side(role=role, items=[opening(item) for item in items]),
+    )
     return Problem(
-        sides=(
-            Side(role="query" if role == "document" else role, items=asked),
-            Side(role=role, items=[opening(item) for item in items], fixed=query_only),
-        ),
-        batch=batch,
-        held_out=((some, parts[1]),),
-        loss=lambda outputs, wanted: score_loss(outputs, wanted, similarity),
-        what="pseudo-queries",
+        sides=sides[:n_sides], batch=batch, held_out=((some, parts[1])[:n_sides],), what="pseudo-queries", unit=unit
     )
 
 
@@ -159,7 +157,6 @@ def _labelled(items: Sequence[Any], role: str, parts: Batch) -> Problem:
         sides=(Side(role=role, items=items),),
         batch=lambda rng: (rng.permutation(parts[0])[: ASKED * DOCUMENTS],),
         held_out=((parts[1],),),
-        loss=_square,
         what="inputs",
     )
 
@@ -183,7 +180,6 @@ def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Pro
         sides=(Side(role="pair", items=pairs),),
         batch=lambda rng: (rng.permutation(of_rest)[:size].ravel(),),
         held_out=tuple((of_held[at : at + size].ravel(),) for at in range(0, len(of_held), size)),
-        loss=_square,
         what="pairs of a pseudo-query and a document",
     )
 
@@ -191,44 +187,13 @@ def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Pro
 # --- outputs and their loss -----------------------------------------------------------------------
 
 
-def scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
-    """Similarities [n_queries, n_documents], differentiable."""
-    if similarity is Similarity.EUCLIDEAN:
-        return -torch.cdist(queries, documents, compute_mode="donot_use_mm_for_euclid_dist")
-    if similarity is Similarity.COSINE:
-        queries, documents = normalize(queries, dim=1), normalize(documents, dim=1)
-    return queries @ documents.T
-
-
-LOSS, TEMPERATURE = "similarity+embeddings", 0.05
-
-
-def score_loss(outputs: Sequence[Tensor], wanted: Sequence[Tensor], similarity: Similarity) -> Tensor:
-    """How far similarities of pseudo-queries and documents are from the reference's."""
-    found, exact = (scores(queries, documents, similarity) for queries, documents in (outputs, wanted))
-    total = found.new_zeros(())
-    change = found - exact
-    if "similarity" in LOSS:
-        total = total + change.square().mean() / exact.var()
-    if "centred" in LOSS:
-        total = total + (change - change.mean(dim=1, keepdim=True)).square().mean() / exact.var()
-    if "embeddings" in LOSS:
-        for made, right in zip(outputs, wanted, strict=True):
-            total = total + (made - right).square().sum() / right.square().sum()
-    if "margins" in LOSS:
-        best = exact.argmax(dim=1, keepdim=True)
-        moved = change - change.gather(1, best)
-        near = torch.softmax(exact / TEMPERATURE, dim=1)
-        total = total + (near * moved.square()).sum(dim=1).mean() / exact.var()
-    if "kl" in LOSS:
-        p = torch.log_softmax(exact / TEMPERATURE, dim=1)
-        total = total + (p.exp() * (p - torch.log_softmax(found / TEMPERATURE, dim=1))).sum(dim=1).mean()
+def change(outputs: Sequence[Tensor], wanted: Sequence[Tensor], *, unit: bool) -> Tensor:
+    """How far outputs are from the reference's: |y - y_0|^2 / |y_0|^2, summed over sides; of `unit` length if so."""
+    total = torch.zeros((), device=outputs[0].device)
+    for found, exact in zip(outputs, wanted, strict=True):
+        made, right = (normalize(part, dim=1) for part in (found, exact)) if unit else (found, exact)
+        total = total + (made - right).square().sum() / right.square().sum().clamp(min=_TINY)
     return total
-
-
-def _square(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Mean square of the change, in units of the reference's mean square."""
-    return (outputs[0] - wanted[0]).square().mean() / wanted[0].square().mean()
 
 
 def reference_outputs(

@@ -125,8 +125,8 @@ class Tuned(ModelStage):
         def loss(batch: Batch, *, graph: bool) -> Tensor:
             exact = [known[torch.from_numpy(rows)] for known, rows in zip(wanted, batch, strict=True)]
             encode = self._graph if graph else self._plain
-            sides = zip(problem.sides, batch, exact, strict=True)
-            return problem.loss([known if side.fixed else encode(side, rows) for side, rows, known in sides], exact)
+            outputs = [encode(side, rows) for side, rows in zip(problem.sides, batch, strict=True)]
+            return problems.change(outputs, exact, unit=problem.unit)
 
         def look() -> float:
             with torch.no_grad():

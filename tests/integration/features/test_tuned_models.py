@@ -99,8 +99,8 @@ def test_logits_of_a_classifier_whose_head_stays(kind: str, tmp_path: Path) -> N
 
 def test_both_towers_of_clip(tmp_path: Path) -> None:
     encoder = load_encoder(resolve(str(small_clip(tmp_path / "clip"))), device=torch.device("cpu"))
-    captions = text_inputs([f"a {colour} {thing}" for colour in ("red", "blue") for thing in ("cat", "dog", "ship")] * 3,
-                           role="query")  # fmt: skip
+    words = [f"a {colour} {thing}" for colour in ("red", "blue") for thing in ("cat", "dog", "ship")]
+    captions = text_inputs(words * 3, role="query")
     pair, record = tuned(encoder, "W3-g8+tuned=8", image_inputs("document"), captions)
     assert record["loss_after"] < record["loss_before"]
     with pair.candidate():

@@ -13,14 +13,13 @@ from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_savable
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.flow import scores_of
 from quantdrift.engine.inputs import text_inputs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.features.tuned import descent
-from quantdrift.features.tuned.problem import opening, problem_of, scores, sentences
+from quantdrift.features.tuned.problem import change, opening, problem_of, sentences
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import WORDS, tiny
@@ -168,7 +167,7 @@ def test_scales_of_a_number_format_stay_on_their_grid() -> None:
 
 def test_with_the_query_side_alone_documents_stay_at_the_reference() -> None:
     problem = problem_of(encoder(), [text_inputs(TEXTS)], query_only=True, seed=0)
-    assert [(side.role, side.fixed) for side in problem.sides] == [("query", False), ("document", True)]
+    assert [side.role for side in problem.sides] == ["query"]
     record = tuned(prepared("W3-g64+tuned=4+query"))
     assert record["loss_after"] < record["loss_before"]
 
@@ -187,12 +186,16 @@ def test_no_document_of_a_step_is_held_out_nor_one_of_its_sentences() -> None:
         assert [documents.items[row] for row in shown] == texts
 
 
-@pytest.mark.parametrize("similarity", Similarity)
-def test_scores_are_those_of_a_search(similarity: Similarity) -> None:
-    rng = np.random.default_rng(0)
-    queries, documents = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
-    wanted = scores_of(queries, np.broadcast_to(documents, (3, 4, 5)), similarity)
-    assert np.allclose(scores(torch.from_numpy(queries), torch.from_numpy(documents), similarity), wanted)
+def test_the_loss_is_the_relative_square_of_the_change_and_lengths_count_where_they_do() -> None:
+    exact = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    longer, turned = 2 * exact, exact.flip(1)
+    assert float(change([longer], [exact], unit=False)) == pytest.approx(1)
+    assert float(change([longer], [exact], unit=True)) == pytest.approx(0)
+    assert float(change([turned, exact], [exact, exact], unit=False)) == pytest.approx((1 + 1 + 4 + 4) / 29)
+    apart = (0.6 - 0.8) ** 2 * 2 + 1 + 1
+    assert float(change([turned, longer], [exact, exact], unit=True)) == pytest.approx(apart / 2)
+    nothing = torch.zeros(2, 2)
+    assert float(change([nothing], [nothing], unit=True)) == 0
 
 
 def test_sentences_and_openings() -> None:
