@@ -254,7 +254,10 @@ class QuantizedPair:
         self.made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            self.made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
+            made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
+        for stage in self.stages.values():
+            made = stage.prepared(made, root=root, progress=progress)
+        self.made = made
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -271,19 +274,17 @@ class QuantizedPair:
             for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
                 if made.quantized is not None:
                     put_in_place(layer, made.quantized)
-            for name, stage in self.stages.items():
-                if not STAGES[name].under_layers:
-                    stack.enter_context(stage.applied())
+            stack.enter_context(self.under_layers(False))
             self._active = True
             stack.callback(setattr, self, "_active", False)
             yield
 
     @contextmanager
-    def under_layers(self) -> Iterator[None]:
-        """Inside, those stages are in place that linear layers are calibrated with, and the layers as they were."""
+    def under_layers(self, under: bool = True) -> Iterator[None]:
+        """Inside, those stages are in place that linear layers are calibrated with, or the others; layers as before."""
         with ExitStack() as stack:
             for name, stage in self.stages.items():
-                if STAGES[name].under_layers:
+                if STAGES[name].under_layers is under:
                     stack.enter_context(stage.applied())
             yield
 

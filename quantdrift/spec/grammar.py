@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, overload
 from urllib.parse import urlsplit
 
@@ -51,12 +52,21 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 """The number type of a model at full precision."""
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Short name, as in +dtype=, to that of torch."""
+
+
+def _value(alone: str, word: str) -> str:
+    return word.partition("=")[2] or alone
+
+
 PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
     "quantizer": ("-", "|".join(QUANTIZERS), str),
     "query": ("+", "query", bool),
     "criterion": ("+", "|".join(CRITERIA), str),
-    **{key: ("+", f"{key}=({option.pattern})", lambda word: word.partition("=")[2]) for key, option in OPTIONS.items()},
+    **{
+        key: ("+", f"{key}=({option.pattern})|{key if option.alone else '(?!)'}", partial(_value, option.alone))
+        for key, option in OPTIONS.items()
+    },
 }
 """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
 

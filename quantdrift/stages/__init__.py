@@ -30,12 +30,14 @@ class Option:
         values: the same in words.
         batches: whether it says how inputs are put together, which only `quantdrift run` does itself.
         usual: values that are tried where somebody asks what this option changes.
+        alone: the value of `+KEY` without one; empty where a value has to be given.
     """
 
     pattern: str = ".+"
     values: str = "its value"
     batches: bool = False
     usual: tuple[str, ...] = ()
+    alone: str = ""
 
     def __post_init__(self) -> None:
         re.compile(self.pattern)

@@ -35,12 +35,14 @@ class Sample:
         key: JSON values that decide what the model sees; None if they cannot be told.
         record: what a run says of it.
         rows: positions of the inputs, of a single kind.
+        inputs: these inputs, of each kind.
     """
 
     batches: list[Callable[[], object]]
     key: Mapping[str, Any] | None
     record: Mapping[str, Any]
     rows: NDArray[np.int64] | None = None
+    inputs: tuple[Inputs, ...] = ()
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
@@ -76,6 +78,7 @@ def draw_sample(
     return Sample(
         batches=[batch for sample in samples for batch in sample.batches],
         key={"kinds": keys} if keyed else None,
+        inputs=tuple(side for sample in samples for side in sample.inputs),
         record={
             **samples[0].record,
             "n_queries": sum(sample.record["n_inputs"] for sample in samples[1:]),
@@ -110,6 +113,7 @@ def _sample(
         ],
         key=None if key is None else {"inputs": key, "batch_size": size},
         rows=rows,
+        inputs=(part,),
         record={
             "source": source if file is None else str(file),
             "n_inputs": len(rows),

@@ -89,7 +89,7 @@ class Classifier(LoadedModel):
                 f"expected {width} numbers for each of {len(batch)} inputs from {type(self.module).__name__}, got "
                 f"{list(seen[0].shape)}; one whose head sees every token has no vector to search by"
             )
-        return np.asarray(seen[0].float().cpu().numpy())
+        return np.asarray(seen[0].detach().float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides logits beside weights, inputs and libraries."""

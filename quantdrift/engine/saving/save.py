@@ -80,7 +80,8 @@ def save_candidate(
                     layers.append((made, made.quantized))
         codes = {made.name: quantized for made, quantized in layers}
         if model_format != "safetensors":
-            written = imported(MODEL_FILES[model_format].save)(pair.encoder.model, codes, folder, progress)
+            with pair.under_layers(False):
+                written = imported(MODEL_FILES[model_format].save)(pair.encoder.model, codes, folder, progress)
         else:
             with progress.stage("writing safetensors", 1) as tell:
                 written = _save_safetensors(pair, codes, folder)
@@ -118,7 +119,7 @@ def save_candidate(
 def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:
     """Let sentence-transformers write the candidate, in the model's dtype, and see that it reads the same again."""
     model = pair.encoder.model
-    with saved_weights(pair.layers), pair.under_layers(), torch.no_grad():
+    with saved_weights(pair.layers), pair.under_layers(), pair.under_layers(False), torch.no_grad():
         for layer in pair.layers:
             if layer.name in codes:
                 put_in_place(layer, codes[layer.name])

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from quantdrift.allocation.curve import mean_square_losses
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.calibration.inputs import computing_by, plain_products
+from quantdrift.engine.inputs import Vectors
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
@@ -78,7 +80,7 @@ def _contributions(setting: Setting) -> NDArray[np.float64]:
         seeds = seeds_of(problem)
         with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
             for row, of_row in seeds.items():
-                outputs = with_graph(setting.modules, problem, row)
+                outputs = with_graph(setting.modules, partial(problem.encode, np.array([row])))
                 for vector, gaps in of_row.values():
                     change = backward(outputs, vector)
                     for of_input, contender in gaps:
@@ -170,31 +172,37 @@ def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -
         yield
 
 
-def with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
-    """Encode a row as the model's harness returns it, [1, dim], with the graph behind it."""
+def with_graph(
+    modules: Sequence[nn.Module], encode: Callable[[], Vectors], *, what: str = "its gap", instead: str = _INSTEAD
+) -> Tensor:
+    """What `encode` returns of rows in one call of the model, [n, dim], with the graph behind it."""
     calls: list[list[Tensor]] = []
     with ExitStack() as stack:
         for module in modules:
             stack.enter_context(_traced(module, calls))
-        wanted = torch.from_numpy(np.array(problem.encode(np.array([row])), dtype=np.float32))
+        wanted = torch.from_numpy(np.array(encode(), dtype=np.float32))
     if len(calls) != 1:
         raise UnsupportedError(
-            f"expected one call of the model per input, got {len(calls)}: its gap has no gradient that could be "
-            f"taken; {_INSTEAD}"
+            f"expected one call of the model per input, got {len(calls)}: {what} has no gradient that could be "
+            f"taken; {instead}"
         )
     with torch.inference_mode(False), torch.enable_grad():
         for tensor in reversed(calls[0]):
-            if tensor.dim() != 2 or len(tensor) != 1 or not tensor.requires_grad:  # noqa: PLR2004 -- one row
+            if tensor.dim() != 2 or len(tensor) != len(wanted) or not tensor.requires_grad:  # noqa: PLR2004 -- rows
                 continue
             as_it_is = tensor[:, : wanted.shape[1]]
             # a vector of unit length changes otherwise than the one that it is made of: never along itself
             for outputs in (as_it_is, normalize(as_it_is, dim=1)):
                 values = outputs.detach().float().cpu()
-                if values.shape == wanted.shape and (values - wanted).norm() <= _TOLERANCE * wanted.norm():
-                    return outputs
+                if values.shape != wanted.shape:
+                    continue
+                # a harness puts rows in an order of its own
+                order = torch.cdist(wanted, values, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+                if (values[order] - wanted).norm() <= _TOLERANCE * wanted.norm():
+                    return outputs[order.to(outputs.device)]
     raise UnsupportedError(
         f"what was returned, of {wanted.shape[1]} numbers, is not among the outputs of {type(modules[0]).__name__}: "
-        f"something is computed after the model; {_INSTEAD}"
+        f"something is computed after the model; {instead}"
     )
 
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quantdrift.base.progress import Progress
     from quantdrift.engine.bits import StoredBits
+    from quantdrift.engine.calibration.candidate import MadeLayers
     from quantdrift.engine.pair import QuantizedPair
     from quantdrift.engine.scoring.indexes import SearchIndex
     from quantdrift.engine.scoring.precision import Stored, Vectors
@@ -41,6 +45,11 @@ class ModelStage:
     def observed(self) -> AbstractContextManager[Any]:
         """Inside, forward passes of the reference are looked at for what it covers."""
         return nullcontext()
+
+    def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
+        """Fit it to the sample that the layers were made on; return the layers as they are with it."""
+        del root, progress
+        return made
 
     def key(self) -> str | None:
         """Return what decides outputs beside the weights that are in place; None where these decide alone."""

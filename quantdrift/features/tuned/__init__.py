@@ -1,0 +1,49 @@
+"""Tuning of what costs no bit: scales, biases and norms, codes fixed, so that the reference's scores come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from quantdrift.stages import Option, Stage
+from quantdrift.stages.weights import FULL_BITS
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
+
+STEPS = "48"
+"""Of Adam, where nothing else is said."""
+
+
+def _check(scheme: Scheme) -> str | None:
+    if scheme.weight_bits == FULL_BITS:
+        return "+tuned makes good what rounding of weights has changed, and none are rounded; leave it out"
+    if scheme.activation_bits is not None:
+        return f"+tuned has no gradient through rounded inputs of layers; leave A{scheme.activation_bits} or +tuned out"
+    return None
+
+
+def _lines(tuned: Mapping[str, Any]) -> Iterator[str]:
+    before, after = tuned["loss_before"], tuned["loss_after"]
+    on = f"loss on {tuned['held_out']} held-out {tuned['what']}"
+    if tuned["best_step"]:
+        how = f"{tuned['best_step']} steps: {on} {before:.3g}, then {after:.3g}"
+        yield f"{tuned['scales']:,} scales and {tuned['others']:,} biases and norms tuned, {how}"
+    else:
+        yield f"tuning made it worse and was undone: {on} {before:.3g}, and never less in {tuned['steps_taken']} steps"
+
+
+STAGE = Stage(
+    what="scales, biases and norms, tuned with codes fixed",
+    kind="model",
+    place=15,
+    work="quantdrift.features.tuned.stage:Tuned",
+    options={"tuned": Option(pattern="[1-9][0-9]{0,4}", values="the number of steps, 1 or more", alone=STEPS)},
+    check=_check,
+    shares=False,
+    calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,
+    tried=({"tuned": STEPS},),
+    formats=("safetensors", "onnx"),
+    part="tuned",
+    lines=_lines,
+)

@@ -1,0 +1,212 @@
+"""What is tuned for: outputs of pseudo-queries and documents of the calibration sample, as the reference has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.engine.encoders.classifier import Classifier
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
+from quantdrift.engine.encoders.model import EmbeddingModel, check_vectors
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.scoring.streamed import Similarity
+
+Rows = NDArray[np.int64]
+Batch = tuple[Rows, ...]
+"""Rows of each side that the model sees in one step."""
+
+DOCUMENTS, ASKED = 16, 2
+"""Documents of a step, and pseudo-queries of each."""
+PAIRED = 4
+"""Documents that a cross-encoder reads with each pseudo-query: its own, and others."""
+_HELD_OUT, _MOST_HELD = 8, 32
+"""One document in so many is held out, and at most so many are."""
+_WORDS, _CHARACTERS = 64, 400
+"""Of a document that are read."""
+_LEAST, _MOST = 16, 240
+"""Characters of a sentence that is asked."""
+_TINY = 1e-30
+_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f\u0964])|[\r\n]+")  # full stops of China and India, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """Items that the model takes in one role."""
+
+    role: str
+    items: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """What both arms are compared on.
+
+    Attributes:
+        sides: what goes into the model.
+        batch: rows of a step, by a generator.
+        held_out: rows that no step sees, in batches.
+        what: the inputs are called in words.
+        unit: whether the lengths of outputs do not matter.
+    """
+
+    sides: tuple[Side, ...]
+    batch: Callable[[np.random.Generator], Batch]
+    held_out: tuple[Batch, ...]
+    what: str
+    unit: bool = False
+
+
+def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed: int) -> Problem:
+    """The problem of a model and its calibration inputs; DataError where there are too few to hold some out."""
+    rng = np.random.default_rng([seed, 5])
+    n = len(kinds[0].ids) if kinds else 0
+    if n < 2:  # noqa: PLR2004 -- one to tune on, one to hold out
+        raise DataError(f"+tuned tunes on documents and holds some out; expected at least 2, got {n}")
+    order = rng.permutation(n)
+    n_held = min(_MOST_HELD, max(1, n // _HELD_OUT))
+    parts = order[n_held:], order[:n_held]
+    items = _all(kinds[0])
+    if isinstance(encoder, Classifier):
+        return _labelled(items, kinds[0].role, parts)
+    if isinstance(encoder, CrossEncoderModel):
+        return _paired([text for _, text in items], parts, rng)
+    unit = Similarity(encoder.similarity) is Similarity.COSINE
+    return _searching(kinds, items, parts, unit=unit, n_sides=1 if query_only else 2)
+
+
+def check_encoder(encoder: Any) -> None:
+    """Refuse a model whose outputs are not compared, or that somebody else runs."""
+    if not isinstance(encoder, EmbeddingModel | Classifier | CrossEncoderModel):
+        raise UnsupportedError(
+            "+tuned is for models that quantdrift loads itself; write the tuned candidate to a folder with quantdrift "
+            "quantize, and let the harness load that"
+        )
+    check_vectors(encoder, "+tuned compares scores")
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text that could be asked; where there is none, how it begins.
+
+    >>> sentences("Yes. The ferry leaves twice a day! Is it the one to the island?")
+    ['The ferry leaves twice a day!', 'Is it the one to the island?']
+    """
+    parts = [part.strip() for part in _END.split(text)]
+    return [part for part in parts if _LEAST <= len(part) <= _MOST] or [text.strip()[:_MOST] or "."]
+
+
+def opening(item: Any) -> Any:
+    """How a text begins; anything else as it is."""
+    if not isinstance(item, str):
+        return item
+    words = item.split()
+    return (" ".join(words[:_WORDS]) if len(words) > _WORDS else item)[:_CHARACTERS] or "."
+
+
+def _all(inputs: Inputs) -> list[Any]:
+    return list(inputs.at(np.arange(len(inputs.ids))))
+
+
+# --- kinds of models ------------------------------------------------------------------------------
+
+
+def _searching(kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, *, unit: bool, n_sides: int) -> Problem:
+    """Sentences, or the queries that a tower of their own is calibrated on, and documents unless these stay."""
+    if len(kinds) > 1:
+        queries = [opening(item) for item in _all(kinds[1])]
+        cut = max(1, len(queries) // _HELD_OUT)
+        pools = np.arange(cut, len(queries)), np.arange(cut)
+        own = None
+    else:
+        made = [sentences(item) if isinstance(item, str) else [item] for item in items]
+        queries = [sentence for part in made for sentence in part]
+        own = [np.arange(*ends) for ends in pairwise(np.cumsum([0, *map(len, made)]))]
+        pools = tuple(np.concatenate([own[row] for row in part]) for part in parts)
+    role = kinds[0].role
+
+    def batch(rng: np.random.Generator) -> Batch:
+        documents = rng.permutation(parts[0])[:DOCUMENTS]
+        if own is None:
+            asked = rng.permutation(pools[0])[: ASKED * DOCUMENTS]
+        else:
+            asked = np.concatenate([rng.permutation(own[row])[:ASKED] for row in documents])
+        return (asked, documents)[:n_sides]
+
+    some = pools[1][:: -(-len(pools[1]) // (ASKED * _MOST_HELD))]
+    sides = (
+        Side(role="query" if role == "document" else role, items=queries),
+        Side(role=role, items=[opening(item) for item in items]),
+    )
+    return Problem(
+        sides=sides[:n_sides], batch=batch, held_out=((some, parts[1])[:n_sides],), what="pseudo-queries", unit=unit
+    )
+
+
+def _labelled(items: Sequence[Any], role: str, parts: Batch) -> Problem:
+    """Inputs of a classifier, by their logits."""
+    return Problem(
+        sides=(Side(role=role, items=items),),
+        batch=lambda rng: (rng.permutation(parts[0])[: ASKED * DOCUMENTS],),
+        held_out=((parts[1],),),
+        what="inputs",
+    )
+
+
+def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Problem:
+    """Pseudo-queries with their own document and others, by the scores of a cross-encoder."""
+    pairs: list[tuple[str, str]] = []
+
+    def groups(rows: Rows) -> Rows:
+        """Numbers of pairs, [n_pseudo_queries, n_documents]."""
+        first, n = len(pairs), min(PAIRED, len(rows))
+        for row in rows.tolist():
+            for sentence in rng.permutation(sentences(texts[row]))[:ASKED]:
+                others = rng.permutation(rows[rows != row])[: n - 1].tolist()
+                pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
+        return np.arange(first, len(pairs)).reshape(-1, n)
+
+    of_rest, of_held = map(groups, parts)
+    size = ASKED * DOCUMENTS // of_rest.shape[1]
+    return Problem(
+        sides=(Side(role="pair", items=pairs),),
+        batch=lambda rng: (rng.permutation(of_rest)[:size].ravel(),),
+        held_out=tuple((of_held[at : at + size].ravel(),) for at in range(0, len(of_held), size)),
+        what="pairs of a pseudo-query and a document",
+    )
+
+
+# --- outputs and their loss -----------------------------------------------------------------------
+
+
+def change(outputs: Sequence[Tensor], wanted: Sequence[Tensor], *, unit: bool) -> Tensor:
+    """How far outputs are from the reference's: |y - y_0|^2 / |y_0|^2, summed over sides; of `unit` length if so."""
+    total = torch.zeros((), device=outputs[0].device)
+    for found, exact in zip(outputs, wanted, strict=True):
+        made, right = (normalize(part, dim=1) for part in (found, exact)) if unit else (found, exact)
+        total = total + (made - right).square().sum() / right.square().sum().clamp(min=_TINY)
+    return total
+
+
+def reference_outputs(
+    side: Side, rows: Rows, encode: Callable[[Side, Rows], Tensor], tell: Callable[[int], None]
+) -> Tensor:
+    """The outputs of some rows of a side by the model as it is, [n_items, dim]; nan for the others."""
+    lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in rows)]
+    order = rows[np.argsort(lengths, kind="stable")]
+    parts = []
+    for at in range(0, len(order), ASKED * DOCUMENTS):
+        parts.append(encode(side, order[at : at + ASKED * DOCUMENTS]))
+        tell(len(parts[-1]))
+    made = torch.cat(parts)
+    outputs = made.new_full((len(side.items), made.shape[1]), torch.nan)
+    outputs[torch.from_numpy(order)] = made
+    return outputs
