@@ -34,7 +34,7 @@ def online(server: Hub, tmp_path: Path) -> Iterator[Forks]:
         yield made
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_hub_that_is_down(tmp_path: Path, root: Path, server: Hub, online: Forks) -> None:
     models = [NAME, {"model": str(root / "tiny"), "name": "tiny"}]
     write_study(tmp_path, root, models=models, data=[str(root / "a")], schemes=["W8"], exclude=[])

@@ -14,7 +14,7 @@ def said(printed: str) -> list[str]:
     return [line.removeprefix("note: ") for line in printed.splitlines() if "no room in memory" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("kind", ["cuda", "cpu", "mkl"] if FULL else ["cuda"])
 def test_a_study_goes_on_in_smaller_batches(kind: str, tmp_path: Path, root: Path, fork: Forks) -> None:
     some = {"data": [str(root / "a"), str(root / "labelled")], "schemes": ["W8", "W4A8+calib=16"]}

@@ -27,7 +27,7 @@ PYTHON = [block for block in BLOCKS if block[0].startswith(("from ", "import "))
 TYPED = [[line for line in block if line not in PIP] for block in BLOCKS if block not in PYTHON]
 TYPED = [block for block in TYPED if block]
 MINUTES = ("mteb ", "lm_eval ", "make ")
-"""What the commands that take minutes begin with."""
+"""What the commands that take minutes begin with; GPTQ takes one, too."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_what_pip_installs_is_an_extra() -> None:
 
 def in_time(block: list[str]) -> object:
     """A block as a parameter; what takes minutes waits for the very slow tests."""
-    long = any(line.startswith(MINUTES) for line in block)
+    long = any(line.startswith(MINUTES) or "-gptq" in line for line in block)
     marks = pytest.mark.very_slow if long else pytest.mark.slow
     return pytest.param(block, marks=marks, id=block[0].partition(" #")[0].strip())
 

@@ -12,7 +12,7 @@ import pytest
 from integration.quantdrift_lm_eval.lm_eval_samples_maker import evaluate, lm_eval_command, save_model, write_tasks
 from support.places import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.very_slow  # two processes that each load a harness
 
 N = 11  # the ranks get 6 and 5 documents, and lm-eval pads the second
 KINDS = ["questions", "last_word", "texts", "sums"]  # examples of other tasks differ by rank

@@ -41,6 +41,6 @@ def test_an_architecture_is_surveyed_as_before(name: str) -> None:
     assert not list(differences(KEPT[name], architectures.survey([name])[name]))
 
 
-@pytest.mark.slow  # half a minute
+@pytest.mark.very_slow  # half a minute; make golden does the same
 def test_every_architecture_is_surveyed_as_before() -> None:
     assert not list(differences(KEPT, architectures.survey()))
