@@ -2,11 +2,11 @@
 
     python tests/benchmarks/qwen3_in_mteb.py WORK BEIR_FOLDER [--schemes W4-gptq,W4-hqq] [--documents 32] [--queries 16]
 
-WORK gets a hub cache that holds the model under its own name, and a cut of BEIR_FOLDER's texts where mteb's task SciFact
-looks for its data; no network is used. Each scheme is one process; two passes of sentence-transformers alone, in a process
-before them, are what it is divided by. `peak` is ru_maxrss, every page that was resident at once: of weights, of libraries
-and of files that are mapped, though the system can drop those. `anonymous` are the pages that it cannot, sampled
-from /proc (Linux). Prints a table of docs/measured/speed.md.
+WORK gets a hub cache that holds the model under its own name, and a cut of BEIR_FOLDER's texts where mteb's task
+SciFact looks for its data; no network is used. Each scheme is one process; two passes of sentence-transformers alone,
+in a process before them, are what it is divided by. `peak` is ru_maxrss, every page that was resident at once: of
+weights, of libraries and of files that are mapped, though the system can drop those. `anonymous` are the pages that
+it cannot, sampled from /proc (Linux). Prints a table of docs/measured/speed.md.
 """
 
 import argparse
@@ -76,7 +76,9 @@ def ran(work: Path, line: list[Any], log: Path) -> tuple[float, int, int, str]:
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             with suppress(OSError, StopIteration):
                 rows = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                anonymous = max(anonymous, next(1024 * int(row.split()[1]) for row in rows if row.startswith("RssAnon")))
+                anonymous = max(
+                    anonymous, next(1024 * int(row.split()[1]) for row in rows if row.startswith("RssAnon"))
+                )
             time.sleep(0.2)
         _, status, used = ended
         out.seek(0)
