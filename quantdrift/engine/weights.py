@@ -17,9 +17,6 @@ from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
 from quantdrift.engine.layers import LinearLayer
 
-_MMAP_THRESHOLD = -3
-"""What glibc's mallopt calls M_MMAP_THRESHOLD."""
-
 # --- what is given back ---------------------------------------------------------------------------
 
 
@@ -42,49 +39,52 @@ def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
 
 def put_aside(tensor: Tensor) -> Tensor:
     """A copy in a temporary file that is gone when the copy is, also after a kill; in memory once it is read."""
-    if not tensor.numel():
-        return tensor.detach().clone()
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
     path = Path(name)
     problem = f"no room in {path.parent} to put {tensor.numel():,} weights aside"
     with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
         try:
-            with open(handle, "w+b") as file:  # written before it is mapped: a mapped page is in memory
+            with open(handle, "wb") as file:  # written before it is mapped: a mapped page is in memory
                 file.write(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
-                file.flush()
-                pages = mmap.mmap(file.fileno(), 0)
+            put = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
         finally:
             with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
                 path.unlink()
-    put = torch.frombuffer(pages, dtype=tensor.dtype).view(tensor.shape)
-    vars(put)["pages"] = pages
+    vars(put)["in_a_file"] = True
     return put
 
 
 def dismiss(tensor: Tensor) -> None:
     """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
+<<<<<<< HEAD
     pages: Any = vars(tensor).get("pages")
     if hasattr(pages, "madvise"):
         pages.madvise(mmap.MADV_DONTNEED)  # of a file that is shared this forgets nothing
+=======
+    if "in_a_file" in vars(tensor):  # of a file that is shared this forgets nothing
+        _libc("madvise", ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), mmap.MADV_DONTNEED)
+>>>>>>> h1
 
 
 def give_back() -> None:
     """Give the system the memory of tensors that are gone, which small ones among them that stay keep in the heap."""
-    with suppress(AttributeError, OSError, TypeError):  # of glibc alone
-        ctypes.CDLL(None).malloc_trim(0)
+    _libc("malloc_trim", 0)
 
 
 @contextmanager
 def large_tensors_apart() -> Iterator[None]:
-    """Inside, tensors of 8 MB and more lie outside the heap, so that nothing is left of one that is gone."""
-    mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 2**23)
+    """Inside, tensors of 4 MB and more lie outside the heap, so that nothing is left of one that is gone."""
+    _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
     try:
         yield
     finally:
-        if mallopt is not None:
-            mallopt(_MMAP_THRESHOLD, 2**25)  # what glibc raises it to by itself
+        _libc("mallopt", -3, 2**25)  # what glibc raises it to by itself
+
+
+def _libc(name: str, *arguments: Any) -> None:
+    """Call a function of the system's library where it has it."""
+    if os.name == "posix" and (function := getattr(ctypes.CDLL(None), name, None)) is not None:
+        function(*arguments)
 
 
 @contextmanager
