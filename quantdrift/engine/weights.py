@@ -56,14 +56,8 @@ def put_aside(tensor: Tensor) -> Tensor:
 
 def dismiss(tensor: Tensor) -> None:
     """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
-<<<<<<< HEAD
-    pages: Any = vars(tensor).get("pages")
-    if hasattr(pages, "madvise"):
-        pages.madvise(mmap.MADV_DONTNEED)  # of a file that is shared this forgets nothing
-=======
     if "in_a_file" in vars(tensor):  # of a file that is shared this forgets nothing
         _libc("madvise", ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), mmap.MADV_DONTNEED)
->>>>>>> h1
 
 
 def give_back() -> None:

@@ -5,13 +5,8 @@
 WORK gets a hub cache that holds the model under its own name, and a cut of BEIR_FOLDER's texts where mteb's task
 SciFact looks for its data; no network is used. Each scheme is one process; two passes of sentence-transformers alone,
 in a process before them, are what it is divided by. `peak` is ru_maxrss, every page that was resident at once: of
-<<<<<<< HEAD
-weights, of libraries and of files that are mapped, though the system can drop those. `anonymous` are the pages that it
-cannot, sampled from /proc (Linux). Prints a table of docs/measured/speed.md.
-=======
 weights, of libraries and of files that are mapped, though the system can drop those. `anonymous` are the pages that
 it cannot, sampled from /proc (Linux). Prints a table of docs/measured/speed.md.
->>>>>>> h1
 """
 
 import argparse
