@@ -1,5 +1,6 @@
 """A GGUF file of a small Qwen3 with random weights, its matrices rounded to Q8_0 by hand."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from sentence_transformers.models import Normalize, Pooling, Transformer
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen3Config, Qwen3Model
 
-from integration.engine.checkpoint_makers import minilm
+from integration.engine.checkpoint_makers import minilm, weights
 
 BLOCK, N_LAYERS = 32, 2
 
@@ -65,3 +66,46 @@ def _q8_0(weight: Tensor) -> tuple[np.ndarray, Tensor]:
     codes = torch.round(blocks / scale.float()).clamp(-127, 127).to(torch.int8)
     raw = np.concatenate([scale.numpy().view(np.uint8), codes.numpy().view(np.uint8)], axis=1)
     return raw.reshape(len(weight), -1), (codes.float() * scale.float()).reshape(weight.shape)
+
+
+def write_minilm(file: Path, kind: str = "F32") -> Path:
+    """MiniLM as llama.cpp's own converter writes it, its matrices in one of gguf's types: F32, F16, Q8_0."""
+    import gguf  # noqa: PLC0415 -- an optional extra
+
+    config = json.loads((minilm() / "config.json").read_text())
+    n_layers = config["num_hidden_layers"]
+    writer = gguf.GGUFWriter(file, "bert")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(n_layers)
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_tokenizer_model("bert")
+    words = (minilm() / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    special = [word.startswith("[") and word.endswith("]") for word in words]
+    writer.add_token_list(
+        [
+            word if kept else word[2:] if word.startswith("##") else f"\u2581{word}"
+            for word, kept in zip(words, special, strict=True)
+        ]
+    )
+    writer.add_token_types([gguf.TokenType.CONTROL if kept else gguf.TokenType.NORMAL for kept in special])
+    writer.add_token_type_count(config["type_vocab_size"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, n_layers)
+    for name, tensor in weights().items():
+        if name.startswith("pooler."):
+            continue
+        theirs, matrix = names.get_name(name, try_suffixes=(".weight", ".bias")), tensor.numpy()
+        if tensor.ndim == 2 and name.startswith("encoder."):  # as the converter: other tables stay as they are
+            number = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(theirs, gguf.quants.quantize(matrix, number), raw_dtype=number)
+        else:
+            writer.add_tensor(theirs, matrix.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file

@@ -1,0 +1,5 @@
+"""Does a folder or server give what was simulated?"""
+
+from quantdrift.cli import Command
+
+COMMAND = Command(group="Guard", help=__doc__)

@@ -1,0 +1,118 @@
+"""`quantdrift verify`: simulated = exported = served?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.text import counted, some
+from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
+from quantdrift.data.sentences import PLAIN
+from quantdrift.features.canary.record import TEXTS, draw
+from quantdrift.show.output import Output
+from quantdrift.spec.grammar import is_endpoint, parse, read_endpoint
+from quantdrift.stages import STAGES
+
+if TYPE_CHECKING:
+    from quantdrift.engine.pair import Model, QuantizedPair
+    from quantdrift.features.verify.likeness import Likeness
+
+_N, _ROLES = 64, ("query", "document")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(OnModel):
+    """The options of `quantdrift verify`."""
+
+    deployed: str = argument("CHECKPOINT: A folder, an ONNX or GGUF file, or a server: openai:URL#MODEL")
+    of: str = option(f"--of {SPEC.replace('What to compare', 'What was simulated')}", default=...)
+    data: Path | None = option(f"{DATA} Texts come from it; methods that calibrate need what they had then.")
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+
+
+@prints("json")
+def command(options: VerifyOptions) -> Output:
+    """Simulated = exported = served? Holds a folder or a server against the candidate that a SPEC simulates.
+
+    Both embed 64 texts. The verdict is equal (to the last bit), within rounding (of the number type, or of what either
+    changes in other batches), or other. Of a folder that torch runs it also names the layer whose weights begin to
+    differ. The exit code is 0 (equal, within rounding), 1 (other) or 2 (it could not be told).
+
+    For example: quantdrift verify ./minilm-w4 --of minilm@W4
+
+    More: docs/guides/checkpoints.md
+    """
+    from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
+
+    spec = parse(options.of)
+    if spec.scheme.query_only or any(stage.kind == "vectors" and stage.in_(spec.scheme) for stage in STAGES.values()):
+        raise UnsupportedError(f"{spec}: verify holds models against each other; leave what is stored and +query out")
+    check_spec(spec)
+    named = options.data is not None or options.task is not None
+    refuse_uncalibrated(spec, has_data=named)
+    dataset, texts = None, [*TEXTS, *(("document", " ".join(two)) for two in permutations(PLAIN, 2))][:_N]
+    if named:
+        dataset = of_texts(corpus(options.data, options.task, options.split), "verify")
+        texts = draw(dataset.queries, dataset.documents, _N)
+    by_role = {role: [text for part, text in texts if part == role] for role in _ROLES}
+    from quantdrift.engine.saving.save import make_candidate
+    from quantdrift.features.verify.likeness import held_against
+
+    with options.stoppable("nothing was written"), redirect_stdout(sys.stderr):  # kernels talk
+        pair = make_candidate(spec, dataset=dataset, **options.how)
+        deployed = _loaded(options.deployed, pair)
+        found = held_against(pair, deployed, by_role, options.batch_size)
+    other, again = found.verdict == "other", shlex.quote(f"{spec.model} vs {options.deployed}")
+    return Output(
+        data={"deployed": options.deployed, "of": str(spec), "notes": list(deployed.notes), **asdict(found)},
+        title=f"{found.verdict}: {options.deployed}, held against {spec}",
+        about=deployed.notes,
+        lines=list(_words(found, options.deployed, spec.model)),
+        next=[f"why: quantdrift diagnose {again} --data FOLDER"] if other and not found.others else [],
+        code=int(other),
+    )
+
+
+def _loaded(name: str, pair: QuantizedPair) -> Model:
+    """The model of a name, beside its simulation."""
+    from quantdrift.checkpoints.checkpoint import find_checkpoint
+    from quantdrift.engine.encoders.checkpoint import load_checkpoint
+    from quantdrift.engine.encoders.server import Servers, open_endpoint
+
+    if not is_endpoint(name):
+        return load_checkpoint(find_checkpoint(name), pair.encoder, device=pair.device)
+    endpoint = read_endpoint(name)
+    server = open_endpoint(endpoint, Servers(), hosts=[endpoint.host], root=None)
+    server.learn({role: pair.encoder.prompt(role) for role in _ROLES}, {})
+    return server
+
+
+def _words(found: Likeness, name: str, model: str) -> Iterator[str]:
+    yield (
+        f"embeddings of {counted(found.n, 'text')} differ by {found.difference:.1e} of their length at most, scores by "
+        f"{found.score:.1e}; rounding in {found.dtype} comes to {found.bound:.1e}"
+    )
+    yield f"in other batches the simulation differs from itself by {found.noise[0]:.1e}, {name} by {found.noise[1]:.1e}"
+    if found.verdict == "other" and found.to_reference <= found.bound:
+        yield f"{name} gives what {model} gives at full precision"
+    unseen = [part.name for part in found.parts if part.difference is None]
+    if len(unseen) == len(found.parts):
+        yield "its weights cannot be seen"
+    elif found.others:
+        first = found.others[0]
+        yield (
+            f"weights of {len(found.others):,} of {counted(len(found.parts), 'module')} are others, first those of "
+            f"{first.name}: by {first.difference:.1e} of the largest in a row; rounding comes to {first.bound:.1e}"
+        )
+    else:
+        yield f"weights of {counted(len(found.parts) - len(unseen), 'module')} are the same, but for rounding"
+    if unseen and len(unseen) < len(found.parts):
+        yield f"not seen: {some(unseen)}"

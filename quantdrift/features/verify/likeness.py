@@ -1,0 +1,189 @@
+"""Are two runtimes of one quantized model the same? By their embeddings, and of a folder by its weights.
+
+Rounding is a random walk of half a unit in the last place over L linear layers, whose products of n numbers are summed
+in float32 at least: eps(type) / 2 * sqrt(L) + eps(float32) / 2 * sqrt(L * n), relative to an embedding's length, n
+being the width of the widest layer. What both sides change by themselves in other batches, put together, is allowed
+instead where it is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quantdrift.base.errors import ScoreError, UnsupportedError
+from quantdrift.engine.encoders.checkpoint import ForeignModule
+from quantdrift.engine.pair import Model, QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity, prepare
+
+Vectors = NDArray[np.float32]
+_TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+"""Number types that products are made in; a narrower one holds codes, which are unpacked first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The weights of a module of the simulation, beside those of the same name in a folder.
+
+    Attributes:
+        name: path in the model.
+        difference: largest difference of two weights, over the largest weight of their row; None where it is not seen.
+        bound: what the coarser number type of both makes of it.
+    """
+
+    name: str
+    difference: float | None
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """How far a deployed model is from its simulation.
+
+    Attributes:
+        verdict: "equal" (bit for bit), "within rounding" or "other".
+        n: texts.
+        difference: largest distance of two embeddings of a text, over the length of the simulated one.
+        score: largest difference of two scores of a query and a document.
+        bound: what rounding makes of `difference` at most.
+        dtype: the coarser number type of both sides.
+        noise: the same difference of the simulation in other batches, and of what is deployed.
+        to_reference: distance of what is deployed to the model at full precision, as `difference`.
+        parts: modules whose weights were looked for, in order; none of a server.
+        others: those whose weights differ by more than rounding.
+    """
+
+    verdict: Literal["equal", "within rounding", "other"]
+    n: int
+    difference: float
+    score: float
+    bound: float
+    dtype: str
+    noise: tuple[float, float]
+    to_reference: float
+    parts: Sequence[Part]
+    others: Sequence[Part]
+
+
+def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str]], batch_size: int) -> Likeness:
+    """Hold what is deployed against the candidate of a prepared pair.
+
+    Args:
+        pair: whose candidate it should be.
+        deployed: a checkpoint that is loaded, or a server.
+        texts: by their role.
+        batch_size: texts in a pass or request; the noise is that of one by one.
+
+    Raises:
+        UnsupportedError: it is another model: embeddings or weights have other sizes.
+        ScoreError: embeddings are not finite.
+    """
+    reference, modules = _encoded(pair.encoder, texts, batch_size), [pair.encoder.module, *deployed.modules]
+    with pair.candidate():
+        with pair.observed():
+            simulated = _encoded(pair.encoder, texts, batch_size)
+        own = _apart(simulated, _encoded(pair.encoder, texts, 1))
+        coarsest = max(map(_coarsest, modules), key=_eps)
+        parts = list(_parts(*modules, unused=pair.never_reached)) if deployed.modules else []
+    there = _encoded(deployed, texts, batch_size)
+    if there.shape != simulated.shape:
+        raise UnsupportedError(
+            f"expected embeddings of {simulated.shape[1]} numbers; another model gives {there.shape[1]}"
+        )
+    noise = own, _apart(there, _encoded(deployed, texts, 1))
+    n_layers, widest = len(pair.layers), max((layer.weight.shape[1] for layer in pair.layers), default=1)
+    walk = sqrt(n_layers) / 2 * (_eps(coarsest) + sqrt(widest) * _eps(torch.float32))
+    difference, bound = _apart(simulated, there), max(walk, sum(noise))
+    others = [part for part in parts if part.difference is not None and part.difference > part.bound]
+    near: Literal["equal", "within rounding"] = "equal" if np.array_equal(simulated, there) else "within rounding"
+    scores = [_scores(vectors, len(texts["query"]), pair.similarity) for vectors in (simulated, there)]
+    return Likeness(
+        verdict="other" if difference > bound or others else near,
+        n=len(there),
+        difference=difference,
+        score=float((scores[0] - scores[1]).abs().max()),
+        bound=bound,
+        dtype=str(coarsest).removeprefix("torch."),
+        noise=noise,
+        to_reference=_apart(reference, there),
+        parts=parts,
+        others=others,
+    )
+
+
+def _encoded(model: Any, texts: dict[str, list[str]], batch_size: int) -> Vectors:
+    vectors = np.concatenate([model.encode(part, role, batch_size) for role, part in texts.items()])
+    if not np.isfinite(vectors).all():
+        raise ScoreError("expected embeddings of finite numbers; some are not")
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def _apart(mine: Vectors, theirs: Vectors) -> float:
+    """The largest distance of two embeddings of a text, over the length of the first."""
+    lengths = np.linalg.norm(mine.astype(np.float64), axis=1)
+    return float((np.linalg.norm(mine.astype(np.float64) - theirs, axis=1) / np.maximum(lengths, 1e-30)).max())
+
+
+def _scores(vectors: Vectors, n_queries: int, similarity: Similarity) -> Tensor:
+    ready = prepare(vectors, similarity, torch.device("cpu"))
+    queries, documents = ready[:n_queries], ready[n_queries:]
+    return -torch.cdist(queries, documents) if similarity is Similarity.EUCLIDEAN else queries @ documents.T
+
+
+# --- weights ----------------------------------------------------------------------------------------
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def _coarsest(module: nn.Module) -> torch.dtype:
+    """The coarsest number type that a module computes with, scales included."""
+    tensors = (*module.parameters(), *module.buffers())
+    return max({tensor.dtype for tensor in tensors} & _TYPES or {torch.float32}, key=_eps)
+
+
+def _parts(simulated: nn.Module, deployed: nn.Module, *, unused: Sequence[str]) -> Iterator[Part]:
+    """Hold the weights of every module against those of the same name; one that is not used is passed over."""
+    there = dict(deployed.named_modules())
+    if any(isinstance(module, ForeignModule) for module in there.values()):
+        return
+    for name, module in simulated.named_modules():
+        mine = {key: value.detach().float() for key, value in module.named_parameters(recurse=False)}
+        if mine and name not in unused:
+            theirs = [_weight(there.get(name), key, value, name) for key, value in mine.items()]
+            worst = [_largest(*each) for each in zip(mine.values(), theirs, strict=True)]
+            types = {_coarsest(each) for each in (module, there.get(name, module))}
+            difference = None if None in worst else max(filter(None, worst), default=0.0)
+            yield Part(name=name, difference=difference, bound=max(map(_eps, types)))
+
+
+def _largest(mine: Tensor, theirs: Tensor | None) -> float | None:
+    """The largest difference of two weights, over the largest one of its row."""
+    if theirs is None:
+        return None
+    differences, rows = (each.reshape(-1, mine.shape[-1]) for each in (mine - theirs.to(mine.device), mine))
+    return float((differences.abs() / rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)).max())
+
+
+def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tensor | None:
+    """A weight as it was loaded, float32; of a packed layer what it multiplies by, whatever its kernel is."""
+    value = getattr(module, key, None)
+    if type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
+        if value.shape != mine.shape:
+            raise UnsupportedError(f"it is another model: expected {name}.{key} {[*mine.shape]}; got {[*value.shape]}")
+        return value.detach().float()
+    if module is not None and key == "weight" and mine.ndim == 2:  # noqa: PLR2004 -- a matrix
+        unit = torch.eye(mine.shape[1], device=mine.device)
+        with suppress(RuntimeError, TypeError, ValueError), torch.inference_mode():  # kernels take what they take
+            product = module(unit).float() - module(0 * unit[:1]).float()
+            return product.T if product.T.shape == mine.shape else None
+    return None
