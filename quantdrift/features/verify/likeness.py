@@ -176,11 +176,11 @@ def _largest(mine: Tensor, theirs: Tensor | None) -> float | None:
 
 def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tensor | None:
     """A weight as it was loaded, float32; of a packed layer what it multiplies by, whatever its kernel is."""
-    value = getattr(module, key, None)
+    value: Any = getattr(module, key, None)
     if type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
         if value.shape != mine.shape:
             raise UnsupportedError(f"it is another model: expected {name}.{key} {[*mine.shape]}; got {[*value.shape]}")
-        return value.detach().float()
+        return value.detach().float()  # type: ignore[no-any-return]  # a tensor
     if module is not None and key == "weight" and mine.ndim == 2:  # noqa: PLR2004 -- a matrix
         unit = torch.eye(mine.shape[1], device=mine.device)
         with suppress(RuntimeError, TypeError, ValueError), torch.inference_mode():  # kernels take what they take
