@@ -195,13 +195,14 @@ def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted
     def read(file: Any, **how: Any) -> Any:  # a mapped file would be in memory as a whole, beside the weights
         return mapped(file, **{**how, **({"backend": "pread"} if "backend" in how else {})})
 
-    mapped, modeling_utils.safe_open = modeling_utils.safe_open, read
+    files: Any = modeling_utils
+    mapped, files.safe_open = files.safe_open, read
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
         PreTrainedModel.from_pretrained = original  # type: ignore[method-assign]
-        modeling_utils.safe_open = mapped
+        files.safe_open = mapped
 
 
 def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Reads) -> None:
