@@ -233,7 +233,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         # nothing before the first place where this exceeds an address reaches that address
         self._ends = list(accumulate((end for _, end, _ in self._places), max))
         # by storage: what is written through one view is read through another
-        self._sources: dict[StorageWeakRef, int] = {}
+        self._sources: dict[Any, int] = {}
         self._last = 0
 
     @property
