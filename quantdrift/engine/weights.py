@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
@@ -70,7 +71,8 @@ def large_tensors_apart(modules: Sequence[nn.Module]) -> None:
 
     That is for the rest of the process, and costs such a model nothing that shows.
     """
-    if sum(parameter.nbytes for module in modules for parameter in module.parameters()) >= 2**30:
+    there = (one for module in modules for one in module.parameters() if not isinstance(one, UninitializedParameter))
+    if sum(parameter.nbytes for parameter in there) >= 2**30:
         _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
 
 

@@ -127,3 +127,12 @@ def of_letters(texts: Sequence[str]) -> NDArray[np.float32]:
 def of_odd_letters(texts: Sequence[str]) -> NDArray[np.float32]:
     """Another one: every second letter."""
     return of_letters([text[::2] for text in texts])
+
+
+def no_long_texts(request: Request) -> None:
+    """Refuses a long text as llama.cpp does, to the word."""
+    if max(map(len, request.body["input"])) > 300:
+        said = "input (602 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
+        request.reply(500, {"error": {"code": 500, "message": said, "type": "server_error"}})
+    else:
+        request.embed()

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.encoders.server import EndpointEncoder
+from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.pair import Model
 from quantdrift.engine.weights import restoring
 
@@ -129,6 +132,20 @@ def chosen_texts(dataset: RetrievalDataset, n: int) -> dict[str, list[str]]:
         raise UnsupportedError(f"{dataset.name} has no text to encode; expected queries and documents")
     capitals = [text.upper() for text in documents[:: max(1, len(documents) // 3)]][:3]
     return {"query": queries, "document": [*documents, *capitals, " ".join(documents[-2:] * 4)]}
+
+
+def taken(server: Model, texts: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The texts that a server takes; llama.cpp refuses what others cut, and that is told."""
+
+    def takes(text: str, role: str) -> bool:
+        try:
+            server.encode([text], role, 1)
+        except OneInputError as error:
+            note(f"a text of {len(text):,} characters is left out: {error.reason}")
+            return False
+        return True
+
+    return {role: [text for text in part if takes(text, role)] for role, part in texts.items()}
 
 
 def _encoded(model: Model, texts: dict[str, list[str]], batch_size: int, change: Callable[[str], str] = str) -> Vectors:
@@ -297,6 +314,9 @@ def diagnose(
         progress: where progress is shown.
     """
     texts = chosen_texts(dataset, n)
+    for side in (reference, candidate):
+        if isinstance(side, EndpointEncoder):
+            texts = taken(side, texts)
     n_queries = len(texts["query"])
     changed, mine, unchanged = _sides(reference, candidate)
     other = "the reference" if changed == "candidate" else "the candidate"

@@ -64,11 +64,14 @@ def command(options: VerifyOptions) -> Output:
         texts = draw(dataset.queries, dataset.documents, _N)
     by_role = {role: [text for part, text in texts if part == role] for role in _ROLES}
     from quantdrift.engine.saving.save import make_candidate
+    from quantdrift.features.diagnose.diagnosis import taken
     from quantdrift.features.verify.likeness import held_against
 
     with options.stoppable("nothing was written"), redirect_stdout(sys.stderr):  # kernels talk
         pair = make_candidate(spec, dataset=dataset, **options.how)
         deployed = _loaded(options.deployed, pair)
+        if is_endpoint(options.deployed):
+            by_role = taken(deployed, by_role)
         found = held_against(pair, deployed, by_role, options.batch_size)
     other, again = found.verdict == "other", shlex.quote(f"{spec.model} vs {options.deployed}")
     return Output(

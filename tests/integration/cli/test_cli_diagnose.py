@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from support.embedding_server import serving
+from support.embedding_server import no_long_texts, of_model, serving
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -39,6 +39,16 @@ def test_a_server_that_rounds(quantdrift: Run, place):
         shown, result = quantdrift(*words), json.loads(quantdrift(*words, "--json"))
     assert "No hypothesis explains it" in shown
     assert result["left"] == pytest.approx(result["before"])
+
+
+def test_a_text_that_a_server_refuses_is_left_out(quantdrift: Run, place):
+    model = SentenceTransformer(str(place / "tiny"), device="cpu")
+    with serving(tiny=of_model(model)) as server:
+        server.always = no_long_texts
+        words = ("diagnose", f"TINY vs {server.name('tiny')}", "--data", "ROOT/data", "-n", "12", "--json")
+        few = json.loads(quantdrift(*words))
+        server.always = None
+        assert few["n"] < json.loads(quantdrift(*words))["n"]
 
 
 def test_one_model_is_refused(quantdrift: Run):

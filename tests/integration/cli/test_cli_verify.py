@@ -15,18 +15,31 @@ from torch import Tensor, nn
 from integration.engine import checkpoint_makers as makers
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.features.verify.likeness import _largest, _weight
-from support.candidate_samples import bert, encoder, quantized
-from support.embedding_server import of_model, serving
-from support.tiny_command_line import Run, one_thread, place, quantdrift
+from support.candidate_samples import WORDS, bert, encoder, quantized
+from support.command_line import cli
+from support.embedding_server import no_long_texts, of_model, serving
+from support.tiny_command_line import one_thread, place
 
-__all__ = ["one_thread", "place", "quantdrift"]
+__all__ = ["one_thread", "place"]
 
 LAYER = "encoder.layer.1.output.dense"
 
 
-def verified(run: Run, deployed: object, code: int = 0, of: str = "TINY@W4-g64", *words: str) -> dict[str, Any]:
-    said = run("verify", str(deployed), "--of", of, "--json", *words, code=code)
-    return json.loads(said) if code != 2 else {"error": said}
+@pytest.fixture(autouse=True)
+def _here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(place / "cache"))
+    (tmp_path / "tiny").symlink_to(place / "tiny", target_is_directory=True)
+
+
+def said(deployed: object, *words: str, of: str = "./tiny@W4-g64") -> tuple[int, str, str]:
+    return cli("verify", deployed, "--of", of, "--device", "cpu", "-q", *words)
+
+
+def verified(deployed: object, *words: str, of: str = "./tiny@W4-g64") -> dict[str, Any]:
+    """What it found, and the exit code or the error."""
+    code, out, err = said(deployed, "--json", *words, of=of)
+    return {"code": code, **(json.loads(out) if out else {"error": err})}
 
 
 @pytest.fixture(scope="module")
@@ -45,88 +58,90 @@ def changed(saved: Path, out: Path, change: Callable[[dict[str, Tensor]], Mappin
     return out
 
 
-def test_what_quantize_wrote_is_equal(quantdrift: Run) -> None:
-    quantdrift("quantize", "TINY@W4-g64", "-o", "w4")
-    found = verified(quantdrift, "w4")
+def test_what_quantize_wrote_is_equal(place: Path) -> None:
+    cli("quantize", "./tiny@W4-g64", "-o", "w4", "--device", "cpu", "-q")
+    found = verified("w4")
     assert (found["verdict"], found["difference"], found["score"], found["others"]) == ("equal", 0, 0, [])
     assert found["n"] == 64
     assert found["to_reference"] > 0  # bits did change something
-    assert "equal: w4, held against" in quantdrift("verify", "w4", "--of", "TINY@W4-g64")
-    found = verified(quantdrift, "w4", 0, "TINY@W4-g64", "--data", "ROOT/data")
+    assert "equal: w4, held against ./tiny@W4-g64-rtn" in said("w4")[1]
+    found = verified("w4", "--data", str(place / "data"))
     assert (found["verdict"], found["n"]) == ("equal", 51)  # a third of 64 are queries, and there are 30 documents
 
 
-def test_onnx_rounds_otherwise(quantdrift: Run) -> None:
+def test_onnx_rounds_otherwise() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    quantdrift("quantize", "TINY@W4-g64", "-o", "w4-onnx", "--format", "onnx")
-    found = verified(quantdrift, "w4-onnx")
+    cli("quantize", "./tiny@W4-g64", "-o", "w4-onnx", "--format", "onnx", "--device", "cpu", "-q")
+    found = verified("w4-onnx")
     assert (found["verdict"], found["parts"]) == ("within rounding", [])
     assert 0 < found["difference"] < found["bound"] < 1e-4
-    assert "its weights cannot be seen" in quantdrift("verify", "w4-onnx", "--of", "TINY@W4-g64")
-    assert verified(quantdrift, "w4-onnx", 1, "TINY@W8-g64")["verdict"] == "other"
+    assert "its weights cannot be seen" in said("w4-onnx")[1]
+    assert verified("w4-onnx", of="./tiny@W8-g64")["verdict"] == "other"
 
 
-def test_one_layer_that_is_changed_is_named(quantdrift: Run, saved: Path, tmp_path: Path) -> None:
-    assert verified(quantdrift, saved)["verdict"] == "equal"
+def test_one_layer_that_is_changed_is_named(saved: Path, tmp_path: Path) -> None:
+    assert verified(saved)["verdict"] == "equal"
 
     def more(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         weights[f"{LAYER}.weight"][3, 5] += 0.01 * weights[f"{LAYER}.weight"][3].abs().max()
         return weights
 
     folder = changed(saved, tmp_path / "changed", more)
-    found = verified(quantdrift, folder, 1)
+    found = verified(folder)
     assert found["verdict"] == "other"
     assert [part["name"] for part in found["others"]] == [f"0.model.{LAYER}"]
     assert found["others"][0]["difference"] == pytest.approx(0.01, rel=1e-4)
-    said = quantdrift("verify", str(folder), "--of", "TINY@W4-g64", code=1)
-    assert said == ""  # nothing is complained of
+    code, out, _ = said(folder)
+    assert code == 1
+    assert f"weights of 1 of {len(found['parts'])} modules are others" in out
 
 
-def test_a_row_that_no_text_needs(quantdrift: Run, saved: Path, tmp_path: Path) -> None:
+def test_a_row_that_no_text_needs(saved: Path, tmp_path: Path) -> None:
     def moved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        weights["embeddings.word_embeddings.weight"][-1] += 1  # a word that the texts do not have
+        weights["embeddings.word_embeddings.weight"][4 + WORDS.index("shock"), 0] += 1
         return weights
 
-    found = verified(quantdrift, changed(saved, tmp_path / "moved", moved), 1)
+    found = verified(changed(saved, tmp_path / "moved", moved))
     assert found["difference"] == 0
     assert [part["name"] for part in found["others"]] == ["0.model.embeddings.word_embeddings"]
 
 
-def test_in_float16_rounding_is_more(quantdrift: Run, saved: Path, tmp_path: Path) -> None:
+def test_in_float16_rounding_is_more(saved: Path, tmp_path: Path) -> None:
     folder = changed(saved, tmp_path / "half", lambda weights: {name: part.half() for name, part in weights.items()})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
-    found = verified(quantdrift, folder)
+    found = verified(folder)
     assert (found["verdict"], found["dtype"]) == ("within rounding", "float16")
     assert 1e-5 < found["difference"] < found["bound"] < 5e-3
-    assert verified(quantdrift, folder, 1, "TINY@W6-g64")["verdict"] == "other"
+    assert verified(folder, of="./tiny@W6-g64")["verdict"] == "other"
 
 
-def test_another_model_is_refused(quantdrift: Run, saved: Path, tmp_path: Path) -> None:
+def test_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     from transformers import BertModel  # noqa: PLC0415 -- slow to import
 
     other = BertModel(bert(hidden_size=64, num_attention_heads=4, intermediate_size=64))
     encoder(tmp_path / "backbone", other).save_pretrained(str(tmp_path / "small"))
-    assert "it is another model: expected" in verified(quantdrift, tmp_path / "small", 2)["error"]
+    assert "it is another model: expected" in verified(tmp_path / "small")["error"]
     with serving(small=of_model(SentenceTransformer(str(tmp_path / "small"), device="cpu"))) as server:
-        assert "expected embeddings of 192 numbers; got 64" in verified(quantdrift, server.name("small"), 2)["error"]
-    assert "leave what is stored and +query out" in verified(quantdrift, saved, 2, "TINY@W4+query")["error"]
-    assert "leave what is stored" in verified(quantdrift, saved, 2, "TINY@W4+emb=int8")["error"]
-    assert "no-such-folder" in verified(quantdrift, "./no-such-folder", 2)["error"]
+        assert "expected embeddings of 192 numbers; another model gives 64" in verified(server.name("small"))["error"]
+    assert "leave what is stored and +query out" in verified(saved, of="./tiny@W4+query")["error"]
+    assert "leave what is stored" in verified(saved, of="./tiny@W4+emb=int8")["error"]
+    assert "no-such-folder" in verified("./no-such-folder")["error"]
 
 
-def test_servers(quantdrift: Run, place: Path, saved: Path) -> None:
+def test_servers(place: Path, saved: Path) -> None:
     full, w4 = (SentenceTransformer(str(folder), device="cpu") for folder in (place / "tiny", saved))
     rounding = {"half": lambda texts: of_model(w4)(texts).astype(np.float16).astype(np.float32)}
     with serving(w4=of_model(w4), full=of_model(full), **rounding) as server:
-        found = verified(quantdrift, server.name("w4"))
+        found = verified(server.name("w4"), "--batch-size", "64")  # else it is asked in other batches than torch makes
         assert (found["verdict"], found["parts"]) == ("equal", [])
-        found = verified(quantdrift, server.name("full"), 1)
+        found = verified(server.name("full"), "--batch-size", "64")
         assert (found["verdict"], found["to_reference"]) == ("other", 0)
-        assert verified(quantdrift, server.name("half"), 1)["verdict"] == "other"  # more than float32 rounds
-        assert verified(quantdrift, server.name("full"), 0, "TINY@fp")["verdict"] == "equal"
-    assert "openai:" in verified(quantdrift, "openai:http://127.0.0.1:1/v1#gone", 2)["error"]
+        assert verified(server.name("half"))["verdict"] == "other"  # more than float32 rounds
+        server.always = no_long_texts
+        assert verified(server.name("w4"))["n"] == 62
+    assert "openai:" in verified("openai:http://127.0.0.1:1/v1#gone")["error"]
 
 
 class _Packed(nn.Module):
@@ -153,7 +168,7 @@ def test_a_packed_layer_is_seen_through_its_kernel() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_in_the_layout_of_gptqmodel(quantdrift: Run, tmp_path: Path) -> None:
+def test_a_folder_in_the_layout_of_gptqmodel(tmp_path: Path) -> None:
     pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
     tensors, group = makers.weights(), makers.GROUP
     for name in makers.linear_names(tensors):
@@ -169,8 +184,8 @@ def test_a_folder_in_the_layout_of_gptqmodel(quantdrift: Run, tmp_path: Path) ->
     how = {"quant_method": "gptq", "desc_act": False, "sym": True, "checkpoint_format": "gptq", "backend": "torch"}
     config = {"bits": 4, "group_size": group, **how}
     folder = makers.write_folder(tmp_path / "gptq", tensors, config, modules=True)
-    found = verified(quantdrift, folder, 0, "minilm@W4")
+    found = verified(folder, of="minilm@W4")
     assert (found["verdict"], found["dtype"]) == ("within rounding", "float16")
     assert found["difference"] < 2e-3 < found["to_reference"]
     assert all(part["difference"] is not None for part in found["parts"])
-    assert verified(quantdrift, folder, 1, "minilm@W4-hqq")["verdict"] == "other"
+    assert verified(folder, of="minilm@W4-hqq")["verdict"] == "other"
