@@ -245,7 +245,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         result = func(*args, **(kwargs or {}))
         sources = 0
         if len(self._sources) > _STORAGES:  # what is left of one that is gone keeps a hole in the heap open
-            self._sources = {storage: of for storage, of in self._sources.items() if not storage.expired()}  # type: ignore[no-untyped-call]  # untyped in torch
+            self._sources = {storage: of for storage, of in self._sources.items() if not storage.expired()}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.numel():  # none: an expert's answer to no tokens
                 sources |= self._shown(tensor) or self._sources.get(_storage(tensor), 0)
