@@ -133,7 +133,7 @@ def _left_alone(record: Record, made: Record) -> Iterator[str]:
     if (others := made.get("not_quantized")) and (bits := record.get("bits_per_weight")):
         sizes = {name: n / bits["n_parameters"] for name, n in others.items()}
         named = some((f"{name} {percent(size)}" for name, size in sizes.items()), most=3)
-        yield f"no linear layers, not quantized, {percent(sum(sizes.values()))} of all parameters: {named}"
+        yield f"{percent(sum(sizes.values()))} of all parameters are no linear layers and stay as they are: {named}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
 

@@ -1,5 +1,6 @@
 """Bits per weight, by hand."""
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +9,9 @@ from torch import nn
 
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.layers import LinearLayer, find_linears
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.quantizers import QUANTIZERS, group_bits
+from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 
 
@@ -63,3 +66,17 @@ def test_layers_of_different_widths_count_by_their_weights() -> None:
     assert report.linear == codes / 56
     assert report.linear_with_scales == (codes + 16 * (4 + 8)) / 56
     assert report.n_quantized == 48
+
+
+def test_what_is_no_linear_layer_is_named_with_its_share() -> None:
+    """Ten by four of an embedding, four by one by three of a convolution in each of two blocks; a norm is a vector."""
+    block = nn.ModuleDict({"conv1d": nn.Conv1d(4, 4, 3, groups=4), "layer": nn.Linear(4, 4), "norm": nn.LayerNorm(4)})
+    model = nn.ModuleDict({"embed": nn.Embedding(10, 4), "blocks": nn.ModuleList([block, copy.deepcopy(block)])})
+    pair = QuantizedPair(model, "W4-channel")
+    others = pair.describe()["not_quantized"]
+    assert others == {"embed.weight": 40, "blocks.*.conv1d.weight": 24}
+    record = {"quantization": {"not_quantized": others}, "bits_per_weight": pair.bits().to_json()}
+    (line,) = candidate_lines(record)
+    n = 40 + 2 * (12 + 4 + 16 + 4 + 8)
+    assert line.startswith(f"{100 * 64 / n:.1f} % of all parameters are no linear layers")
+    assert f"embed.weight {100 * 40 / n:.1f} %" in line
