@@ -31,7 +31,7 @@ from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
-from quantdrift.engine.weights import large_tensors_apart, runtime_of, saved_weights, weights_fingerprint
+from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
@@ -100,7 +100,6 @@ class QuantizedPair:
             raise UnsupportedError(f"expected a torch module or a list of them; got {type(wrong[0]).__name__}")
         for module in self.modules:
             refuse_small_vocabulary(module, name)
-        large_tensors_apart(self.modules)
         self.name, self.scheme, self.encoder = name, scheme, encoder
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(

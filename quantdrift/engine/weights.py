@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
@@ -66,14 +65,14 @@ def give_back() -> None:
     _libc("malloc_trim", 0)
 
 
-def large_tensors_apart(modules: Sequence[nn.Module]) -> None:
-    """Of a model of 1 GB and more, keep tensors of 4 MB and more outside the heap: of one that is gone nothing is left.
-
-    That is for the rest of the process, and costs such a model nothing that shows.
-    """
-    there = (one for module in modules for one in module.parameters() if not isinstance(one, UninitializedParameter))
-    if sum(parameter.nbytes for parameter in there) >= 2**30:
-        _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
+@contextmanager
+def large_tensors_apart() -> Iterator[None]:
+    """Inside, tensors of 4 MB and more lie outside the heap, so that nothing is left of one that is gone."""
+    _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
+    try:
+        yield
+    finally:
+        _libc("mallopt", -3, 2**25)  # what glibc raises it to by itself
 
 
 def _libc(name: str, *arguments: Any) -> None:

@@ -24,7 +24,7 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
-from quantdrift.engine.weights import give_back, put_aside, saved_weights
+from quantdrift.engine.weights import give_back, large_tensors_apart, put_aside, saved_weights
 from quantdrift.spec.allocation import Allocation, check_fits, digest
 from quantdrift.spec.grammar import Scheme
 
@@ -208,7 +208,7 @@ def make_layers(
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
         name = f"calibrating {scheme.quantizer}, layer by layer"
-        with progress.stage(name, len(layers)) as tell, saved_weights(layers):
+        with progress.stage(name, len(layers)) as tell, saved_weights(layers), large_tensors_apart():
             tell(len(read))
             later = quantize_in_order(
                 pair.modules, layers, sample.batches, quantizers=methods, fallbacks=fallbacks, kept=read, done=done
