@@ -49,7 +49,7 @@ def with_checksum(path: Path) -> bool:
     return content[-CHECKSUM:].split()[-1] == bytes_digest(content[:-CHECKSUM]).encode()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_what_is_damaged_is_made_again(tmp_path: Path, root: Path, fork: Forks, undisturbed) -> None:
     for number in range(N_ROUNDS):
         place = tmp_path / str(number)

@@ -50,7 +50,7 @@ def one_line(printed: str, *words: str) -> None:
 ROOMS = {"cache": (200_000, 60_000, 0), "out": (120_000, 30_000, 0)}
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @needs_mounts
 @pytest.mark.parametrize("what", ["cache", "out"] if FULL else ["cache"])
 @pytest.mark.usefixtures("disk")

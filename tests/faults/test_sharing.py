@@ -11,7 +11,7 @@ import pytest
 from faults.processes import FULL, RUN, Forks, essence, files_in, stamps, write_study
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("n", [2, 4] if FULL else [2])
 def test_they_share_the_work(n: int, tmp_path: Path, root: Path, fork: Forks, undisturbed) -> None:
     write_study(tmp_path, root)

@@ -197,7 +197,7 @@ LOCAL, RAY = ("--workers", "2"), ("--workers", "2", "--engine", "ray")
 ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::Worker")}
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.very_slow)])
 def test_whatever_is_killed_the_run_comes_out_the_same(
     place: Path, tmp_path: Path, expected: Evidence, engine: str
