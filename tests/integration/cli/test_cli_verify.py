@@ -141,7 +141,7 @@ def test_servers(place: Path, saved: Path) -> None:
         assert verified(server.name("half"))["verdict"] == "other"  # more than float32 rounds
         server.always = no_long_texts
         assert verified(server.name("w4"))["n"] == 62
-    assert "openai:" in verified("openai:http://127.0.0.1:1/v1#gone")["error"]
+    assert "Is the server running" in verified("openai:http://127.0.0.1:1/v1#gone")["error"]
 
 
 class _Packed(nn.Module):
