@@ -25,7 +25,8 @@ import sys, xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.model_alias, params.embedding = sys.argv[1], {"minilm"}, True
 params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-params.n_ctx, params.n_ubatch, params.n_parallel, params.cpuparams.n_threads = 2048, 512, 4, 1
+params.n_ctx, params.n_ubatch, params.n_parallel = 2048, 512, 4
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # more of them wait for each other on a busy machine
 params.hostnames, params.port = ["127.0.0.1"], 0
 server = xllamacpp.Server(params)
 print("at", server.listening_address, flush=True)
