@@ -84,7 +84,7 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
 
     Raises:
         UnsupportedError: it is another model: embeddings or weights have other sizes.
-        ScoreError: embeddings are not finite.
+        ScoreError: embeddings or weights are not finite.
     """
     reference, modules = _encoded(pair.encoder, texts, batch_size), [pair.encoder.module, *deployed.modules]
     with pair.candidate():
@@ -96,7 +96,7 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
     there = _encoded(deployed, texts, batch_size)
     if there.shape != simulated.shape:
         raise UnsupportedError(
-            f"expected embeddings of {simulated.shape[1]} numbers; another model gives {there.shape[1]}"
+            f"it is another model: expected embeddings of {simulated.shape[1]} numbers; got {there.shape[1]}"
         )
     noise = own, _apart(there, _encoded(deployed, texts, 1))
     n_layers, widest = len(pair.layers), max((layer.weight.shape[1] for layer in pair.layers), default=1)
@@ -162,7 +162,7 @@ def _parts(simulated: nn.Module, deployed: nn.Module, *, unused: Sequence[str]) 
             theirs = [_weight(there.get(name), key, value, name) for key, value in mine.items()]
             worst = [_largest(*each) for each in zip(mine.values(), theirs, strict=True)]
             types = {_coarsest(each) for each in (module, there.get(name, module))}
-            difference = None if None in worst else max(filter(None, worst), default=0.0)
+            difference = None if None in worst else float(np.max(np.array(worst, dtype=np.float64)))
             yield Part(name=name, difference=difference, bound=max(map(_eps, types)))
 
 
@@ -176,11 +176,13 @@ def _largest(mine: Tensor, theirs: Tensor | None) -> float | None:
 
 def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tensor | None:
     """A weight as it was loaded, float32; of a packed layer what it multiplies by, whatever its kernel is."""
-    value: Any = getattr(module, key, None)
-    if type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
+    value = getattr(module, key, None)
+    if isinstance(value, Tensor) and type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
         if value.shape != mine.shape:
             raise UnsupportedError(f"it is another model: expected {name}.{key} {[*mine.shape]}; got {[*value.shape]}")
-        return value.detach().float()  # type: ignore[no-any-return]  # a tensor
+        if not value.isfinite().all():
+            raise ScoreError(f"expected finite weights; those of {name} are not")
+        return value.detach().float()
     if module is not None and key == "weight" and mine.ndim == 2:  # noqa: PLR2004 -- a matrix
         unit = torch.eye(mine.shape[1], device=mine.device)
         with suppress(RuntimeError, TypeError, ValueError), torch.inference_mode():  # kernels take what they take

@@ -107,6 +107,14 @@ def test_a_row_that_no_text_needs(saved: Path, tmp_path: Path) -> None:
     assert [part["name"] for part in found["others"]] == ["0.model.embeddings.word_embeddings"]
 
 
+def test_a_weight_that_is_no_number(saved: Path, tmp_path: Path) -> None:
+    def broken(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        weights["embeddings.word_embeddings.weight"][4 + WORDS.index("shock"), 0] = torch.nan  # no text needs it
+        return weights
+
+    assert "word_embeddings are not" in verified(changed(saved, tmp_path / "broken", broken))["error"]
+
+
 def test_in_float16_rounding_is_more(saved: Path, tmp_path: Path) -> None:
     folder = changed(saved, tmp_path / "half", lambda weights: {name: part.half() for name, part in weights.items()})
     config = json.loads((folder / "config.json").read_text())
@@ -124,7 +132,7 @@ def test_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     encoder(tmp_path / "backbone", other).save_pretrained(str(tmp_path / "small"))
     assert "it is another model: expected" in verified(tmp_path / "small")["error"]
     with serving(small=of_model(SentenceTransformer(str(tmp_path / "small"), device="cpu"))) as server:
-        assert "expected embeddings of 192 numbers; another model gives 64" in verified(server.name("small"))["error"]
+        assert "it is another model: expected embeddings of 192 numbers; got 64" in verified(server.name("small"))["error"]
     assert "leave what is stored and +query out" in verified(saved, of="./tiny@W4+query")["error"]
     assert "leave what is stored" in verified(saved, of="./tiny@W4+emb=int8")["error"]
     assert "no-such-folder" in verified("./no-such-folder")["error"]
