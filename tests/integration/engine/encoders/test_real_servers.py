@@ -53,7 +53,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
+    folder = tmp_path_factory.mktemp("data") / "manual"
     subjects = ["a pump", "the ferry", "a museum", "heat", "a wing", "the contract", "a rash", "salt"]
     documents = [f"{subject} and {other} in the manual" for subject in subjects for other in subjects]
     write_beir_folder(folder, numbered("q", [f"what of {each}?" for each in subjects]), numbered("d", documents))
@@ -73,7 +73,7 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     moved = json.loads(out)["moved"]
     assert code == 1
     assert max(moved) > 1e-2  # the server reads 512 tokens, the library 256
-    assert (sorted(moved)[-2] < 1e-6) == exact
+    assert (sorted(moved)[-2] < 1e-5) == exact
 
     code, out, _ = cli("run", f"minilm vs {name}", "--data", str(data), "--out", "run", "-q")
     assert code == 0, out
