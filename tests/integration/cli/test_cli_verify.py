@@ -71,7 +71,6 @@ def test_what_quantize_wrote_is_equal(place: Path) -> None:
 
 def test_onnx_rounds_otherwise() -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     cli("quantize", "./tiny@W4-g64", "-o", "w4-onnx", "--format", "onnx", "--device", "cpu", "-q")
     found = verified("w4-onnx")
     assert (found["verdict"], found["parts"]) == ("within rounding", [])
@@ -132,7 +131,9 @@ def test_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     encoder(tmp_path / "backbone", other).save_pretrained(str(tmp_path / "small"))
     assert "it is another model: expected" in verified(tmp_path / "small")["error"]
     with serving(small=of_model(SentenceTransformer(str(tmp_path / "small"), device="cpu"))) as server:
-        assert "it is another model: expected embeddings of 192 numbers; got 64" in verified(server.name("small"))["error"]
+        assert (
+            "it is another model: expected embeddings of 192 numbers; got 64" in verified(server.name("small"))["error"]
+        )
     assert "leave what is stored and +query out" in verified(saved, of="./tiny@W4+query")["error"]
     assert "leave what is stored" in verified(saved, of="./tiny@W4+emb=int8")["error"]
     assert "no-such-folder" in verified("./no-such-folder")["error"]

@@ -86,12 +86,8 @@ def write_minilm(file: Path, kind: str = "F32") -> Path:
     writer.add_tokenizer_model("bert")
     words = (minilm() / "vocab.txt").read_text(encoding="utf-8").splitlines()
     special = [word.startswith("[") and word.endswith("]") for word in words]
-    writer.add_token_list(
-        [
-            word if kept else word[2:] if word.startswith("##") else f"\u2581{word}"
-            for word, kept in zip(words, special, strict=True)
-        ]
-    )
+    inside = [word[2:] if word.startswith("##") else f"\u2581{word}" for word in words]
+    writer.add_token_list([word if kept else part for word, part, kept in zip(words, inside, special, strict=True)])
     writer.add_token_types([gguf.TokenType.CONTROL if kept else gguf.TokenType.NORMAL for kept in special])
     writer.add_token_type_count(config["type_vocab_size"])
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, n_layers)

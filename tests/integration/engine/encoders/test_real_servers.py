@@ -40,12 +40,10 @@ LONG = " ".join(f"Pump {number} is checked in week {number % 52}." for number in
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The type of the file's matrices, and the server's name."""
     file = write_minilm(tmp_path_factory.mktemp("llama") / "minilm.gguf", request.param)
-    command = [sys.executable, "-c", SERVE, str(file)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", SERVE, str(file)], text=True, **pipes) as process:
+        assert process.stdout
+        assert process.stdin
         address = next(line for line in process.stdout if line.startswith("at ")).split()[1]
         yield request.param, f"openai:{address}/v1#minilm"
         process.stdin.close()
@@ -78,10 +76,8 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     code, out, _ = cli("run", f"minilm vs {name}", "--data", str(data), "--out", "run", "-q")
     assert code == 0, out
     assert "bits per weight: not known, a server has the weights" in out
-    code, out, _ = cli("noise", name, "--data", str(data), "-q", "--json")
-    assert code == 0
-    flips = {way["way"]: way["metrics"]["flip@1"]["value"] for way in json.loads(out)["ways"]}
-    assert len(flips) >= 2
+    out = cli("noise", name, "--data", str(data), "-q", "--json")[1]
+    assert len(json.loads(out)["ways"]) == 4
 
     found = json.loads(cli("verify", name, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
     assert found["verdict"] == "other"
