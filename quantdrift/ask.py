@@ -8,7 +8,7 @@ that the spec names, other data, settings or versions of the libraries that take
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
-from quantdrift.base.registry import REGISTRIES
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
@@ -38,14 +37,17 @@ LIBRARIES = (
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
     *STAGES.packages,
 )
-"""Packages that load models, quantize, compute or search: another version of one may give other numbers."""
+"""Packages that load models, quantize or compute: another version of one may give other numbers."""
 
 
 @cache
 def libraries() -> dict[str, str]:
     """The versions of those that are installed."""
-    more = (name for registry in REGISTRIES.values() for name in registry.packages)
-    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *more)}
+    return _versions((*LIBRARIES, *MODEL_FILES.packages))
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    versions = {name: version_of(name) for name in names}
     return {name: version for name, version in versions.items() if version is not None}
 
 
@@ -89,9 +91,16 @@ class Ask:
             "data": list(self.data),
             "settings": dict(self.settings),
             "part": list(self.part),
-            "libraries": libraries(),
+            "libraries": libraries() | _versions(self._searched_by),
         }
         return bytes_digest(json.dumps(parts, sort_keys=True).encode())
+
+    @property
+    def _searched_by(self) -> Iterator[str]:
+        """Packages that a stage of the scheme stands on and others do not."""
+        if isinstance(self.pair, Spec):
+            for name in self.pair.scheme.stages:
+                yield from STAGES[name].stands_on(self.pair.scheme)
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from quantdrift.base.registry import Package
 
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -55,14 +59,18 @@ def version_of(package: str) -> str | None:
 
 
 @contextmanager
-def extras_named(*, needed_for: str, extra: str | None = None) -> Iterator[None]:
-    """Inside, a module that is not installed is an error that names the extra to install."""
+def extras_named(*, needed_for: str, extra: str | None = None, packages: Iterable[Package] = ()) -> Iterator[None]:
+    """Inside, a module that is not installed is an error that names the extra to install; `packages` know theirs."""
     try:
         yield
     except ModuleNotFoundError as error:
         module = (error.name or "").split(".")[0]
+        known = {package.module: package for package in packages}
         brings = next((name for name, modules in EXTRAS.items() if module in modules), None)
-        if brings is None:
+        if module in known:
+            package, brings = known[module].name, known[module].extra
+        elif brings is None:
             raise
-        package = _PACKAGES.get(module, module.replace("_", "-"))
+        else:
+            package = _PACKAGES.get(module, module.replace("_", "-"))
         raise MissingExtraError(package, extra or brings, needed_for=needed_for) from error

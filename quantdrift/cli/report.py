@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
-from quantdrift.cli import FEATURES
 from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
+from quantdrift.cli.pages import page_of
 from quantdrift.gate.output import markdown_text
 from quantdrift.gate.result import read_result
-from quantdrift.report import gate, run, study
 from quantdrift.report.figures import PictureForm, write_pictures
 from quantdrift.report.markdown import markdown_of
-from quantdrift.report.page import Page, render
-from quantdrift.runs.folder import RECORD, read_run
+from quantdrift.report.page import render
 from quantdrift.show.output import Output
-from quantdrift.study.folder import STUDY, open_study
 
 _PAGE, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 
@@ -75,21 +71,3 @@ def command(
     write_text(out, text, what="the report")
     size = f" ({len(text.encode()) / 1e6:.1f} MB); open it in a browser"
     return Output(next=[f"written: {out}{'' if md else size}"])
-
-
-def page_of(what: Path, *, data: Path | None = None, task: str | None = None, k: int = 1) -> Page:
-    """The page of a run, a study or what a gate said."""
-    folder = open_study(what) if what.name == STUDY or (what / STUDY).is_file() else None
-    is_gate = what.is_file() and what.name not in {RECORD, STUDY}
-    if folder is not None and (data or task or k > 1):
-        raise QuantDriftError("--data, --task and -k are for runs; a study knows its data")
-    if is_gate and k > 1:
-        raise QuantDriftError("-k: cut-offs are for runs; a gate has judged its own")
-    if folder is not None:
-        page = study.page_of(folder)
-        if folder.kind in FEATURES and FEATURES[folder.kind].page:
-            return cast(Page, import_module(f"{FEATURES.module(folder.kind)}.page").on_study(page, folder))
-        return page
-    if is_gate:
-        return gate.page_of(read_result(what), data=data, task=task)
-    return run.page_of(read_run(what), data=data, task=task, k=k)

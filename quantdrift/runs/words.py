@@ -122,6 +122,10 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
 
 
+_NAMED = 5e-4
+"""Share of a model's parameters from which on weights are named."""
+
+
 def _left_alone(record: Record, made: Record) -> Iterator[str]:
     """Layers that were rounded to nearest instead, or not at all, and weights that are no layers."""
     fallbacks, shares = made.get("fallbacks", {}), made.get("fallback_weights", {})
@@ -130,9 +134,10 @@ def _left_alone(record: Record, made: Record) -> Iterator[str]:
         yield f"rounded to nearest, {reason}{share}: {some(name for name, why in fallbacks.items() if why == reason)}"
     if left_out := made.get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
-    if (others := made.get("not_quantized")) and (bits := record.get("bits_per_weight")):
+    bits = record.get("bits_per_weight") or {}
+    if (others := made.get("not_quantized")) and bits.get("n_quantized"):
         sizes = {name: n / bits["n_parameters"] for name, n in others.items()}
-        named = some((f"{name} {percent(size)}" for name, size in sizes.items()), most=3)
+        named = some((f"{name} {percent(size)}" for name, size in sizes.items() if size >= _NAMED), most=3)
         yield f"{percent(sum(sizes.values()))} of all parameters are no linear layers and stay as they are: {named}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"

@@ -67,6 +67,7 @@ class Stage:
         tried: options that `repair` tries.
         formats: of saved candidates that can carry it.
         packages: that do it.
+        stands_on: names of packages, of those that a scheme chooses from.
         part: of "quantization" in run.json that is about it, by key; empty where there is none.
         lines: what a run says of it, from that part.
     """
@@ -90,6 +91,7 @@ class Stage:
     tried: tuple[Mapping[str, str], ...] = ()
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
+    stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()
     part: str = ""
     lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 

@@ -78,6 +78,19 @@ def test_another_version_of_a_library_is_another_run(name: str, model: Path, mon
     assert len(set(fingerprints)) == 3
 
 
+@pytest.mark.parametrize(("index", "package"), [("HNSW32", "faiss-cpu"), ("qdrant:int8", "qdrant-edge-py")])
+def test_an_engine_counts_where_it_searches(
+    index: str, package: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fingerprints: dict[str, set[str]] = {f"{model}@W4-rtn": set(), f"{model}@fp+index={index}": set()}
+    for version in ("1", "2", None):
+        libraries.cache_clear()
+        monkeypatch.setattr(asking, "version_of", lambda name, v=version: v if name == package else "0")
+        for spec, of_spec in fingerprints.items():
+            of_spec.add(ask(spec).fingerprint)
+    assert [len(of_spec) for of_spec in fingerprints.values()] == [1, 3]
+
+
 def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
     first = stamp_of(str(model))
     os.utime(model / "config.json", (1, 1))

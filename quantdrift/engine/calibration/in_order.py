@@ -154,8 +154,7 @@ def quantize_in_order(
     that is called several times in one pass is quantized on the input of its first call.
     """
     second = any(method is not None and method.needs_moments for method in quantizers)
-    made: dict[int, int] = {}
-    """Layer to the number of tokens that reached it."""
+    made: dict[int, int] = {}  # layer to the number of tokens that reached it
     later: dict[int, float] = {}
     shared: tuple[list[Any], Moments] | None = None
 

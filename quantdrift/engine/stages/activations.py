@@ -61,9 +61,8 @@ class Activations(ModelStage):
     def record(self) -> Mapping[str, Any]:
         """The layers that it covers, and those that it does not."""
         covered = {*self.ranges()}
-        if (
-            self.scheme.input_scale != "tensor"
-        ):  # a layer with a fixed range was called in calibration; of the others, what ran tells
+        # a layer with a fixed range was called in calibration; of the others, what ran tells
+        if self.scheme.input_scale != "tensor":
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]
         record = {

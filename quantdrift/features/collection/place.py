@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package, Registry
 
+IDS = ("_id", "id", "doc_id", "document_id")
+"""Usual names of the field that holds the ids of documents."""
 _PLACE = re.compile(r"(?P<at>[^#]+)#(?P<name>[^,]+)(?:,limit=(?P<limit>[0-9]+))?")
 
 
@@ -112,7 +114,6 @@ def reader_of(place: Place) -> Reader:
 
 def field_of_ids(names: Any, where: str) -> str:
     """The field that holds the ids of documents, by its usual names."""
-    usual = ("_id", "id", "doc_id", "document_id")
-    if (field := next((name for name in usual if name in names), None)) is None:
-        raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(usual)}")
+    if (field := next((name for name in IDS if name in names), None)) is None:
+        raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(IDS)}")
     return field

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.extras import extras_named
 from quantdrift.base.text import some
 from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.engine.scoring.precision import Stored
@@ -42,7 +43,7 @@ class Asked(SearchIndex):
         self._place, self._positions = place, {name: position for position, name in enumerate(ids)}
         self.returns = place.limit or WANTED
         self._strange = self._short = 0
-        with self._refusing("to open it", reader):
+        with extras_named(needed_for=place.at, packages=reader.packages), self._refusing("to open it"):
             self._held: Held = reader.open(place)
         try:
             self.notes_on_ids = self._compared(dim)
@@ -139,16 +140,11 @@ class Asked(SearchIndex):
         return tuple(filter(None, told))
 
     @contextmanager
-    def _refusing(self, what: str, reader: Reader | None = None) -> Iterator[None]:
-        """Inside, an error of the library is one line, and names the extra where one is missing."""
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Inside, an error of the library is one line."""
         try:
             yield
-        except ModuleNotFoundError as error:
-            for package in () if reader is None else reader.packages:
-                if package.module == (error.name or "").partition(".")[0]:
-                    raise MissingExtraError(package.name, package.extra, needed_for=self._place.at) from error
-            raise
-        except QuantDriftError:
+        except (ModuleNotFoundError, QuantDriftError):
             raise
         except Exception as error:
             reason = clean(" ".join(str(error).split()))[:300]

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import extras_named
 from quantdrift.features.index.engine import engine_of
 from quantdrift.stages import Option, Stage
 from quantdrift.stages.embeddings import CODED
@@ -35,7 +36,7 @@ def refuse_index(name: str, search: str | None = None) -> None:
     """Refuse an index that its engine cannot make, whatever the documents."""
     engine = engine_of(name)
     engine.parts(name, search)
-    with engine.installed(f"+index={name}"):
+    with extras_named(needed_for=f"+index={name}", packages=engine.packages):
         for package in () if engine.reads else engine.packages:
             if find_spec(package.module) is None:
                 raise ModuleNotFoundError(name=package.module)
@@ -60,5 +61,6 @@ STAGE = Stage(
     check=_check,
     refuse=_refuse,
     draws=True,
+    stands_on=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
     codes=lambda scheme: scheme.option("index") is not None,
 )

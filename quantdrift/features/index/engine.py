@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.errors import MissingExtraError, UnsupportedError, nearest
+from quantdrift.base.errors import UnsupportedError, nearest
 from quantdrift.base.registry import Package, Registry
 
 if TYPE_CHECKING:
@@ -76,18 +75,6 @@ class Engine:
     asked: Collection[str] = ()
     codes: bool = False
     place: int = 50
-
-    @contextmanager
-    def installed(self, needed_for: str) -> Iterator[None]:
-        """Inside, a package of the engine that is not installed is an error that names the extra."""
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            module = (error.name or "").partition(".")[0]
-            package = next((package for package in self.packages if package.module == module), None)
-            if package is None:
-                raise
-            raise MissingExtraError(package.name, package.extra, needed_for=needed_for) from error
 
     def parts(self, name: str, search: str | None) -> dict[str, Any]:
         """What `+index=` and `+search=` say, as fields of an order; none where the engine reads them itself.

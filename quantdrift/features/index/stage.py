@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantdrift.base.extras import extras_named
 from quantdrift.engine.scoring.indexes import SearchIndex
 from quantdrift.engine.scoring.precision import Stored
 from quantdrift.engine.scoring.streamed import Similarity
@@ -17,7 +18,7 @@ class ApproximateIndex(VectorStage):
         name, search, seed = (self.scheme.option(key) for key in ("index", "search", "seed"))
         assert name is not None  # else the scheme has no such stage
         engine = engine_of(name)
-        with engine.installed(f"+index={name}"):
+        with extras_named(needed_for=f"+index={name}", packages=engine.packages):
             return engine.build(
                 Order(
                     name=name,

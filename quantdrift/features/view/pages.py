@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from quantdrift.base.text import counted
-from quantdrift.cli.report import page_of
+from quantdrift.cli.pages import page_of
 from quantdrift.features.view.found import MOST, Found
 from quantdrift.features.view.history import baseline_in, history
 from quantdrift.gate.output import finding

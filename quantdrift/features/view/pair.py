@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.base.text import counted
-from quantdrift.cli.compare import comparison_grid, comparison_lines
 from quantdrift.compare.two_runs import compare_runs, joined
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import read_texts
@@ -17,6 +16,7 @@ from quantdrift.report.page import Number, Page, Section
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import Identity, classifies
+from quantdrift.show.comparison import comparison_grid, comparison_lines
 
 _FIRST = ("harmful", None, "neutral", "beneficial")
 """Kinds of changes, those that harm first."""

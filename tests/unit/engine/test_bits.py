@@ -77,5 +77,7 @@ def test_what_is_no_linear_layer_is_named_with_its_share() -> None:
     assert others == {"embed.weight": 40, "blocks.*.conv1d.weight": 24}
     record = {"quantization": {"not_quantized": others}, "bits_per_weight": pair.bits().to_json()}
     (line,) = candidate_lines(record)
+    none = {**record["bits_per_weight"], "n_quantized": 0}
+    assert not list(candidate_lines({**record, "bits_per_weight": none}))  # as where embeddings alone are stored
     assert line.startswith(f"{100 * 64 / (n := 128):.1f} % of all parameters are no linear layers")  # 40 + 2 x 44
     assert f"embed.weight {100 * 40 / n:.1f} %" in line

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import ServerError
 from quantdrift.base.registry import Package
-from quantdrift.features.collection.place import Place, Reader
+from quantdrift.features.collection.place import IDS, Place, Reader
 
 _METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
-_FIELDS = ("_id", "id", "doc_id", "document_id")
 _MOST = 1 << 26
 """Bytes that are read of an answer."""
 _PAGE = 1000
@@ -48,7 +47,7 @@ class OnServer:
         self.library = "Qdrant, over HTTP"
         first = self._asked("POST", "/points/scroll", {"limit": 1, "with_payload": True})["points"]
         payload = (first[0].get("payload") or {}) if first else {}
-        self._field = next((field for field in _FIELDS if field in payload), None)
+        self._field = next((field for field in IDS if field in payload), None)
 
     def _asked(self, method: str, path: str, body: Any = None) -> Any:
         with self._client.stream(method, path, json=body) as answer:
