@@ -8,9 +8,10 @@ that the spec names, other data, settings or versions of the libraries that take
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,13 +42,11 @@ LIBRARIES = (
 
 
 @cache
-def libraries() -> dict[str, str]:
-    """The versions of those that are installed."""
-    return _versions((*LIBRARIES, *MODEL_FILES.packages))
-
-
-def _versions(names: Iterable[str]) -> dict[str, str]:
-    versions = {name: version_of(name) for name in names}
+def libraries(pair: Spec | Versus) -> dict[str, str]:
+    """The versions of those that are installed, and of what only the stages of this pair stand on."""
+    scheme = pair.scheme if isinstance(pair, Spec) else None
+    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in scheme.stages)
+    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
     return {name: version for name, version in versions.items() if version is not None}
 
 
@@ -91,16 +90,9 @@ class Ask:
             "data": list(self.data),
             "settings": dict(self.settings),
             "part": list(self.part),
-            "libraries": libraries() | _versions(self._searched_by),
+            "libraries": libraries(self.pair),
         }
         return bytes_digest(json.dumps(parts, sort_keys=True).encode())
-
-    @property
-    def _searched_by(self) -> Iterator[str]:
-        """Packages that a stage of the scheme stands on and others do not."""
-        if isinstance(self.pair, Spec):
-            for name in self.pair.scheme.stages:
-                yield from STAGES[name].stands_on(self.pair.scheme)
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def describe_run(
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**how, **reading, **pair.runtime},
-        "versions": {"python": platform.python_version(), **libraries()},
+        "versions": {"python": platform.python_version(), **libraries(spec)},
         "times": {
             "started": started,
             "finished": now(),

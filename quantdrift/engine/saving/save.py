@@ -91,7 +91,7 @@ def save_candidate(
             "model_format": model_format,
             "spec": str(spec),
             "base_model": {**pair.encoder.identify(), "revision": revision, "fingerprint": pair.fingerprint},
-            "versions": libraries(),
+            "versions": libraries(spec),
             "bits_per_weight": pair.bits().to_json(),
             **written,
             "calibration": pair.describe(),
