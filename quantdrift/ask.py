@@ -32,7 +32,7 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
-    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu", "numba"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu"),
     *KINDS.packages,
     *QUANTIZERS.packages,
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),

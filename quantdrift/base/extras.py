@@ -30,7 +30,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
-        "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
         **{
             name: (name,)
