@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import torch
 from torch import nn
@@ -47,6 +47,16 @@ _NAMED = 3
 """Weights that a note names."""
 _COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked")
 """Ends of names that older versions stored, and that are computed."""
+
+
+class Placed(TypedDict, total=False):
+    """Where weights are loaded to, of which revision, in which number type, and whether code of a model may run."""
+
+    device: Required[torch.device]
+    revision: str | None
+    dtype: str
+    trusted: bool
+
 
 Reads = Literal["states", "head"]
 """What is read of a model: the states of its tokens, of which neither head nor pooler is a part, or its head."""
