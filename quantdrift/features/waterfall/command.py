@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
+from quantdrift.cli.options import DTYPE, OnCorpus, argument, flag, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import dtype_named, parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaterfallOptions:
+class WaterfallOptions(OnCorpus):
     """The options of `quantdrift waterfall`."""
 
     spec: str = argument("SPEC: The deployment, MODEL@SCHEME of two stages or more: minilm@W4+emb=int8+index=HNSW32")
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA_waterfall.")
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     batch_size: int = option("Inputs per forward pass.", default=32, min=1)
@@ -56,7 +53,7 @@ def command(options: WaterfallOptions) -> Output:
 
     spec = parse(options.spec)
     schemes = combinations_of(spec.scheme)
-    dataset = corpus(options.data, options.task, options.split)
+    dataset = options.dataset
     check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, "_waterfall")
     settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
