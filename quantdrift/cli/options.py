@@ -48,7 +48,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback=_latest if metavar == "RUN" else None,
+        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -77,6 +77,15 @@ def _latest(value: Any) -> Any:
     place = last_run()
     note(f"last is {place}")
     return place if isinstance(value, Path) else str(place)
+
+
+def _usable(value: str | None) -> str | None:
+    """A device, which is refused before anything is loaded where it cannot be there."""
+    if value is not None:
+        from quantdrift.engine.refusals import check_device
+
+        check_device(value)
+    return value
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -112,6 +121,7 @@ DTYPE = (
     "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
     "checkpoint that is a candidate keeps its own."
 )
+DEVICE = "DEVICE: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
 LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
@@ -119,13 +129,41 @@ SEED = "Random seed."
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnData:
+    """Options of commands that take data, queries and documents if they say no more."""
+
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+
+    @property
+    def corpus(self) -> RetrievalDataset:
+        """The queries and documents that the options name."""
+        return corpus(self.data, self.task, self.split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnSchemes(OnData):
+    """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
+
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    batch_size: int = option("Inputs per forward pass.", default=32, min=1)
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option(DEVICE)
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+
+    @property
+    def cache(self) -> bool:
+        """Always: schemes share embeddings through it."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnModel:
     """Options of every command that runs a model."""
 
     batch_size: int = option("Model: Inputs per forward pass, or per request to a server.", default=32, min=1)
-    device: str | None = option(
-        "NAME: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
-    )
+    device: str | None = option(DEVICE)
     revision: str | None = option("NAME: Model: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
     trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")
@@ -187,12 +225,10 @@ class Measuring(OnModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringAnything(Measuring):
+class MeasuringAnything(OnData, Measuring):
     """Options of commands that take every kind of data: `run` and `gate`."""
 
     data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     out: Path | None = option(
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )
@@ -228,12 +264,9 @@ class Streaming:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnQueries(OnModel):
+class OnQueries(OnData, OnModel):
     """Options of commands that measure layers on queries: `allocate` and `predict`."""
 
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     queries: Path | None = option(
         "FILE: Data: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
     )

@@ -11,7 +11,7 @@ from quantdrift.base.display import duration, note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
-from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
+from quantdrift.cli.options import ANY_DATA, METRIC, Measuring, OnData, any_data, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, chooses, parse
@@ -29,13 +29,11 @@ MARGIN = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Measuring):
+class PlanOptions(OnData, Measuring):
     """The options of `quantdrift gate --plan`."""
 
     spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
     data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     margin: float | None = option(
         "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
         "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03.",

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from quantdrift.base.records import read_json
 from quantdrift.base.text import some
-from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
+from quantdrift.cli.options import SPEC, OnData, OnModel, argument, data_words, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(OnModel):
+class QuantizeOptions(OnData, OnModel):
     """The options of `quantdrift quantize`."""
 
     spec: str = argument(SPEC)
@@ -26,9 +26,6 @@ class QuantizeOptions(OnModel):
         "onnxruntime runs.",
         default="safetensors",
     )
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
 
 
 @prints()
@@ -53,7 +50,7 @@ def command(options: QuantizeOptions) -> Output:
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
-    dataset = corpus(options.data, options.task, options.split) if named else None
+    dataset = options.corpus if named else None
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
     if form in MODEL_FILES:

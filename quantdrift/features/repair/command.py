@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import percent, with_interval
-from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
+from quantdrift.cli.options import ANY_DATA, OnData, OnModel, any_data, argument, data_words, flag, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Scheme, Spec, parse
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(OnModel):
+class RepairOptions(OnData, OnModel):
     """The options of `quantdrift repair`."""
 
     spec: str = argument("SPEC: The model and the plain scheme that is to be repaired: minilm@W4")
     data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     bits: float | None = option(
         "B: Bits a linear weight may take, scales counted; by default an eighth of a bit more than SPEC takes.", min=2
     )
