@@ -49,7 +49,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback=_latest if metavar == "RUN" else None,
+        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -78,6 +78,15 @@ def _latest(value: Any) -> Any:
     place = last_run()
     note(f"last is {place}")
     return place if isinstance(value, Path) else str(place)
+
+
+def _usable(value: str | None) -> str | None:
+    """A device, which is refused before anything is loaded where it cannot be there."""
+    if value is not None:
+        from quantdrift.engine.refusals import check_device
+
+        check_device(value)
+    return value
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -113,6 +122,7 @@ DTYPE = (
     "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
     "checkpoint that is a candidate keeps its own."
 )
+DEVICE = "DEVICE: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
 LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
@@ -153,13 +163,23 @@ class OnCorpus(OnData):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnSchemes(OnCorpus):
+    """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
+
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    batch_size: int = option("Inputs per forward pass.", default=32, min=1)
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option(DEVICE)
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+    cache = True  # schemes share embeddings through it
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnModel:
     """Options of every command that runs a model."""
 
     batch_size: int = option("Model: Inputs per forward pass, or per request to a server.", default=32, min=1)
-    device: str | None = option(
-        "NAME: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
-    )
+    device: str | None = option(DEVICE)
     revision: str | None = option("NAME: Model: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
     trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")

@@ -11,7 +11,7 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.paths import RUNS
 from quantdrift.base.text import counted, percent
-from quantdrift.cli.options import LIMIT, METRIC, Streaming, argument, flag, option, prints
+from quantdrift.cli.options import DEVICE, LIMIT, METRIC, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
 from quantdrift.compare.corpus_size import SizeEffect
 from quantdrift.compare.pooled import Pooled, in_words
@@ -48,7 +48,7 @@ class Running(Streaming):
     plan: bool = flag("Print what there is to do, and stop.")
     limit: int | None = option(LIMIT, min=1)
     probe: bool = option("Load each model to tell how long it will take.", default=True)
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    device: str | None = option(DEVICE)
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 

@@ -27,6 +27,7 @@ from quantdrift.checkpoints.checkpoint import Checkpoint, packages_for, refuse_m
 from quantdrift.checkpoints.model_files import MODEL_FILES, files_in
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_weights, read_record
+from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
@@ -192,7 +193,7 @@ def load_checkpoint(
         else:
             loaded = _from_folder(checkpoint, reference, device)
     encoder = sentence.encoder_of(loaded.model.eval(), source)
-    notes = [*log.notes, *loaded.notes]
+    notes = [*log.notes, *loaded.notes, *(WARNED if checkpoint.method == UNASKED else ())]
     if reference is not None:
         notes += _notes(checkpoint, reference)
         others = sentence.differences(reference, encoder)

@@ -15,7 +15,7 @@ import numpy as np
 from quantdrift.base.display import note, shown
 from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.base.text import counted
-from quantdrift.cli.options import DATA, argument, of_texts, option, prints
+from quantdrift.cli.options import DATA, DEVICE, argument, of_texts, option, prints
 from quantdrift.features.canary import record
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
@@ -39,7 +39,7 @@ class Asking:
     timeout: float = option(
         "SECONDS: Servers: give up after so long, attempts that failed included.", default=10.0, min=0.01
     )
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    device: str | None = option(DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)
