@@ -272,17 +272,18 @@ def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
 
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
-    return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(_size(dataset))[:n]).tolist())
+    return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(size_of(dataset))[:n]).tolist())
 
 
 def limited(dataset: Dataset, n: int) -> Dataset:
     """The data with the first n of the queries or inputs, which `limit` tells of; all of them if there are no more."""
-    total = _size(dataset)
+    total = size_of(dataset)
     limit = {"n": n, "of": total, "fingerprint": dataset.fingerprint}
     return dataset if n >= total else replace(_of_rows(dataset, range(n)), limit=limit)
 
 
-def _size(dataset: Dataset) -> int:
+def size_of(dataset: Dataset) -> int:
+    """How many queries or inputs there are."""
     return len(dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids)
 
 

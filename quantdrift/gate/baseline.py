@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +102,8 @@ class _Candidate(BaseModel, strict=True, frozen=True):
 class Baseline(Record):
     """A snapshot as it stands in the file; inputs in the order of their ids, each on one line."""
 
-    FORMAT: ClassVar[str] = "quantdrift-baseline"
-    VERSION: ClassVar[int] = 2
-    WHAT: ClassVar[str] = "a baseline"
-    MAKE: ClassVar[str] = "quantdrift gate ... --update"
+    FORMAT, VERSION = "quantdrift-baseline", 2
+    WHAT, MAKE = "a baseline", "quantdrift gate ... --update"
 
     definitions: Literal[1] = 1
     """Of the metrics; another number where one of them means something else than before."""

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -101,10 +101,8 @@ class _Floor(_Part):
 class RunRecord(Record, extra="allow"):
     """run.json."""
 
-    FORMAT: ClassVar[str] = "quantdrift-run"
-    VERSION: ClassVar[int] = 2
-    WHAT: ClassVar[str] = "the record of a run"
-    MAKE: ClassVar[str] = "quantdrift run SPEC --data FOLDER"
+    FORMAT, VERSION = "quantdrift-run", 2
+    WHAT, MAKE = "the record of a run", "quantdrift run SPEC --data FOLDER"
 
     spec: str
     files: dict[str, str]

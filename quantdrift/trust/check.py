@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, Valid
 
 from quantdrift import __version__
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, ScoreError
+from quantdrift.base.errors import ScoreError
 from quantdrift.base.records import AS_LIST, Record
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
@@ -160,11 +160,9 @@ class StabilityCheck(Threshold):
     Source: paper, section 3, "From condition to stability check".
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-stability-check"
-    VERSION: ClassVar[int] = 3
-    WHAT: ClassVar[str] = "a stability check"
-    MAKE: ClassVar[str] = MAKE
-    ERROR: ClassVar[type[QuantDriftError]] = StabilityError
+    FORMAT, VERSION = "quantdrift-stability-check", 3
+    WHAT, MAKE = "a stability check", MAKE
+    ERROR = StabilityError
 
     origin: Origin
     statistic: Statistic

@@ -9,7 +9,7 @@ Source: paper, section 5.3 (routing inputs by the gap).
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,8 @@ class GapRouter(Threshold):
         origin: where the inputs came from that it was set on, as far as that is known.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-router"
-    VERSION: ClassVar[int] = 3
-    WHAT: ClassVar[str] = "a router"
-    MAKE: ClassVar[str] = "quantdrift route RUN --save FILE"
+    FORMAT, VERSION = "quantdrift-router", 3
+    WHAT, MAKE = "a router", "quantdrift route RUN --save FILE"
 
     threshold: float  # Python's shortest decimal, which reads back to the same number
     score: ConfidenceName = "gap"

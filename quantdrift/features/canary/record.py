@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +80,8 @@ class Canary(Record):
         texts: two or more.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-canary"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "a canary"
-    MAKE: ClassVar[str] = "quantdrift canary save MODEL -o FILE.json"
+    FORMAT, VERSION = "quantdrift-canary", 1
+    WHAT, MAKE = "a canary", "quantdrift canary save MODEL -o FILE.json"
 
     model: Annotated[str, Field(max_length=1000)]
     prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from quantdrift.base.display import clean
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
+from quantdrift.base.logs import heard
 from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.features.index.engine import Order
 
@@ -60,7 +60,7 @@ class Database(SearchIndex):
         self._opened = ExitStack()
         try:
             folder = self._opened.enter_context(TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True))
-            self._opened.enter_context(heard(self.modules, self._said))
+            self._opened.enter_context(heard(self.modules, self._hear))
             with self._refusing("to build it"), quietly(self._said):
                 self._opened.callback(self.stop)
                 self.fill(Path(folder))
@@ -69,6 +69,9 @@ class Database(SearchIndex):
         except BaseException:
             self.close()
             raise
+
+    def _hear(self, record: logging.LogRecord) -> None:
+        self._said.extend(clean(line)[:200] for line in record.getMessage().splitlines()[:1])
 
     def fill(self, folder: Path) -> None:
         """Build the index of the order's documents, known by their positions, in an empty folder."""
@@ -192,28 +195,6 @@ def checked(
 def size_of(folder: Path) -> int:
     """Bytes that a folder takes on disk: a sparse file counts for what is written."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
-
-
-@contextmanager
-def heard(modules: Collection[str], said: list[str]) -> Iterator[None]:
-    """Inside, what a library logs as a warning or worse is kept, and goes nowhere else."""
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines = record.getMessage().splitlines()
-            said.extend(re.sub(r"\s+", " ", clean(line))[:200] for line in lines[:1])
-
-    ear, before = Ear(logging.WARNING), []
-    for log in map(logging.getLogger, modules):
-        before.append((log, log.propagate))
-        log.addHandler(ear)
-        log.propagate = False
-    try:
-        yield
-    finally:
-        for log, propagate in before:
-            log.removeHandler(ear)
-            log.propagate = propagate
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quantdrift.base.text import with_interval
-from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
+from quantdrift.cli.options import OnQueries, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.spec.grammar import Spec, parse_scheme
@@ -89,7 +89,7 @@ def command(options: PredictOptions) -> Output:
             f"codes alone{scales}",
             *_NOTES,
         ],
-        next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {data_words(options.data, options.task)}"],
+        next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {options.data_words}"],
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import ne
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +109,11 @@ class RagRecord(Record):
         notes: what to know; one sentence each, without a full stop.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-rag"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "the record of answers behind a search"
-    MAKE: ClassVar[str] = "quantdrift rag RUN... --model hf --model-args pretrained=NAME"
+    FORMAT, VERSION = "quantdrift-rag", 1
+    WHAT, MAKE = (
+        "the record of answers behind a search",
+        "quantdrift rag RUN... --model hf --model-args pretrained=NAME",
+    )
 
     generator: str
     kind: Kind

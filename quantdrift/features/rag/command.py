@@ -51,7 +51,7 @@ class RagOptions:
     max_tokens: int = option("Tokens of an answer, which ends at the end of its line.", default=32, min=1)
     chat: bool = flag("Put prompts through the chat template of the generator.")
     batch_size: int = option("Prompts per call; answers are kept after each call.", default=8, min=1)
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps, of a generator that runs here.")
+    device: str | None = option("DEVICE: cpu, cuda, cuda:1 or mps, of a generator that runs here.")
     changed: int = option("N: How many of the changed answers to show, right to wrong first.", default=5, min=0)
     out: Path | None = option(
         "-o --out FOLDER: Where answers and result lie; by default quantdrift-runs/rag_DATA_MODEL."

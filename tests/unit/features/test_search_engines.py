@@ -7,7 +7,9 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from quantdrift.ask import Ask
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.logs import heard
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.deployed import score_deployed
@@ -23,7 +26,7 @@ from quantdrift.engine.scoring.indexes import Found, SearchIndex
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, vector_stages
 from quantdrift.evidence.file import read_evidence, write_evidence
-from quantdrift.features.databases.database import Database, heard
+from quantdrift.features.databases.database import Database
 from quantdrift.features.index import refuse_index
 from quantdrift.features.index.engine import ENGINES, Engine, Order, engine_of
 from quantdrift.metrics import measure
@@ -295,7 +298,7 @@ def test_a_panic_of_rust_is_an_error_of_one_line(world, toy):
 
 def test_what_a_library_logs_goes_nowhere_else(caplog):
     said: list[str] = []
-    with heard(["toy"], said):
+    with heard(["toy"], partial(Database._hear, SimpleNamespace(_said=said))):
         logging.getLogger("toy.part").warning("two\nlines \x1b[31m")
     assert said == ["two"]
     assert not caplog.records
