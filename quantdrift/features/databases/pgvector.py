@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,12 @@ def written(vector: NDArray[np.float32]) -> str:
     return f"[{','.join(map(str, vector.tolist()))}]"
 
 
+def version(base: Any) -> str:
+    """What an open connection is to."""
+    found = base.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+    return f"pgvector {found[0] if found else 'missing'} in PostgreSQL {base.info.parameter_status('server_version')}"
+
+
 class PgVector(Database):
     """A table with an index of pgvector, which the planner is told to use: it reads small tables as a whole."""
 
@@ -47,8 +54,7 @@ class PgVector(Database):
         self.opened.callback(server.cleanup)
         self._base = base = self.opened.enter_context(psycopg.connect(server.get_uri(), autocommit=True))
         base.execute("CREATE EXTENSION vector")
-        version = base.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()[0]
-        self.library = f"pgvector {version} in PostgreSQL {base.info.parameter_status('server_version')}"
+        self.library = version(base)
         base.execute(f"CREATE TABLE documents (id integer, e vector({dim}))")
         with base.cursor() as cursor, cursor.copy("COPY documents FROM STDIN") as copy:
             for row, vector in enumerate(order.documents):
