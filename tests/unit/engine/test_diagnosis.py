@@ -111,7 +111,10 @@ def test_the_shortest_text_that_differs_is_found(folder, mine):
     diagnosis = diagnose(mine, Elsewhere(folder, change=short), DATA, n=12, batch_size=8, progress=Silent())
     assert len(diagnosis.shortest.split()) == 30
     assert diagnose(mine, Elsewhere(folder), DATA, n=12, batch_size=8, progress=Silent()).shortest == ""
-    assert len(diagnose(mine, Elsewhere(folder, change=cls), DATA, n=12, batch_size=8, progress=Silent()).shortest.split()) == 1
+    assert (
+        len(diagnose(mine, Elsewhere(folder, change=cls), DATA, n=12, batch_size=8, progress=Silent()).shortest.split())
+        == 1
+    )
 
 
 def test_two_causes_are_put_together(folder, mine):
