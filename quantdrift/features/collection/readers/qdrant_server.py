@@ -33,12 +33,12 @@ class OnServer:
             timeout=_TIMEOUT,
             headers={"api-key": key} if key else {},
         )
-        self._where = f"{place.at}#{place.name}"
+        self._place = place
         about = self._asked("GET", "")
         vectors = about["config"]["params"]["vectors"]
         if "size" not in vectors:  # vectors that have names
             if len(vectors) != 1:
-                raise ServerError(f"{self._where} holds vectors of several names ({', '.join(vectors)}); expected one")
+                raise ServerError(f"{self._place} holds vectors of several names ({', '.join(vectors)}); expected one")
             self._name, vectors = next(iter(vectors.items()))
         else:
             self._name = None
@@ -55,9 +55,9 @@ class OnServer:
             for piece in answer.iter_bytes():
                 content += piece
                 if len(content) > _MOST:
-                    raise ServerError(f"{self._where}: the answer is larger than {_MOST:,} bytes")
+                    raise ServerError(f"{self._place}: the answer is larger than {_MOST:,} bytes")
         if answer.status_code != 200:  # noqa: PLR2004 -- HTTP's own number
-            raise ServerError(f"{self._where}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
+            raise ServerError(f"{self._place}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
         return json.loads(content)["result"]
 
     def _id(self, point: Any) -> str:
@@ -95,7 +95,7 @@ class OnServer:
 
 READER = Reader(
     what="URL#COLLECTION of a Qdrant server",
-    accepts=lambda place: place.on_server,
+    accepts=lambda place: place.at.startswith(("http://", "https://")),
     open=OnServer,
     packages=(Package(name="httpx", module="httpx", extra="openai", note="asks servers"),),
 )
