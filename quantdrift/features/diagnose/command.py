@@ -86,7 +86,8 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
     distance = f"mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}"
     yield f"{'They point the same way' if diagnosis.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
     if n_words := len(diagnosis.shortest.split()):
-        yield f"The text that differs most does so from {counted(n_words, 'word')} on: {clean(diagnosis.shortest[:80])!r}"
+        text = clean(diagnosis.shortest[:80])
+        yield f"The text that differs most does so from {counted(n_words, 'word')} on: {text!r}."
     for cause in diagnosis.found:
         yield f"{cause.name}: {cause.told}. What to do: {cause.advice}."
     if not diagnosis.found:
