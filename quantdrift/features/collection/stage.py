@@ -105,30 +105,22 @@ class Asked(SearchIndex):
                 f"{name} holds vectors of {held.dim:,} numbers, and the model makes {dim:,}; expected the collection "
                 "of this model, or +dim= beside it"
             )
-        strange, examples, seen = 0, list[str](), set[str]()
-        if held.count <= n_docs * (1 + 2 * _LARGE) + 1:  # else it is not one of these data, whatever its ids
-            with refusing(name, "to list its ids"):
-                for found in map(str, held.ids()):
-                    if found in self._positions:
-                        seen.add(found)
-                    else:
-                        strange += 1
-                        examples += [found] if len(examples) < 3 else []  # noqa: PLR2004 -- a few
+        if held.count > n_docs * (1 + 2 * _LARGE) + 1:  # it is not one of these data, whatever its ids
+            n_missing, n_strange, examples = n_docs, held.count - n_docs, list[str]()
         else:
-            strange = held.count - n_docs
-        missing = n_docs - len(seen)
-        told = [
-            f"{name} lacks {missing:,} of the {n_docs:,} documents of the data" if missing else "",
-            f"{name} holds {strange:,} documents that the data do not have"
-            + (f" ({some(examples)})" if examples else "")
-            if strange
-            else "",
-        ]
-        if max(missing, strange) > _LARGE * n_docs:
-            raise UnsupportedError(
-                f"{'; '.join(filter(None, told))}: expected a collection of these data, by their document ids"
-            )
-        return tuple(filter(None, told))
+            with refusing(name, "to list its ids"):
+                names = {*map(str, held.ids())}
+            n_missing, examples = len(self._positions.keys() - names), sorted(names - self._positions.keys())
+            n_strange = len(examples)
+        told = {
+            f"{name} lacks {n_missing:,} of the {n_docs:,} documents of the data": n_missing,
+            f"{name} holds {n_strange:,} documents that the data do not have"
+            + (f" ({some(examples)})" if examples else ""): n_strange,
+        }
+        said = tuple(line for line, holds in told.items() if holds)
+        if max(n_missing, n_strange) > _LARGE * n_docs:
+            raise UnsupportedError(f"{'; '.join(said)}: expected a collection of these data, by their document ids")
+        return said
 
 
 def _reading(metric: str, similarity: Similarity, name: str) -> Any:
