@@ -106,7 +106,7 @@ def neighbours_of(opened: Opened) -> Opened:
         raise DataError(f"{data['name']} has {len(inputs.ids)} inputs to search among; expected at least {LEAST}")
     search = Search(
         queries=inputs,
-        documents=None,
+        documents=inputs if opened.pair.query_only else None,
         similarity=Similarity.COSINE,
         excluded=np.arange(len(inputs.ids)),
         calibration=opened.reading.calibration,

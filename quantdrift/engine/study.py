@@ -272,9 +272,9 @@ def _searched(entry: DataEntry, data: Data) -> RetrievalDataset:
 
 
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:
-    dataset = data.of(cell.data)
-    check_pair(cell.spec, dataset, reranks=lists is not None)
-    among = cell.data.neighbours
+    dataset, among = data.of(cell.data), cell.data.neighbours
+    searched = replace(cell.spec.scheme, query_only=False)  # neighbours are a search, whose query side may be alone
+    check_pair(replace(cell.spec, scheme=searched) if among else cell.spec, dataset, reranks=lists is not None)
     if among and not isinstance(dataset, ClassificationDataset):
         raise UnsupportedError(f"{cell.data.called} is a search; neighbours are of labelled data. Leave neighbours out")
     if among and chooses(cell.spec.scheme):

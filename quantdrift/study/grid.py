@@ -47,7 +47,7 @@ class CaptureGrid(Part):
     """The criteria, budgets and quantizers that a capture study compares.
 
     Attributes:
-        criteria: that choose widths.
+        criteria: that choose widths; options of the choice may stand behind one: gap_exact+solver=greedy.
         budgets: bits per weight, none of them a width.
         quantizers: that round to these widths.
         activations: bits of activations, 16 where they are left alone; uniform schemes have them, too.
@@ -56,6 +56,7 @@ class CaptureGrid(Part):
         sizes: calibration queries that a criterion looks at.
         seeds: of all that is drawn; those of the study if none are given.
         documents: that quantizers calibrate on, where not as many as usual.
+        query_only: whether the query side alone is quantized.
     """
 
     criteria: list[str] = Field(["gap", "reconstruction", "random"], min_length=1)
@@ -67,11 +68,12 @@ class CaptureGrid(Part):
     sizes: list[Annotated[int, Field(ge=1)]] = Field([_QUERIES], min_length=1)
     seeds: list[_Seed] = []
     documents: int | None = Field(None, ge=1)
+    query_only: bool = False
 
     @model_validator(mode="after")
     def _can_be_compared(self) -> Self:
         for criterion in self.criteria:
-            known_name("criterion", criterion, CRITERIA)
+            known_name("criterion", criterion.partition("+")[0], CRITERIA)
         for quantizer in self.quantizers:
             known_name("quantizer", quantizer, QUANTIZERS)
         for name in ("criteria", "budgets", "quantizers", "activations", "sizes", "seeds"):
@@ -108,8 +110,9 @@ class CaptureGrid(Part):
         size: int = _QUERIES,
     ) -> Scheme:
         """The scheme of one point: widths by a criterion, or one for all; what does not change it is left out."""
-        activation = "" if activations == FULL_BITS else f"A{activations}"
-        text = f"W{bits:g}{activation}-{self.granularity}-{quantizer}" + ("" if criterion is None else f"+{criterion}")
+        width = f"W{bits:g}" if activations == FULL_BITS else f"W{bits:g}A{activations}"
+        options = filter(None, ["query" * self.query_only, criterion])
+        text = "+".join([f"{width}-{self.granularity}-{quantizer}", *options])
         if criterion is not None and self.widths and sorted(self.widths) != [int(bits), int(bits) + 1]:
             text += f"+widths={','.join(map(str, sorted(self.widths)))}"
         if needs_inputs(criterion) and size != _QUERIES:
@@ -120,10 +123,8 @@ class CaptureGrid(Part):
 
     def schemes(self) -> Iterator[Scheme]:
         """All schemes, some of them more than once: the uniform ones, then the allocations."""
-        seeds = self.seeds or [0]
-        for budget, quantizer, bits, seed in product(self.budgets, self.quantizers, self.activations, seeds):
+        axes = self.budgets, self.quantizers, self.activations, self.seeds or [0]
+        for budget, quantizer, bits, seed in product(*axes):
             yield from (self.scheme(width, quantizer, activations=bits, seed=seed) for width in self.around(budget))
-        for budget, quantizer, bits, seed, size, criterion in product(
-            self.budgets, self.quantizers, self.activations, seeds, self.sizes, self.criteria
-        ):
+        for budget, quantizer, bits, seed, size, criterion in product(*axes, self.sizes, self.criteria):
             yield self.scheme(budget, quantizer, activations=bits, seed=seed, criterion=criterion, size=size)

@@ -18,11 +18,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError
-from quantdrift.base.records import AS_LIST, open_file, problem_of
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file, problem_of
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
@@ -250,7 +251,23 @@ def study_of(value: Any, path: Path, *, folder: Path) -> Study:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without a key that stands there twice. Dates and the like stay texts: a folder may be called 2026-01-01."""
+    """YAML without what nobody means: aliases, which could grow without end, a key that stands there twice, levels
+    without end. Dates and the like stay texts: a folder may be called 2026-01-01.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a part of a document as yaml does, or refuse it."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            raise ComposerError(None, None, f"expected no alias (*{event.anchor})", event.start_mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Construct a mapping as yaml does, or refuse it."""

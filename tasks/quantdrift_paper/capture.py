@@ -32,7 +32,7 @@ from quantdrift.statistics.estimates import CONFIDENCE, Estimate, percentile_int
 from quantdrift.statistics.paired import randomization_test
 from quantdrift.statistics.verdicts import holm
 from quantdrift.study.folder import StudyFolder
-from quantdrift.study.grid import CaptureGrid
+from quantdrift_paper.cells import family_of
 
 METRICS = ("flip@1", "accuracy", "gold_lost@1")
 """Metrics whose capture is told unless others are named: the paper's change of the top-1, recall@1 and gold lost."""
@@ -50,10 +50,11 @@ Floats = NDArray[np.float64]
 class Point:
     """A point at which criteria are compared.
 
-    `size` is the number of calibration queries that was asked for, `activations` the bits of activations, 16 where they
-    are left alone.
+    `system` is Text, CLIP or Classes; `size` is the number of calibration queries that was asked for, `activations` the
+    bits of activations, 16 where they are left alone.
     """
 
+    system: str
     model: str
     data: str
     quantizer: str
@@ -161,10 +162,10 @@ class _Corpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Capture:
-    """The finished cells of a capture study, ready to be asked.
+    """The finished cells of capture studies, ready to be asked.
 
     Attributes:
-        grid: the criteria, widths and quantizers of the study.
+        criteria: in the order of the studies.
         metrics: the metrics that were read.
         points: the points at which criteria can be compared, with the number of the run of each uniform width and each
             criterion.
@@ -172,7 +173,7 @@ class Capture:
         corpora: the values at held-out queries, by name of the data.
     """
 
-    grid: CaptureGrid
+    criteria: Sequence[str]
     metrics: Sequence[Metric]
     points: Mapping[Point, Mapping[str, int]]
     missing: int
@@ -183,58 +184,89 @@ class Capture:
 
         Not defined where the high width does no better than the low one.
         """
-        captured = []
-        for of, points in self._groups(metric, by):
-            for criterion in self.grid.criteria:
-                members = [point for point in points if criterion in self.points[point]]
-                if not members:
-                    continue
-                low, value, high = (self._sum(metric, members, name) for name in (_LOW, criterion, _HIGH))
-                captured.append(
-                    Captured(
-                        metric=str(metric),
-                        criterion=criterion,
-                        of=of,
-                        ratio=_ratio(low - value, low - high, len(members), _sign(metric)),
-                        low=float(low[0]) / len(members),
-                        value=float(value[0]) / len(members),
-                        high=float(high[0]) / len(members),
-                        best_in=sum(self._is_best(metric, point, criterion) for point in members),
-                    )
-                )
-        return captured
+        return [
+            replace(captured, of=of)
+            for of, points in self._groups(by)
+            for criterion in self.criteria
+            if (captured := self.captured(metric, points, criterion)) is not None
+        ]
+
+    def captured(self, metric: Metric, points: Sequence[Point], criterion: str) -> Captured | None:
+        """Capture of a criterion pooled over those points that have it; None where none has."""
+        members = self._with(metric, points, criterion)
+        if not members:
+            return None
+        low, value, high = (self._sum(metric, members, name) for name in (_LOW, criterion, _HIGH))
+        return Captured(
+            metric=str(metric),
+            criterion=criterion,
+            of={},
+            ratio=_ratio(low - value, low - high, len(members), _sign(metric)),
+            low=float(low[0]) / len(members),
+            value=float(value[0]) / len(members),
+            high=float(high[0]) / len(members),
+            best_in=sum(self._is_best(metric, point, criterion) for point in members),
+        )
 
     def contests(self, metric: Metric, *, by: Sequence[str] = (), against: str | None = None) -> list[Contest]:
         """Compare every two criteria, or each with the one named, for each value of the axes `by`.
 
         p-values are adjusted over the pairs with the same values.
         """
-        pairs = list(combinations(self.grid.criteria, 2))
+        pairs = list(combinations(self.criteria, 2))
         if against is not None:
-            pairs = [(name, against) for name in self.grid.criteria if name != against]
+            pairs = [(name, against) for name in self.criteria if name != against]
         contests = []
-        for of, points in self._groups(metric, by):
-            compared = []
-            for pair in pairs:
-                both = [point for point in points if {*pair} <= self.points[point].keys()]
-                if both:
-                    compared.append(self._contest(metric, of, both, pair))
+        for of, points in self._groups(by):
+            compared = [contest for pair in pairs if (contest := self.contest(metric, points, pair)) is not None]
             adjusted = holm([contest.p for contest in compared])
-            contests += [replace(contest, p_holm=p) for contest, p in zip(compared, adjusted, strict=True)]
+            contests += [replace(contest, of=of, p_holm=p) for contest, p in zip(compared, adjusted, strict=True)]
         return contests
 
-    def agreements(self) -> list[Agreement]:
-        """Measure how far widths depend on the draw of calibration queries, for criteria that look at some."""
-        agreements, most = [], max(self.grid.sizes)
-        models = dict.fromkeys(point.model for point in self.points)
-        for criterion, model, size in product(filter(needs_inputs, self.grid.criteria), models, self.grid.sizes):
+    def contest(self, metric: Metric, points: Sequence[Point], pair: tuple[str, str]) -> Contest | None:
+        """Compare two criteria on those points that have both; None where none has."""
+        both = self._with(metric, points, *pair)
+        if not both:
+            return None
+        low, high, mine, theirs = (self._sum(metric, both, name) for name in (_LOW, _HIGH, *pair))
+        leads = [self._lead(metric, point, *pair) for point in both]
+        return Contest(
+            metric=str(metric),
+            criterion=pair[0],
+            against=pair[1],
+            of={},
+            difference=_ratio(theirs - mine, low - high, len(both), _sign(metric)),
+            ahead=sum(lead > _NOTHING for lead in leads),
+            behind=sum(lead < -_NOTHING for lead in leads),
+            p=randomization_test(*(self._of_queries(metric, both, name) for name in pair)),
+        )
+
+    def correlations(self, points: Sequence[Point], pair: tuple[str, str]) -> list[tuple[float, int]]:
+        """Spearman over layers of what two criteria expect them to lose, and how many layers; one for each draw."""
+        from scipy import stats  # noqa: PLC0415 -- takes long to import
+
+        drawn: dict[tuple[Any, ...], tuple[float, int]] = {}
+        for point in points:
+            if {*pair} <= self.points[point].keys():
+                first, second = (self._allocation(point, name)["losses"] for name in pair)
+                spearman: Any = stats.spearmanr
+                rho = float(spearman([*first.values()], [second[name] for name in first]).statistic)
+                drawn[point.model, point.data, point.seed, point.size] = rho, len(first)
+        return list(drawn.values())
+
+    def agreements(self, against: int | None = None) -> list[Agreement]:
+        """Measure how far widths depend on the draw of calibration queries, for criteria that look at some.
+
+        Sizes are compared with the largest, or with the size `against`.
+        """
+        agreements, sizes = [], self.values("size")
+        for criterion, model, size in product(filter(needs_inputs, self.criteria), self.values("model"), sizes):
+            most = max(sizes) if against is None else against
             draws = self._draws(model, criterion)
             drawn = [key for key in draws if key[3] == size]
             with_other_seeds = [(draws[a], draws[b]) for a, b in combinations(drawn, 2) if a[:2] == b[:2]]
-            largest = [
-                (draws[key], draws[*key[:3], most]) for key in drawn if size < most and (*key[:3], most) in draws
-            ]
-            for against, pairs in ((size, with_other_seeds), (most, largest)):
+            usual = [(draws[key], draws[*key[:3], most]) for key in drawn if size != most and (*key[:3], most) in draws]
+            for other, pairs in ((size, with_other_seeds), (most, usual)):
                 shares = [_same_widths(*pair) for pair in pairs if pair[0]["data_digest"] != pair[1]["data_digest"]]
                 if shares:
                     agreements.append(
@@ -242,20 +274,41 @@ class Capture:
                             criterion=criterion,
                             model=model,
                             size=size,
-                            against=against,
+                            against=other,
                             share=float(np.mean(shares)),
                             n_pairs=len(shares),
                         )
                     )
         return agreements
 
-    def _groups(self, metric: Metric, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Point]]]:
-        """The points at which a metric has a value, by axes."""
+    def values(self, axis: str) -> list[Any]:
+        """The values of a field of `Point`, as they come."""
+        return list(dict.fromkeys(getattr(point, axis) for point in self.points))
+
+    def at(self, **axes: Any) -> list[Point]:
+        """The points at which fields have these values."""
+        return [p for p in self.points if all(getattr(p, axis) == value for axis, value in axes.items())]
+
+    def _groups(self, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Point]]]:
         groups: dict[tuple[Any, ...], list[Point]] = {}
         for point in self.points:
-            if not np.isnan(self.corpora[point.data].values[str(metric)]).all():
-                groups.setdefault(tuple(getattr(point, axis) for axis in by), []).append(point)
+            groups.setdefault(tuple(getattr(point, axis) for axis in by), []).append(point)
         yield from ((dict(zip(by, values, strict=True)), points) for values, points in groups.items())
+
+    def _with(self, metric: Metric, points: Sequence[Point], *criteria: str) -> list[Point]:
+        """The points that have these criteria, and at which a metric has a value."""
+        return [
+            point
+            for point in points
+            if {*criteria} <= self.points[point].keys()
+            and not np.isnan(self.corpora[point.data].values[str(metric)]).all()
+        ]
+
+    def _allocation(self, point: Point, criterion: str) -> Mapping[str, Any]:
+        """The allocation of a criterion as run.json has it."""
+        run = self.corpora[point.data].runs[self.points[point][criterion]]
+        allocation: Mapping[str, Any] = run.record["quantization"]["allocation"]
+        return allocation
 
     def _mean(self, metric: Metric, point: Point, name: str) -> Floats:
         means: Floats = self.corpora[point.data].means[str(metric)][:, self.points[point][name]]
@@ -273,22 +326,6 @@ class Capture:
         others = self.points[point].keys() - {_LOW, _HIGH}
         return all(self._lead(metric, point, criterion, other) > -_NOTHING for other in others)
 
-    def _contest(
-        self, metric: Metric, of: Mapping[str, Any], points: Sequence[Point], pair: tuple[str, str]
-    ) -> Contest:
-        low, high, mine, theirs = (self._sum(metric, points, name) for name in (_LOW, _HIGH, *pair))
-        leads = [self._lead(metric, point, *pair) for point in points]
-        return Contest(
-            metric=str(metric),
-            criterion=pair[0],
-            against=pair[1],
-            of=of,
-            difference=_ratio(theirs - mine, low - high, len(points), _sign(metric)),
-            ahead=sum(lead > _NOTHING for lead in leads),
-            behind=sum(lead < -_NOTHING for lead in leads),
-            p=randomization_test(*(self._of_queries(metric, points, name) for name in pair)),
-        )
-
     def _of_queries(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
         """The share of each query of all corpora in the sum of means, float64 [n_queries]."""
         parts = []
@@ -299,11 +336,9 @@ class Capture:
         return np.concatenate(parts)
 
     def _draws(self, model: str, criterion: str) -> dict[tuple[str, float, int, int], Mapping[str, Any]]:
-        """The allocations as run.json has them, by data, budget, seed and size; quantizers share them."""
+        """The allocations by data, budget, seed and size; quantizers share them."""
         return {
-            (point.data, point.budget, point.seed, point.size): self.corpora[point.data]
-            .runs[runs[criterion]]
-            .record["quantization"]["allocation"]
+            (point.data, point.budget, point.seed, point.size): self._allocation(point, criterion)
             for point, runs in self.points.items()
             if point.model == model and criterion in runs
         }
@@ -318,11 +353,9 @@ def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]
     axes = [field.name for field in fields(Point)]
     several = [axis for axis in axes if len({getattr(point, axis) for point in capture.points}) > 1]
     splits = list(dict.fromkeys([(), BY, *((axis,) for axis in several)]))
-    results = [
-        result
-        for metric, by in product(metrics, splits)
-        for result in (*capture.captures(metric, by=by), *capture.contests(metric, by=by))
-    ]
+    results: list[Captured | Contest] = []
+    for metric, by in product(metrics, splits):
+        results += [*capture.captures(metric, by=by), *capture.contests(metric, by=by)]
     return [_row(axes, result) for result in results]
 
 
@@ -335,7 +368,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 _KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("model", "data", "metric", "quantizer", "criterion", "against"), "words"),
+    **dict.fromkeys(("system", "model", "data", "metric", "quantizer", "criterion", "against"), "words"),
     **dict.fromkeys(("activations", "seed", "size", "points", "best_in", "ahead", "behind"), "count"),
 }
 """Kinds of columns that hold no numbers with a fraction."""
@@ -388,47 +421,57 @@ def _ratio(gain: Floats, headroom: Floats, n: int, sign: int) -> Estimate:
 # --- from the folder of a study -------------------------------------------------------------------
 
 
-def read_capture(folder: StudyFolder, metrics: Sequence[Metric]) -> Capture:
-    """The finished cells of a capture study, with metrics computed from their evidence.
+def read_capture(folders: Sequence[StudyFolder], metrics: Sequence[Metric]) -> Capture:
+    """The finished cells of capture studies that are joined, with metrics computed from their evidence.
 
     Raises:
-        StudyError: it is no capture study, or its cells have no query in common.
+        StudyError: one is no capture study, or cells of one corpus have no query in common.
         MetricError: a metric is no mean that can be better or worse, or looks deeper than the stored ranks.
     """
-    grid = folder.capture
-    if grid is None:
-        raise StudyError(f"{folder.path} is no capture study: its study.yaml has no block `capture`")
     for metric in metrics:
         if not can_be_captured(metric):
             raise MetricError(f"capture is of a mean that is better or worse, such as flip@1 or ndcg@10; not {metric}")
     done: dict[str, dict[tuple[str, str], Run]] = {}
-    for cell in folder.cells:
-        if (run := folder.run(cell)) is not None:
-            done.setdefault(cell.data.called, {})[cell.model, str(cell.spec.scheme)] = run
+    wanted: dict[Point, dict[str, str]] = {}
+    for folder in folders:
+        if (grid := folder.capture) is None:
+            raise StudyError(f"{folder.path} is no capture study: its study.yaml has no block `capture`")
+        for cell in folder.cells:
+            if (run := folder.run(cell)) is not None:
+                done.setdefault(cell.data.called, {}).setdefault((cell.model, str(cell.spec.scheme)), run)
+        models = dict.fromkeys(cell.model for cell in folder.cells)
+        corpora = dict.fromkeys(cell.data.called for cell in folder.cells)
+        axes = (models, corpora, grid.quantizers, grid.budgets, grid.activations, grid.seeds or [0], grid.sizes)
+        for model, data, quantizer, budget, bits, seed, size in product(*axes):
+            system = _system(next(iter(done.get(data, {}).values()), None))
+            point = Point(
+                system=system, model=model, data=data, quantizer=quantizer, budget=budget, activations=bits, seed=seed,
+                size=size,
+            )  # fmt: skip
+            at: dict[str, Any] = {"quantizer": quantizer, "activations": bits, "seed": seed}
+            widths = zip((_LOW, _HIGH), grid.around(budget), strict=True)
+            schemes = {name: grid.scheme(width, **at) for name, width in widths}
+            schemes |= {name: grid.scheme(budget, **at, criterion=name, size=size) for name in grid.criteria}
+            wanted.setdefault(point, {}).update({name: str(scheme) for name, scheme in schemes.items()})
+    places = {data: {key: place for place, key in enumerate(runs)} for data, runs in done.items()}
     points: dict[Point, dict[str, int]] = {}
     missing = 0
-    models = dict.fromkeys(cell.model for cell in folder.cells)
-    corpora = dict.fromkeys(cell.data.called for cell in folder.cells)
-    axes = (models, corpora, grid.quantizers, grid.budgets, grid.activations, grid.seeds or [0], grid.sizes)
-    for model, data, quantizer, budget, bits, seed, size in product(*axes):
-        point = Point(
-            model=model, data=data, quantizer=quantizer, budget=budget, activations=bits, seed=seed, size=size
-        )
-        numbers = {key: number for number, key in enumerate(done.get(data, ()))}
-        wanted = {
-            _LOW: grid.scheme(grid.around(budget)[0], quantizer, activations=bits, seed=seed),
-            _HIGH: grid.scheme(grid.around(budget)[1], quantizer, activations=bits, seed=seed),
-            **{
-                c: grid.scheme(budget, quantizer, activations=bits, seed=seed, criterion=c, size=size)
-                for c in grid.criteria
-            },
-        }
-        there = {name: numbers[model, str(s)] for name, s in wanted.items() if (model, str(s)) in numbers}
+    for point, schemes_of in wanted.items():
+        numbers = places.get(point.data, {})
+        there = {name: numbers[point.model, s] for name, s in schemes_of.items() if (point.model, s) in numbers}
         if {_LOW, _HIGH} < there.keys():
             points[point] = there
-        missing += len(wanted) - len(points.get(point, (_LOW, _HIGH)))
+        missing += len(schemes_of) - len(points.get(point, (_LOW, _HIGH)))
+    criteria = dict.fromkeys(name for folder in folders if folder.capture for name in folder.capture.criteria)
     read = {name: _corpus(name, list(runs.values()), metrics) for name, runs in done.items()}
-    return Capture(grid=grid, metrics=tuple(metrics), points=points, missing=missing, corpora=read)
+    return Capture(criteria=[*criteria], metrics=tuple(metrics), points=points, missing=missing, corpora=read)
+
+
+_SYSTEMS = {"clip": "CLIP", "classes": "Classes"}
+
+
+def _system(run: Run | None) -> str:
+    return "Text" if run is None else _SYSTEMS.get(family_of(run.record), "Text")
 
 
 def _corpus(name: str, runs: Sequence[Run], metrics: Sequence[Metric]) -> _Corpus:

@@ -39,7 +39,7 @@ def command(
     """Capture of every criterion, by quantizer and budget; who is ahead; how far draws of queries agree."""
     folder = open_study(study)
     asked = [parsed for parsed in map(parse_metric, dict.fromkeys(metric or METRICS)) if can_be_captured(parsed)]
-    capture = read_capture(folder, asked or [parse_metric(METRICS[0])])
+    capture = read_capture([folder], asked or [parse_metric(METRICS[0])])
     metrics = [parsed for parsed in capture.metrics if capture.captures(parsed, by=())]
     if table is not None:
         rows = rows_of(capture, metrics)
@@ -69,7 +69,7 @@ def command(
 
 def _captures(capture: Capture, metrics: Sequence[Metric]) -> Grid:
     """Make a row for each quantizer, budget and criterion; the first metric is told in full."""
-    first, criteria = metrics[0], capture.grid.criteria
+    first, criteria = metrics[0], capture.criteria
     base = "random" if "random" in criteria else criteria[-1]
     beside = {_key(contest): contest for contest in capture.contests(first, by=BY, against=base)}
     by_metric = [{_key(captured): captured for captured in capture.captures(metric)} for metric in metrics]

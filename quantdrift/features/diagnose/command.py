@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
-from quantdrift.cli.options import OnCorpus, OnModel, argument, of_texts, option, prints
+from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Versus, parse_pair
@@ -21,10 +23,13 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseOptions(OnCorpus, OnModel):
+class DiagnoseOptions(OnModel):
     """The options of `quantdrift diagnose`."""
 
     pair: str = argument('PAIR: "A vs B": models, folders, checkpoints, ONNX folders, or openai:URL#MODEL')
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
     inputs: int = option("-n --inputs N: About how many texts to encode.", default=36, min=8, max=500)
 
 
@@ -33,7 +38,7 @@ def command(options: DiagnoseOptions) -> Output:
     """Why do two runtimes of what should be one model give different embeddings? Before anyone blames bits.
 
     A few texts are encoded by both. Then the side that is a model in memory is changed in one way at a time (prompt,
-    pooling, special tokens, token limit, case) and encodes again; vectors are compared in length and order of
+    pooling, special tokens, token limit, case) and encodes again; vectors are compared in length and
     dimensions. What makes the difference go away explains it; what is left is quantization, number type or kernels.
 
     A server gets the texts as they are, without prompts, as a client that knows of none would send them.
@@ -47,7 +52,7 @@ def command(options: DiagnoseOptions) -> Output:
         raise QuantDriftError(
             f'{options.pair} is a model and its own quantization; expected two, such as "minilm vs ./minilm-onnx"'
         )
-    dataset = of_texts(options.dataset, "diagnose")
+    dataset = of_texts(corpus(options.data, options.task, options.split), "diagnose")
     from quantdrift.engine.encoders.server import EndpointEncoder
     from quantdrift.engine.opening import open_pair
     from quantdrift.engine.pair import TwoModels
@@ -80,6 +85,9 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
         return
     distance = f"mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}"
     yield f"{'They point the same way' if diagnosis.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
+    if n_words := len(diagnosis.shortest.split()):
+        text = clean(diagnosis.shortest[:80])
+        yield f"The text that differs most does so from {counted(n_words, 'word')} on: {text!r}."
     for cause in diagnosis.found:
         yield f"{cause.name}: {cause.told}. What to do: {cause.advice}."
     if not diagnosis.found:

@@ -45,7 +45,8 @@ def command(options: NoiseOptions) -> Output:
     and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
     command goes on where it was stopped.
 
-    Of a server, the requests under way at a time and the texts in each are varied; every answer is asked for anew.
+    Of a server, the requests under way at a time and the texts in each are varied, and each text is sent beside itself,
+    so that nothing is padded; every answer is asked for anew.
 
     For example: quantdrift noise minilm --data ./cranfield
 

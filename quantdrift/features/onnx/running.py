@@ -6,6 +6,7 @@ of tokens, finished embeddings or logits. No float weights of the transformer ar
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ _TYPES: Mapping[str, Any] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
 }
+DEADLINE = 600.0
+"""Seconds that a graph may take for one batch."""
 
 
 @dataclass
@@ -97,7 +100,9 @@ class OnnxStates(ForeignModule):
         """Return the outputs of the graph for a batch of tokens, float32."""
         feed = {value.name: self._fed(value.name, _TYPES[value.type], features) for value in self._session.get_inputs()}
         try:
-            (given,) = self._session.run([self._output], feed)
+            (given,) = self._run(feed)
+        except RunError:
+            raise
         except Exception as error:  # onnxruntime's own, one for each of its codes
             reason = " ".join(str(error).split())
             if "alloc" in reason.lower():
@@ -105,6 +110,31 @@ class OnnxStates(ForeignModule):
             sizes = {name: list(value.shape) for name, value in feed.items()}
             raise RunError(f"onnxruntime cannot run {self._graph} on inputs of {sizes}: {reason[:400]}") from error
         return _Outputs(**{self.given: torch.from_numpy(given.astype(np.float32, copy=False)).to(self.device)})
+
+    def _run(self, feed: Mapping[str, NDArray[Any]]) -> Any:
+        """Run the graph; a loop in it may turn 2^62 times, so that it is stopped after DEADLINE."""
+        import onnxruntime  # noqa: PLC0415 -- an optional extra
+
+        options, late = onnxruntime.RunOptions(), threading.Event()
+
+        def stop() -> None:
+            late.set()
+            options.terminate = True
+
+        timer = threading.Timer(DEADLINE, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._session.run([self._output], feed, options)
+        except Exception as error:
+            if late.is_set():
+                raise RunError(
+                    f"{self._graph} took more than {DEADLINE:g} s for one batch and was stopped; expected a graph that "
+                    "ends. A smaller --batch-size makes a batch shorter"
+                ) from error
+            raise
+        finally:
+            timer.cancel()
 
     def _fed(self, name: str, kind: Any, features: Mapping[str, Any]) -> NDArray[Any]:
         """An input as the graph takes it; what the tokenizer does not give is what the model would take itself."""

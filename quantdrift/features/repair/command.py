@@ -111,7 +111,8 @@ def _planned(spec: Spec, goals: choice.Goals) -> Output:
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best with widths chosen by gap",
-            "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
+            "3. the best of all with scales, biases and norms tuned, with 8-bit token embeddings, with the query side",
+            "   alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
     )

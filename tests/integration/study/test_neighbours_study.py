@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("sklearn", reason="the extra 'classify' is not installed")
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.runs.folder import read_run
+from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -56,6 +58,30 @@ def test_the_classes_are_those_of_run_and_the_search_is_that_of_the_embeddings(
     evidence = among.evidence()
     np.testing.assert_allclose(evidence.reference_top.reference_scores[:, 0], cosine.max(axis=1), atol=1e-5)
     assert set(evidence.n_items.tolist()) == {len(rows) - 1}
+
+
+def test_the_query_side_alone_is_that_of_a_search_of_the_same_texts(
+    place: Path, labelled: Path, quantdrift: Run
+) -> None:
+    study(place, "W3+query")
+    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)  # of classes there is no query side
+    among = read_run(Path("out/cells/tiny@W3-g128-rtn+query_on_labelled-self")).evidence()
+    rows = [json.loads(line)["text"] for line in (labelled / "test.jsonl").read_text().splitlines()]
+    data = write_beir_folder(Path("search"), numbered("q", rows), numbered("d", rows), {"q0": ["d0"]})
+    quantdrift("run", "TINY@W3+query", "--data", str(data), "--out", "search-run", "-k", "30")
+    searched, ids = read_run(Path("search-run")).evidence(), among.input_ids.tolist()
+    for row, query in enumerate(searched.input_ids.tolist()):
+        number = int(query[1:])  # the text itself is left out of its neighbours
+        for arm in ("reference_top", "candidate_top"):
+            scores = [_scores(getattr(evidence, arm), at) for evidence, at in ((searched, row), (among, number))]
+            named = {int(searched.item_ids[item][1:]): score for item, score in scores[0].items()}
+            mine = {ids.index(among.item_ids[item]): score for item, score in scores[1].items()}
+            assert mine == pytest.approx({n: score for n, score in named.items() if n != number}, abs=1e-6)
+
+
+def _scores(top: Any, row: int) -> dict[int, float]:
+    pairs = zip(top.items[row].tolist(), top.candidate_scores[row].tolist(), strict=True)
+    return {item: score for item, score in pairs if item >= 0}
 
 
 def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelled: Path, quantdrift: Run) -> None:

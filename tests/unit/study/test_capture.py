@@ -14,7 +14,7 @@ from quantdrift.show.tables import write_table
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell
 from quantdrift_paper.capture import METRICS, Captured, Contest, columns_of, read_capture, rows_of
-from quantdrift_paper.tables import tables_of
+from quantdrift_paper.tables import Source
 from support.comparison_samples import N, evidence_of, flipped, scores
 from support.study_samples import planned
 
@@ -47,12 +47,12 @@ def study_of(
 
 
 def captures(study: StudyFolder, metric: str = "flip@1", **how: Any) -> dict[str, Captured]:
-    captured = read_capture(study, [parse_metric(metric)]).captures(parse_metric(metric), **{"by": (), **how})
+    captured = read_capture([study], [parse_metric(metric)]).captures(parse_metric(metric), **{"by": (), **how})
     return {share.criterion: share for share in captured}
 
 
 def contest(study: StudyFolder) -> Contest:
-    (result,) = read_capture(study, [FLIP]).contests(FLIP)
+    (result,) = read_capture([study], [FLIP]).contests(FLIP)
     return result
 
 
@@ -64,7 +64,7 @@ def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -
     assert captured["random"].ratio.value == pytest.approx((0.1 + 0.1) / 0.6)
     assert (captured["gap"].low, captured["gap"].value, captured["gap"].high) == pytest.approx((0.5, 0.35, 0.2))
     assert [captured[name].best_in for name in ("gap", "random")] == [1, 1]
-    by_data = read_capture(study, [FLIP]).captures(FLIP, by=("data",))
+    by_data = read_capture([study], [FLIP]).captures(FLIP, by=("data",))
     assert [(share.of["data"], share.criterion, share.ratio.value) for share in by_data] == [
         ("a", "gap", pytest.approx(0.8)),
         ("a", "random", pytest.approx(0.2)),
@@ -81,15 +81,15 @@ def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> 
     with_a8 = {"W3A8": 54, "W4A8": 30, "W3.5A8+gap": 36, "W3.5A8+random": 48}
     study = study_of(tmp_path, {"a": {**MUCH, **with_a8}}, activations=[16, 8])
     shares = {
-        (row.of["activations"], row.criterion): row.ratio.value for row in read_capture(study, [FLIP]).captures(FLIP)
+        (row.of["activations"], row.criterion): row.ratio.value for row in read_capture([study], [FLIP]).captures(FLIP)
     }
     assert shares == pytest.approx({(16, "gap"): 0.8, (16, "random"): 0.2, (8, "gap"): 0.75, (8, "random"): 0.25})
-    tables, _ = tables_of(study)
+    tables, _ = Source(folders=[study]).tables()
     (row,) = tables["alloc_activation_quantizers"].rows
     assert row == ["RTN", r"\textbf{80.0\%}", r"\textbf{75.0\%}", r"20.0\%", r"25.0\%"]
     first = tables["alloc_nograd"].rows[0]
-    assert first == ["Gap, first order, mean square (quantdrift)", r"\textbf{80.0\%}"]  # weights alone
-    _, left_out = tables_of(study_of(tmp_path / "weights", {"a": MUCH}))
+    assert first == ["Gap, first order (ours)", r"\textbf{80.0\%}"]  # weights alone
+    _, left_out = Source(folders=[study_of(tmp_path / "weights", {"a": MUCH})]).tables()
     assert "activations: [16, 8]" in left_out["alloc_activation_quantizers"]
 
 
@@ -139,7 +139,7 @@ def test_without_headroom_there_is_no_capture_and_little_of_it_has_no_interval(t
 
 def test_what_is_not_done_is_left_out_of_what_is_pooled_and_compared(tmp_path: Path) -> None:
     study = study_of(tmp_path, {"a": MUCH, "b": {"W3": 12, "W4": 6, "W3.5+gap": 6}, "c": {"W3": 12, "W3.5+gap": 0}})
-    capture = read_capture(study, [FLIP])
+    capture = read_capture([study], [FLIP])
     assert capture.missing == 1 + 2
     assert {share.criterion: share.ratio.n for share in capture.captures(FLIP, by=())} == {"gap": 2, "random": 1}
     assert contest(study).difference.value == pytest.approx(0.8 - 0.2)
@@ -150,13 +150,13 @@ def test_widths_are_compared_between_draws_of_other_queries(tmp_path: Path) -> N
         return {"data_digest": digest, "widths": dict(zip("wxyz", widths, strict=True))}
 
     draws = {"0": drawn("x", 3, 3, 4, 4), "1": drawn("y", 3, 4, 4, 4), "2": drawn("y", 3, 4, 4, 4)}
-    (agreement,) = read_capture(study_of(tmp_path, {"a": MUCH}, draws, seeds=[0, 1, 2]), [FLIP]).agreements()
+    (agreement,) = read_capture([study_of(tmp_path, {"a": MUCH}, draws, seeds=[0, 1, 2])], [FLIP]).agreements()
     # seeds 1 and 2 drew the same queries, as all there are were asked for
     assert (agreement.criterion, agreement.model, agreement.n_pairs, agreement.share) == ("gap", "m", 2, 0.75)
 
 
 def test_rows_say_captures_and_differences(tmp_path: Path) -> None:
-    capture = read_capture(study_of(tmp_path, {"a": MUCH, "b": LITTLE}), [FLIP])
+    capture = read_capture([study_of(tmp_path, {"a": MUCH, "b": LITTLE})], [FLIP])
     rows = rows_of(capture, [FLIP])
     pooled = [row for row in rows if row["data"] is None and row["quantizer"] is None]
     assert [(row["criterion"], row["against"], row["capture"]) for row in pooled] == [
@@ -172,6 +172,6 @@ def test_rows_say_captures_and_differences(tmp_path: Path) -> None:
 def test_what_has_no_capture_is_refused(tmp_path: Path) -> None:
     study = study_of(tmp_path, {"a": MUCH})
     with pytest.raises(MetricError, match="flip@1 or ndcg@10; not separation"):
-        read_capture(study, [parse_metric("separation")])
+        read_capture([study], [parse_metric("separation")])
     with pytest.raises(StudyError, match="no block `capture`"):
-        read_capture(StudyFolder(path=study.path, cells=study.cells), [FLIP])
+        read_capture([StudyFolder(path=study.path, cells=study.cells)], [FLIP])

@@ -90,6 +90,7 @@ settings: {k: 1, noise_floor: false}
         (WHOLE + "models: [other]", ", line 4: this is not YAML of a study: 'models' stands there twice"),
         ("models: [minilm]\nschemes: [W4]\n", ": data is missing"),
         ("- a", ": expected models, schemes and data"),
+        ("models: &a [minilm]\nschemes: *a\n", ", line 2: this is not YAML of a study: expected no alias (*a)"),
         ("models: [minilm\nschemes: [W4]", ", line 2: this is not YAML"),
         ("models: [!!bool x, !!timestamp y]\n", ": expected a study.yaml, in UTF-8; 'x'"),
         ("models: [!!python/object/apply:os.system [echo]]\n", ", line 1: this is not YAML"),
@@ -105,11 +106,7 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, place: str)
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"\xff\xfe\x00", "in UTF-8"),
-        (b"a" * (1 << 20 | 1), "is larger than"),
-        (b"[" * 100_000, "expected a study.yaml"),
-    ],
+    [(b"\xff\xfe\x00", "in UTF-8"), (b"a" * (1 << 20 | 1), "is larger than"), (b"[" * 100_000, "this is not YAML")],
 )
 def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "study.yaml").write_bytes(content)

@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import BertModel
 
 from integration.engine import onnx_samples as samples
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.bits import BitsReport
@@ -206,6 +206,15 @@ def test_a_bert_that_torch_exported_and_onnxruntime_quantized(
     # in two blocks four layers of attention and two behind it; the pooler gives no state
     how = {"dynamic": "dynamic", "QDQ": "static QDQ"}[method]
     assert loaded.describe()["graph"]["method"][how] == 12
+
+
+def test_a_graph_that_does_not_end_is_stopped(
+    reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = samples.folder(tmp_path / "endless", model=samples.endless())
+    monkeypatch.setattr("quantdrift.features.onnx.running.DEADLINE", 0.5)
+    with pytest.raises(RunError, match=r"took more than 0\.5 s for one batch and was stopped"):
+        embed(load(endless, reference))
 
 
 # --- refusals -------------------------------------------------------------------------------------
