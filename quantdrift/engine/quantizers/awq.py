@@ -1,7 +1,5 @@
 """AWQ by gptqmodel: weights of large inputs are scaled up before rounding, as far as its search finds best."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable

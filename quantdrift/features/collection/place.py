@@ -1,7 +1,5 @@
 """Where a collection is, and what reads one: a reader a module, or an entry point of another package."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A collection that is there, searched in place of an index over the data's own embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

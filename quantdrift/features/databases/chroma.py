@@ -1,7 +1,5 @@
 """Chroma, in a folder: a graph over float32, beside what was added last, which it compares one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A vector database as an index: filled in chunks in a folder of its own, asked query by query, its answers checked."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

@@ -1,7 +1,5 @@
 """LanceDB, embedded: inverted files and graphs over codes, beside the vectors."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

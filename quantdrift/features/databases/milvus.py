@@ -1,7 +1,5 @@
 """Milvus Lite: Milvus' interface in this process, over indexes of faiss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

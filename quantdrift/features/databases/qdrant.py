@@ -1,7 +1,5 @@
 """Qdrant's engine in this process (Qdrant Edge): a graph over vectors, or over codes that it makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """sqlite-vec: an SQLite table that compares a query with every vector, as floats, bytes or bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ changes the first in one way (other pooling, a prompt, no [CLS], fewer tokens) a
 away. What no hypothesis explains is what quantization, a number type or kernels did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

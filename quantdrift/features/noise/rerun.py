@@ -1,7 +1,5 @@
 """A server's own noise: the same texts asked of it once more, in other company."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How much of a flip rate is the runtime's own: the model at full precision, in other configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path

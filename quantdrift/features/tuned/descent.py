@@ -1,7 +1,5 @@
 """Adam on scales, biases and norms of a model whose codes stay: their numbers lie behind one another in one vector."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What is tuned for: outputs of pseudo-queries and documents of the calibration sample, as the reference has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

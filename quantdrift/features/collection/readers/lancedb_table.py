@@ -1,7 +1,5 @@
 """A table of LanceDB, in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A table of PostgreSQL with an index of pgvector, asked as its planner has it; user and password are libpq's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A collection of a Qdrant server, over its HTTP interface; the key, if any, is in QDRANT_API_KEY."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """faiss: every index that its index_factory makes, and exhaustive search of the same codes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
