@@ -5,8 +5,6 @@ it, so that a run is measured anew for the same reasons everywhere: another pair
 that the spec names, other data, settings or versions of the libraries that take part.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

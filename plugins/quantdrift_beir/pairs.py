@@ -1,7 +1,5 @@
 """A model of beir's that answers as one of its two arms; beir's exact search and its reranking, by both of them."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The searches of mteb, by both arms of a pair: embeddings that are streamed, or shortlists that both arms rerank."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
@@ -92,13 +90,13 @@ class SearchCall:
         )
         return results
 
-    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> SearchCall:
+    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> Self:
         """Make the call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
         context = {**self.context, "encode_kwargs": encoding}
         return replace(self, queries=queries, corpus=corpus, top_ranked=top_ranked, context=context)
 
-    def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> SearchCall:
+    def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> Self:
         """The call for some queries and documents only, each in the opposite order."""
         documents = {name for names in wanted.values() for name in names}
         queries, corpus = (
@@ -107,7 +105,7 @@ class SearchCall:
         )
         return self.of(queries, corpus, wanted, batch_size)
 
-    def answered_by(self, earlier: tuple[SearchCall, harness.Outcome] | None) -> bool:
+    def answered_by(self, earlier: "tuple[SearchCall, harness.Outcome] | None") -> bool:
         """Return whether an earlier call searched for the same."""
         if earlier is None:
             return False

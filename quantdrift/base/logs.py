@@ -1,7 +1,5 @@
 """What libraries log is kept, in place of printed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

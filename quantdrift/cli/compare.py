@@ -1,7 +1,5 @@
 """`quantdrift compare`: two runs of one reference, input by input, without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantdrift.cli.options import METRIC, SEED, argument, option, prints

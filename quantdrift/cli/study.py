@@ -1,7 +1,5 @@
 """`quantdrift study`: many runs from one file, that go on where they were stopped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

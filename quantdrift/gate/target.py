@@ -1,7 +1,5 @@
 """The target of a gate: the evidence of a finished run, or of two that were compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The charts of a study, from the results of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log10, sqrt

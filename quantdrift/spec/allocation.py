@@ -1,7 +1,5 @@
 """An allocation: which layer gets how many bits, how that was found, and for which weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

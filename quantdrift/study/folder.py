@@ -6,8 +6,6 @@ FOLDER/failed/NAME.json  why a cell could not be measured
 FOLDER/.locks/NAME       held by the process that measures the cell
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -236,7 +236,6 @@ class Rounding(Protocol):
 
     def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
         """The rounded input, in its shape and number type."""
-        ...
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """A checkpoint as an embedding model or a classifier that can stand beside the reference."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import io

@@ -6,8 +6,6 @@ the hub, computes in float32 unless its caller says otherwise, and tells which w
 drawn at random in silence.
 """
 
-from __future__ import annotations
-
 import logging
 import pickle
 from collections.abc import Iterator, Sized

@@ -1,7 +1,5 @@
 """Sentence-transformers models, from a path, a package or the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

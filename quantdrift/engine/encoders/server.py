@@ -1,7 +1,5 @@
 """A model on a server as one side of a comparison."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What one pass over the items keeps of the scores, and how two passes become one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -46,7 +44,7 @@ class ScoreState:
     n_items: Tensor
     told: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    exact: ScoreState | None = None
+    exact: "ScoreState | None" = None
     listed: bool = False
     times: Mapping[str, float] | None = None
 

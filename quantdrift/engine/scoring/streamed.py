@@ -1,12 +1,10 @@
 """Embeddings of both arms to a state, a tile of documents at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,7 +30,7 @@ class Similarity(StrEnum):
     EUCLIDEAN = "euclidean"  # the score is minus the distance
 
     @classmethod
-    def of(cls, name: str) -> Similarity:
+    def of(cls, name: str) -> Self:
         """The similarity of a name; UnknownNameError if there is none."""
         if name not in set(cls):
             raise UnknownNameError("similarity", name, cls, hint=f"(expected {', '.join(cls)})")
@@ -190,7 +188,7 @@ class _Pass:
     offset: int
     device: torch.device
 
-    def rows(self, mask: Tensor) -> _Pass:
+    def rows(self, mask: Tensor) -> Self:
         """Return a pass like this for some of the queries."""
         queries = (self.queries[0][mask], self.queries[1][mask])
         return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])

@@ -1,7 +1,5 @@
 """`quantdrift canary`: is the model still the one that an index was built with?"""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

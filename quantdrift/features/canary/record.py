@@ -3,8 +3,6 @@
 Where the same texts get other embeddings later, the model is no longer the one that the index was built with.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`quantdrift certify`: which quantized answers can be trusted, without labels and without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 It answers also where an import would fail: no package is imported to look at it, but one, in a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """`quantdrift list`: what there is to name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isinf
 from typing import Any

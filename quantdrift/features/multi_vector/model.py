@@ -1,7 +1,5 @@
 """Late-interaction models of sentence-transformers: a vector for every token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """`quantdrift gate --plan`: how many inputs does a verdict need?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`quantdrift quantize`: write the candidate to a folder."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An answer is compared as SQuAD does: in lower case, without ASCII punctuation an
 record holds questions, gold answers and what was said in each condition; every figure is computed from it.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import ne
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +132,7 @@ class RagRecord(Record):
         return [*([] if self.control is None else [self.control]), self.reference, *self.candidates]
 
     @model_validator(mode="after")
-    def _whole(self) -> RagRecord:
+    def _whole(self) -> Self:
         n = len(self.ids)
         parts: list[Sequence[object] | None] = [self.ids, self.questions, self.golds]
         for condition in self.conditions:

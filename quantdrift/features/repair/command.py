@@ -1,7 +1,5 @@
 """`quantdrift repair`: which deployment of a model changes fewest answers."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ with far fewer inputs than top-1 changes do. The better half of the quantizers g
 and the best of these to widths by gap. What comes through is run on the whole corpus, with rates over held-out inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property

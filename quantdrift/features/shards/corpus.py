@@ -4,8 +4,6 @@ Its texts are never all in memory. The files are gone through once, to count the
 of some thousand documents are read where they are needed, by whoever scores them.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

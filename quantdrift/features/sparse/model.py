@@ -1,7 +1,5 @@
 """Sparse models of sentence-transformers: a weight for some terms of the vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """`quantdrift waterfall`: which part of a deployment changes the answers?"""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

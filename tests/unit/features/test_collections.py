@@ -1,7 +1,5 @@
 """A collection that somebody filled: asked for answers, held against the data, and not believed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
