@@ -1,6 +1,7 @@
 """How long quantizers take for one layer, as ratios to a plain way of doing the same."""
 
 import pytest
+import torch
 from timing import in_turn, report
 
 from quantdrift.features.adaround.rounding import AdaRound
@@ -21,7 +22,7 @@ def test_adaround_against_autograd_and_adam(out_features: int, in_features: int,
     method = AdaRound(bits=BITS, group_size=GROUP_SIZE, steps=steps)
 
     def plain() -> None:
-        adaround(weight, moments.second, bits=BITS, group_size=GROUP_SIZE, steps=steps, noise=True)
+        adaround(weight, torch.tensor(inputs, dtype=torch.float32), bits=BITS, group_size=GROUP_SIZE, steps=steps)
 
     ratios = in_turn(lambda: method.quantize(weight, moments), plain, 2)
     shape = f"{out_features} x {in_features}, {steps} steps, W{BITS}-g{GROUP_SIZE}, 1 thread"
