@@ -1,0 +1,176 @@
+"""What the offline studies give for the comparisons of the paper: `python docs/measured/paper/measure.py STUDIES`.
+
+STUDIES/SUITE is the study that `quantdrift study run --suite SUITE --offline --out STUDIES/SUITE` made. For each suite
+that is there, offline.csv gets a row for what comparisons.csv names in it. A quantity is a cell and a metric,
+`W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a cell and one
+of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities where both
+have the same inputs.
+"""
+
+import re
+import sys
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from paper import COMPARISONS, OFFLINE, rows_in, write_page, written
+
+from quantdrift.metrics import parse_metric
+from quantdrift.spec.grammar import parse
+from quantdrift.statistics.conformal import observe
+from quantdrift.statistics.estimates import RESAMPLES, percentile_interval
+from quantdrift.study.folder import StudyFolder, open_study
+from quantdrift.trust.certify import random_splits
+from quantdrift.trust.check import accepts, threshold_of
+from quantdrift.trust.sweep import answers_of, percentile_threshold
+from quantdrift_paper.capture import read_capture
+
+SPLITS, FEW = 20, 200
+"""Splits of the stability check and of routing, as in the paper; and resamples of what is split so many times."""
+Floats = np.ndarray[Any, Any]
+Quantity = tuple[Floats, int]
+"""As measured, then of resampled inputs; and the number of these inputs."""
+
+
+@cache
+def study(place: Path, suite: str) -> StudyFolder:
+    """The study of a suite."""
+    return open_study(place / suite)
+
+
+@cache
+def evidence(place: Path, suite: str, cell: str) -> Any:
+    """The evidence of a cell, SCHEME or SCHEME/DATA."""
+    scheme, _, data = cell.partition("/")
+    wanted = str(parse(f"m@{scheme}").scheme)
+    cells = [c for c in study(place, suite).cells if str(c.spec.scheme) == wanted and data in {"", c.data.called}]
+    run = study(place, suite).run(cells[0]) if len(cells) == 1 else None
+    if run is None:
+        raise SystemExit(f"{suite}: {cell}: expected one finished cell; got {[c.name for c in cells]}")
+    return run.evidence()
+
+
+@cache
+def drawn(ids: tuple[str, ...], resamples: int) -> Floats:
+    """The positions of all inputs, then of resamples, int64 [1 + resamples, n]; the same inputs, the same ones."""
+    rng, n = np.random.default_rng(zlib.crc32("\n".join(ids).encode())), len(ids)
+    return np.concatenate([np.arange(n)[None], rng.integers(0, n, (resamples, n))])
+
+
+def quantity(place: Path, suite: str, text: str) -> Quantity:
+    """A quantity as it is written in comparisons.csv."""
+    if "&" in text:
+        parts = [quantity(place, suite, part.strip()) for part in text.split("&")]
+        return np.mean([values for values, _ in parts], axis=0), parts[0][1]
+    if re.fullmatch(r"[0-9.]+", text):
+        return np.array(float(text)), 0
+    cell, name = text.split(" ")
+    suite, cell = cell.split(":") if ":" in cell else (suite, cell)
+    if special := re.fullmatch(r"(\w+)\((.+)\)", name):
+        return SPECIAL[special[1]](place, suite, cell, *special[2].split(","))
+    sign, metric, of = -1 if name[0] == "-" else 1, parse_metric(name.lstrip("-")), evidence(place, suite, cell)
+    rows = drawn(tuple(of.input_ids.tolist()), RESAMPLES)
+    if metric.arm == "relative":
+        arms = [parse_metric(f"{arm}.{metric}".replace("relative.", "")) for arm in ("candidate", "reference")]
+        ours, before = (np.nanmean(arm.per_input(of)[rows], axis=1) for arm in arms)
+        return sign * (ours / before - 1), of.n_inputs
+    middle = np.nanmedian if metric.uncertainty == "order statistics" else np.nanmean
+    return sign * middle(metric.per_input(of)[rows], axis=1), of.n_inputs
+
+
+def _over_splits(share: Callable[[Floats, Floats], tuple[float, float]], ids: tuple[str, ...]) -> Quantity:
+    """A ratio of sums over random splits, each in a half that calibrates and one that is tested."""
+    cut, orders = random_splits(len(ids), 0.5, SPLITS, 0)
+    sums = [
+        np.sum([share(rows[order[:cut]], rows[order[cut:]]) for order in orders], axis=0) for rows in drawn(ids, FEW)
+    ]
+    return np.array([part / whole for part, whole in sums]), len(ids)
+
+
+def certify(place: Path, suite: str, cell: str, statistic: Any, alpha: str) -> Quantity:
+    """The share that the stability check, or another score, accepts."""
+    of = evidence(place, suite, cell)
+    whole = observe(of, statistic)
+    inputs = whole.part(whole.defined)
+
+    def share(calibrating: Floats, tested: Floats) -> tuple[float, float]:
+        threshold = threshold_of(inputs.part(calibrating), float(alpha))
+        return accepts(inputs.confidence[tested], threshold, statistic).sum(), len(tested)
+
+    return _over_splits(share, tuple(of.input_ids[whole.defined].tolist()))
+
+
+def recovered(place: Path, suite: str, cell: str, score: Any, percentile: str) -> Quantity:
+    """The share of the lost accuracy that routing recovers."""
+    of = evidence(place, suite, cell)
+    answers = answers_of(of, score)
+
+    def share(calibrating: Floats, tested: Floats) -> tuple[float, float]:
+        below = answers.confidence[tested] < percentile_threshold(answers.confidence[calibrating], float(percentile))
+        return np.nansum(answers.gain[tested[below]]), np.nansum(answers.gain[tested])
+
+    return _over_splits(share, tuple(of.input_ids.tolist()[: len(answers.gain)]))
+
+
+def order(place: Path, suite: str, _: str, *metrics: str) -> Quantity:
+    """The rank correlation of two metrics over all cells of a study."""
+    from scipy.stats import rankdata  # noqa: PLC0415 -- takes long to import
+
+    cells = [f"{c.spec.scheme}/{c.data.called}" for c in study(place, suite).cells]
+    sides = [[quantity(place, suite, f"{cell} {metric}") for cell in cells] for metric in metrics]
+    ranks = [rankdata([values for values, _ in side], axis=0) - (len(cells) + 1) / 2 for side in sides]
+    sizes = [(rank**2).sum(axis=0) for rank in ranks]
+    return (ranks[0] * ranks[1]).sum(axis=0) / np.sqrt(sizes[0] * sizes[1]), sides[0][0][1]
+
+
+def capture(place: Path, suite: str, cell: str, metric: str) -> Quantity:
+    """The captured share of a wider width's benefit; the cell is CRITERION/QUANTIZER/BUDGET, with /A8 or /n=QUERIES."""
+    criterion, _, point = cell.partition("/")
+    (low, n), (mine, _), (high, _) = (mean(place, suite, f"{c}/{point}", metric) for c in ("low", criterion, "high"))
+    return (low - mine) / (low - high), n
+
+
+def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
+    """The mean of a metric over the points of a capture study, of a criterion or of `low` or `high`."""
+    criterion, quantizer, budget, *rest = cell.split("/")
+    read = _read(place, suite, metric)
+    wanted = (quantizer, float(budget), 8 if "A8" in rest else 16)
+    columns = [
+        read.corpora[point.data].means[metric][:, runs[criterion]]
+        for point, runs in read.points.items()
+        if (point.quantizer, point.budget, point.activations) == wanted
+        and all(part in {"A8", f"n={point.size}"} for part in rest)
+    ]
+    return np.mean(columns, axis=0), sum(corpus.n_queries for corpus in read.corpora.values())
+
+
+@cache
+def _read(place: Path, suite: str, metric: str) -> Any:
+    return read_capture(study(place, suite), [parse_metric(metric)])
+
+
+SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in (certify, recovered, order, capture, mean)}
+
+
+def measured(place: Path, suite: str, here: str) -> dict[str, str]:
+    """One row of offline.csv."""
+    (first, n), (second, n_second) = (quantity(place, suite, side) for side in here.split(" | "))
+    steps = first - second
+    values = [float(side.flat[0]) for side in (first, second, steps)]
+    ends = percentile_interval(steps[1:])
+    figures = zip(("first", "second", "difference", "low", "high"), (*values, *ends), strict=True)
+    sizes = f"{n}" if n_second in {0, n} else f"{n} and {n_second}"
+    return {"suite": suite, "here": here, "n": sizes, **{name: f"{value:.5g}" for name, value in figures}}
+
+
+if __name__ == "__main__":
+    studies = Path(sys.argv[1])
+    there = {path.name for path in studies.iterdir() if (path / "study.json").exists()}
+    asked = dict.fromkeys((row["suite"], row["here"]) for row in rows_in(COMPARISONS) if row["here"])
+    rows = [row for row in rows_in(OFFLINE) if row["suite"] not in there and (row["suite"], row["here"]) in asked]
+    rows += [measured(studies, suite, here) for suite, here in asked if suite in there]
+    OFFLINE.write_text(written(sorted(rows, key=lambda row: list(asked).index((row["suite"], row["here"])))))
+    write_page()

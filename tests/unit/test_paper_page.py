@@ -1,0 +1,78 @@
+"""The page on the paper: it is what its command gives, one rule judges, and what is measured is what the runs hold."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from support.places import ROOT
+from support.study_samples import study_of
+
+PLACE = ROOT / "docs" / "measured" / "paper"
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(PLACE)
+    return importlib.import_module("paper")
+
+
+def test_the_page_is_what_its_command_gives(paper: Any) -> None:
+    for place, text in paper.made().items():
+        assert place.read_text(encoding="utf-8") == text, "python docs/measured/paper/paper.py"
+    asked = {(row["suite"], row["here"]) for row in paper.rows_in(paper.COMPARISONS)}
+    assert {(row["suite"], row["here"]) for row in paper.rows_in(paper.OFFLINE)} <= asked
+
+
+@pytest.mark.parametrize(
+    ("compared", "word"),
+    [
+        ([(-2.0, -1.0, -1.5, -0.5), (3.0, 0.1, 0.01, 0.2)], "order"),
+        ([(-2.0, -1.0, -1.5, -0.5), None], "order"),
+        ([(-2.0, -1.0, -1.5, -0.5), (3.0, 0.1, -0.1, 0.3)], "direction"),
+        ([(-2.0, -1.0, -2.0, 0.0)], "direction"),
+        ([(-2.0, -1.0, -1.5, -0.5), (3.0, -0.1, -0.4, 0.2)], "no"),
+        ([(3.0, 0.0, -0.1, 0.1)], "no"),
+        ([None, None], "not measured"),
+        ([], "not measured"),
+    ],
+)
+def test_one_rule_judges(paper: Any, compared: list[Any], word: str) -> None:
+    assert paper.agrees(compared) == word
+
+
+def test_figures_of_the_paper_that_disagree_are_no_comparison(paper: Any) -> None:
+    assert paper.pairs_of({"table": "t", "paper": "1>0.5 3>2"}) == [(1, 0.5), (3, 2)]
+    for pairs in ("1>0.5 2<3", "1>2", "1<1"):
+        with pytest.raises(ValueError, match="one direction"):
+            paper.pairs_of({"table": "t", "paper": pairs})
+
+
+def test_what_is_measured_is_a_paired_difference_of_the_runs(paper: Any, tmp_path: Path) -> None:
+    measure = importlib.import_module("measure")
+    study = study_of(tmp_path / "s", models=("m",), schemes=("W4", "W3", "W4-gptq"), data=("docs", "classes1"), n=60)
+
+    def tops(scheme: str, data: str = "docs") -> Any:
+        (cell,) = (c for c in study.cells if str(c.spec.scheme) == scheme and c.data.called == data)
+        evidence = study.run(cell).evidence()  # type: ignore[union-attr]
+        return evidence, evidence.reference_top, evidence.candidate_top
+
+    (_, before, w4), (_, _, w3) = tops("W4-g128-rtn"), tops("W3-g128-rtn")
+    changed = [(after.items[:, 0] != before.items[:, 0]).astype(float) for after in (w4, w3)]
+    row = measure.measured(tmp_path, "s", "W4/docs flip@1 | W3/docs flip@1")
+    assert [float(row[name]) for name in ("first", "second")] == pytest.approx(np.mean(changed, axis=1), abs=1e-5)
+    wanted = stats.bootstrap((changed[0] - changed[1],), np.mean, method="percentile").confidence_interval
+    assert [float(row[end]) for end in ("low", "high")] == pytest.approx([*wanted], abs=0.03)
+    evidence, reference, _ = tops("W4-g128-rtn")
+    lead = reference.reference_scores[:, 0] - reference.reference_scores[:, 1]
+    ratio = lead / (2 * np.maximum(np.abs(evidence.delta_min), np.abs(evidence.delta_max)))
+    row = measure.measured(tmp_path, "s", "W4/docs separation | 1")
+    assert float(row["first"]) == pytest.approx(np.median(ratio), rel=1e-4)
+    assert float(row["second"]) == 1
+    order = measure.measured(tmp_path, "s", "* order(separation,flip@1) | 0")
+    sides = [[float(measure.quantity(tmp_path, "s", f"{c.spec.scheme}/{c.data.called} {m}")[0][0])
+              for c in study.cells] for m in ("separation", "flip@1")]  # fmt: skip
+    assert float(order["first"]) == pytest.approx(stats.spearmanr(*sides).statistic, abs=1e-4)
