@@ -1,6 +1,6 @@
 """Make every error of mutants.yaml in a copy, run its tests there, and name those that no test notices: `make mutants`.
 
-    python tests/mutants/mutants.py [WORD...]      # or only errors whose `why` or `file` has one of the words
+python tests/mutants/mutants.py [WORD...]      # or only errors whose `why` or `file` has one of the words
 """
 
 import os

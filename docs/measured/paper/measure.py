@@ -149,7 +149,7 @@ def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
 
 @cache
 def _read(place: Path, suite: str, metric: str) -> Any:
-    return read_capture(study(place, suite), [parse_metric(metric)])
+    return read_capture([study(place, suite)], [parse_metric(metric)])
 
 
 SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in (certify, recovered, order, capture, mean)}
