@@ -4,7 +4,7 @@ STUDIES/SUITE is the study that `quantdrift study run --suite SUITE --offline --
 that is there, offline.csv gets a row for what comparisons.csv names in it. A quantity is a cell and a metric,
 `W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a cell and one
 of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities where both
-have the same inputs.
+have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's interval takes their place.
 """
 
 import re
@@ -21,7 +21,7 @@ from paper import COMPARISONS, OFFLINE, rows_in, write_page, written
 from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.conformal import observe
-from quantdrift.statistics.estimates import RESAMPLES, percentile_interval
+from quantdrift.statistics.estimates import RESAMPLES, percentile_interval, rate_estimate
 from quantdrift.study.folder import StudyFolder, open_study
 from quantdrift.trust.certify import random_splits
 from quantdrift.trust.check import accepts, threshold_of
@@ -32,7 +32,7 @@ SPLITS, FEW = 20, 200
 """Splits of the stability check and of routing, as in the paper; and resamples of what is split so many times."""
 Floats = np.ndarray[Any, Any]
 Quantity = tuple[Floats, int]
-"""As measured, then of resampled inputs; and the number of these inputs."""
+"""As measured, then of resampled inputs; and the number of inputs that it is defined for, the least of several."""
 
 
 @cache
@@ -64,7 +64,7 @@ def quantity(place: Path, suite: str, text: str) -> Quantity:
     """A quantity as it is written in comparisons.csv."""
     if "&" in text:
         parts = [quantity(place, suite, part.strip()) for part in text.split("&")]
-        return np.mean([values for values, _ in parts], axis=0), parts[0][1]
+        return np.mean([values for values, _ in parts], axis=0), min(n for _, n in parts)
     if re.fullmatch(r"[0-9.]+", text):
         return np.array(float(text)), 0
     cell, name = text.split(" ")
@@ -77,8 +77,8 @@ def quantity(place: Path, suite: str, text: str) -> Quantity:
         arms = [parse_metric(f"{arm}.{metric}".replace("relative.", "")) for arm in ("candidate", "reference")]
         ours, before = (np.nanmean(arm.per_input(of)[rows], axis=1) for arm in arms)
         return sign * (ours / before - 1), of.n_inputs
-    middle = np.nanmedian if metric.uncertainty == "order statistics" else np.nanmean
-    return sign * middle(metric.per_input(of)[rows], axis=1), of.n_inputs
+    middle, values = np.nanmedian if metric.uncertainty == "order statistics" else np.nanmean, metric.per_input(of)
+    return sign * middle(values[rows], axis=1), int((~np.isnan(values)).sum())
 
 
 def _over_splits(share: Callable[[Floats, Floats], tuple[float, float]], ids: tuple[str, ...]) -> Quantity:
@@ -155,15 +155,32 @@ def _read(place: Path, suite: str, metric: str) -> Any:
 SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in (certify, recovered, order, capture, mean)}
 
 
+def interval(first: Quantity, second: Quantity) -> tuple[float, float]:
+    """The 95 % interval of first less second; where a share has no spread, from an interval of each (Newcombe)."""
+    steps = np.asarray(first[0] - second[0])
+    if all(n == 0 or np.ptp(values[1:]) > 0 for values, n in (first, second)):
+        return percentile_interval(steps[1:])
+    down, up = [], []
+    for (values, n), side in ((first, 1), (second, -1)):
+        value, low, high = values.flat[0], values.flat[0], values.flat[0]
+        if n and np.ptp(values[1:]) > 0:
+            low, high = percentile_interval(values[1:])
+        elif n:
+            share = rate_estimate(np.repeat([1.0, 0.0], [round(value * n), n - round(value * n)]))
+            low, high = share.low, share.high
+        down.append(value - low if side > 0 else high - value)
+        up.append(high - value if side > 0 else value - low)
+    return float(steps[0] - np.hypot(*down)), float(steps[0] + np.hypot(*up))
+
+
 def measured(place: Path, suite: str, here: str) -> dict[str, str]:
     """One row of offline.csv."""
-    (first, n), (second, n_second) = (quantity(place, suite, side) for side in here.split(" | "))
-    steps = first - second
-    values = [float(side.flat[0]) for side in (first, second, steps)]
-    ends = percentile_interval(steps[1:])
-    figures = zip(("first", "second", "difference", "low", "high"), (*values, *ends), strict=True)
-    sizes = f"{n}" if n_second in {0, n} else f"{n} and {n_second}"
-    return {"suite": suite, "here": here, "n": sizes, **{name: f"{value:.5g}" for name, value in figures}}
+    first, second = (quantity(place, suite, side) for side in here.split(" | "))
+    values = [float(side.flat[0]) for side in (first[0], second[0], np.asarray(first[0] - second[0]))]
+    names = ("first", "second", "difference", "low", "high")
+    figures = dict(zip(names, (*values, *interval(first, second)), strict=True))
+    sizes = f"{first[1]}" if second[1] in {0, first[1]} else f"{first[1]} and {second[1]}"
+    return {"suite": suite, "here": here, "n": sizes, **{name: f"{value:.5g}" for name, value in figures.items()}}
 
 
 if __name__ == "__main__":

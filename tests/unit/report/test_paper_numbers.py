@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -14,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import spearmanr
 
 from quantdrift.spec.grammar import parse_scheme
+from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell
 from quantdrift_paper.tables import Source
 from support.metric_samples import names
@@ -143,30 +145,41 @@ def accuracy(data: Sequence[str], scheme: str, arm: int = 1) -> float:
     return over(data, scheme, lambda a: a.correct[arm])
 
 
+Lines = dict[str, dict[tuple[str, ...], list[Any]]]
+"""The values of every row of tables, by its labels."""
+
+
+def run_of(data: str, scheme: str, **record: Any) -> Any:
+    """The evidence and the record of a cell."""
+    made, about = answers(data, scheme), {"name": data, "fingerprint": data, **KINDS.get(data, {})}
+    if data in CLASSES:
+        evidence = classified(made.before, made.after, [min(right) for right in made.right])
+        return evidence, {"data": about, "settings": {"probe": {}}, **record}
+    qrels = {f"q{row}": {f"d{item}": 1 for item in right} for row, right in enumerate(made.right)}
+    evidence = evidence_of(made.before, made.after, k=ITEMS, qrels=qrels, item_ids=names(ITEMS))
+    return evidence, {"data": about, **record}
+
+
+def lines_of(studies: Sequence[StudyFolder]) -> Lines:
+    """The values of the tables of studies."""
+    tables, _ = Source(folders=studies).tables()
+    return {name: {line[0]: [*line[1]] for line in table.lines} for name, table in tables.items()}
+
+
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[tuple[str, ...], list[Any]]]:
-    """The values of every row of every table, by its labels."""
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Lines:
+    """The tables of a study of a model that is read in five ways."""
 
     def finished(cell: Cell) -> Any:
-        called = cell.data.called
-        if cell.spec.scheme in map(parse_scheme, LEFT_OUT.get(called, ())):
-            return None
-        made = answers(called, str(cell.spec.scheme))
-        qrels = {f"q{row}": {f"d{item}": 1 for item in right} for row, right in enumerate(made.right)}
-        arms = made.before, made.after
-        evidence = evidence_of(*arms, k=ITEMS, qrels=qrels, item_ids=names(ITEMS))
-        if called in CLASSES:
-            evidence = classified(*arms, [min(right) for right in made.right])
-        about = {"name": called, "fingerprint": called, **KINDS.get(called, {})}
-        probe = {"probe": {}} if called in CLASSES else {}
-        return evidence, {"data": about, "settings": probe, "bits_per_weight": {"n_parameters": 22_700_000}}
+        called, scheme = cell.data.called, cell.spec.scheme
+        left_out = scheme in map(parse_scheme, LEFT_OUT.get(called, ()))
+        return None if left_out else run_of(called, str(scheme), bits_per_weight={"n_parameters": 22_700_000})
 
     data: list[Any] = [{"folder": f"/{name}"} for name in (*SEARCHES, *PICTURES, *LISTS, *CLASSES)]
     data += [{"folder": f"/{name}", "neighbours": True} for name in CLASSES]
     folder = tmp_path_factory.mktemp("numbers")
     study = planned(folder, {"models": ["minilm"], "schemes": SCHEMES, "data": data}, finished)
-    tables, _ = Source(folders=[study]).tables()
-    return {name: {line[0]: [*line[1]] for line in table.lines} for name, table in tables.items()}
+    return lines_of([study])
 
 
 def told(value: Any) -> float:
@@ -340,3 +353,119 @@ def test_predicted_flips(lines: dict[str, Any]) -> None:
             inside = (counts >= low) & (counts <= high)
             assert values == pytest.approx([chance(scale)[inside].mean(), flipped[inside].mean()], abs=5e-3)
         assert rows
+
+
+# --- allocations ----------------------------------------------------------------------------------
+
+PAPERS, OURS, BASE = "gap_exact+solver=greedy", "gap", "reconstruction"
+TITLED = {PAPERS: "Gap sensitivity (paper)", OURS: "Gap, first order (ours)", BASE: "Reconstruction error"}
+LAYERS = [f"layer.{number}" for number in range(12)]
+
+
+def chosen(scheme: str) -> dict[str, Any]:
+    """The record of an allocation, at random."""
+    rng = np.random.default_rng(crc32(scheme.encode()))
+    widths, losses = rng.integers(3, 5, len(LAYERS)).tolist(), rng.random(len(LAYERS)).tolist()
+    held = {"widths": dict(zip(LAYERS, widths, strict=True)), "losses": dict(zip(LAYERS, losses, strict=True))}
+    return {**held, "criterion": scheme, "data_digest": scheme}
+
+
+def allocated(folder: Path, data: dict[str, Sequence[str]], **block: Any) -> Lines:
+    """The tables of a capture study for each model, joined, whose schemes make what changes at random."""
+
+    def finished(cell: Cell) -> Any:
+        called, scheme = cell.data.called, cell.spec.scheme
+        shared = f"{called}{scheme}".replace("gptq", "rtn")  # all quantizers have the widths of one measurement
+        record = {"allocation": chosen(shared)} if scheme.criterion else {}
+        return run_of(called, str(scheme), quantization=record)
+
+    studies = [
+        planned(
+            folder / model,
+            {"models": [model], "data": [{"folder": f"/{name}"} for name in of], "capture": block},
+            finished,
+        )
+        for model, of in data.items()
+    ]
+    return lines_of(studies)
+
+
+METRICS: tuple[Callable[[Answers], Any], ...] = (
+    lambda a: a.flip.mean(),
+    lambda a: a.correct[1].mean(),
+    lambda a: a.lost(1),
+)
+
+
+def captured(data: Sequence[str], part: str, value: Any, criterion: str, *drawn: str, budget: float = 3.5) -> float:
+    """Gains over headrooms, summed over data and draws."""
+    sums = np.zeros(2)
+    for name, draw in product(data, drawn or ("",)):
+        always = draw if "gptq" in part else ""  # calibrates on a draw of documents, also with uniform widths
+        ends = [value(answers(name, parse(f"W{bits}{part}{always}"))) for bits in (3, 4)]
+        plus = always if criterion == BASE else draw
+        sums += [ends[0] - value(answers(name, parse(f"W{budget:g}{part}+{criterion}{plus}"))), ends[0] - ends[1]]
+    return float(sums[0] / sums[1])
+
+
+def parse(scheme: str) -> str:
+    return str(parse_scheme(scheme))
+
+
+def test_allocations(tmp_path: Path) -> None:
+    block = {"criteria": [*TITLED], "budgets": [3.25, 3.5], "quantizers": ["rtn", "gptq"], "seeds": [0, 1]}
+    lines, seeds = allocated(tmp_path, {"m": SEARCHES, "c": PICTURES}, **block), ("", "+seed=1")
+    for name, data in (("alloc_nograd", SEARCHES), ("alloc_clip", PICTURES)):
+        found = lines[name]
+        flips_ = {c: [captured(data, q, METRICS[0], c, *seeds) for q in QUANTIZERS] for c in TITLED}
+        for criterion, called in TITLED.items():
+            assert found[called,] == pytest.approx(flips_[criterion]), (name, criterion)
+        for criterion in (PAPERS, OURS):
+            steps = [100 * (a - b) for a, b in zip(flips_[criterion], flips_[BASE], strict=True)]
+            assert [told(v) for v in found[f"{TITLED[criterion]} less reconstruction",]] == pytest.approx(
+                steps, abs=0.06
+            )
+    for system, called_, data in (("Text", "m", SEARCHES), ("CLIP", "c", PICTURES)):
+        for budget, (criterion, called) in product((3.25, 3.5), TITLED.items()):
+            wanted = [captured(data, "", value, criterion, *seeds, budget=budget) for value in METRICS]
+            assert lines["alloc_budget"][system, f"{budget:g} bits", called][:3] == pytest.approx(wanted)
+        absolute = lines["alloc_absolute" if system == "Text" else "clip_alloc_absolute"]
+        rows = {"All W3": ["W3"], "All W4": ["W4"]}
+        rows |= {called: [f"W3.5+{c}{s}" for s in (seeds if c != BASE else seeds[:1])] for c, called in TITLED.items()}
+        for called, schemes in rows.items():
+            wanted = [np.mean([over(data, parse(scheme), value) for scheme in schemes]) for value in METRICS]
+            assert absolute[called,] == pytest.approx(wanted)
+        model = lines["alloc_permodel" if system == "Text" else "clip_alloc_permodel"][called_,]
+        assert model[:3] == pytest.approx([captured(data, "", METRICS[0], c, *seeds) for c in (BASE, PAPERS, OURS)])
+        pairs = [(f"{d}{parse(f'W3.5+{BASE}')}", f"{d}{parse(f'W3.5+{PAPERS}{seed}')}") for d in data for seed in seeds]
+        rhos = [spearmanr(*([*chosen(side)["losses"].values()] for side in pair)).statistic for pair in pairs]
+        assert model[3:5] == [len(LAYERS), pytest.approx(np.mean(rhos))]
+        assert model[5] == f"$[{min(rhos):+.2f}, {max(rhos):+.2f}]$"
+        shares = []
+        for criterion in (PAPERS, OURS):
+            widths = {
+                (d, b, s): [*chosen(f"{d}{parse(f'W{b:g}+{criterion}{s}')}")["widths"].values()]
+                for d, b, s in product(data, (3.25, 3.5), seeds)
+            }
+            same = [np.equal(widths[d, b, ""], widths[d, b, seeds[1]]).mean() for d, b in product(data, (3.25, 3.5))]
+            shares.append(np.mean(same))
+        assert lines["alloc_seed"][system, called_] == [2 * len(data), *(pytest.approx(share) for share in shares)]
+    for (q, called), (criterion, title) in product(QUANTIZERS.items(), TITLED.items()):
+        wanted = [captured(PICTURES, q, value, criterion, *seeds) for value in METRICS]
+        assert lines["clip_alloc_main"][called, title][:3] == pytest.approx(wanted)
+
+
+def test_allocations_by_size_and_with_activations(tmp_path: Path) -> None:
+    sizes = allocated(tmp_path / "sizes", {"m": SEARCHES}, criteria=[*TITLED], sizes=[32, 128])["alloc_calib"]
+    for size, part in ((32, "+queries=32"), (128, "")):
+        agreement, *shares = sizes["Text", f"{size}"]
+        assert shares == pytest.approx([captured(SEARCHES, "", METRICS[0], c, part) for c in TITLED])
+        if size < 128:
+            few, many = (
+                [[*chosen(f"{d}{parse(f'W3.5+{PAPERS}{end}')}")["widths"].values()] for d in SEARCHES]
+                for end in (part, "")
+            )
+            assert agreement == pytest.approx(np.equal(few, many).mean())
+    eight = allocated(tmp_path / "a8", {"m": SEARCHES}, criteria=[*TITLED], activations=[16, 8])
+    order = [captured(SEARCHES, a8, METRICS[0], criterion) for criterion in (PAPERS, OURS, BASE) for a8 in ("", "A8")]
+    assert eight["alloc_activation_quantizers"]["RTN",] == pytest.approx(order)
