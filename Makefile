@@ -13,7 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check site wheel golden faults suites bench matrix matrix-oldest matrix-newest clean
+.PHONY: help setup demo test check site wheel golden faults mutants suites bench matrix matrix-oldest matrix-newest clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ golden: setup ## Hold what fifty commands and seventy architectures give against
 
 faults: setup ## Kill, starve and damage studies, in many more ways than make test does
 	@QUANTDRIFT_FAULTS=full $(BIN)/python -m pytest tests/faults -m "slow or not slow" -p no:cacheprovider
+
+mutants: setup ## Make errors by hand, one after another, and name those that no test notices
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/mutants.py
 
 suites: setup ## Run the paper's suites in their offline variants; those of models that are made first say how
 	@for suite in text query granularity activations corpus-sizes classes contrast allocation; do \

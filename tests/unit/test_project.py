@@ -94,3 +94,10 @@ def test_an_issue_form_is_whole(path: Any) -> None:
     assert len({*ids}) == len(ids) > 0
     assert all(field["attributes"]["label"] for field in fields)
     assert any(field.get("validations", {}).get("required") for field in fields)
+
+
+def test_every_error_made_by_hand_can_still_be_made() -> None:
+    """`make mutants` makes each of them."""
+    for error in loaded(ROOT / "tests" / "mutants" / "mutants.yaml"):
+        assert (ROOT / error["file"]).read_text(encoding="utf-8").count(error["old"]) == 1, error["why"]
+        assert all((ROOT / place.partition("::")[0]).exists() for place in error["tests"].split()), error["why"]

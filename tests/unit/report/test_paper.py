@@ -11,7 +11,6 @@ import pytest
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.features.rag.answers import Condition, RagRecord
-from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
@@ -51,62 +50,6 @@ def test_every_row_fills_the_columns_of_its_table_and_latex_can_read_it(tables: 
                 spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
                 assert len(re.split(r"(?<!\\)&", row)) + sum(spans) - len(spans) == table.width, (name, row)
         assert not re.search(r"(?<!\\)[%#]|nan|inf", text), name
-
-
-def values(study: StudyFolder, scheme: str, metric: str, kind: str = "") -> list[float]:
-    """Of the runs of a scheme, straight from the run folders; classes if the kind is that, else searches."""
-    values_of_runs = []
-    for cell in study.cells:
-        if str(cell.spec).endswith(f"@{scheme}") and cell.data.called.startswith("classes") == (kind == "classes"):
-            value = read_run(study.place(cell.name))[metric].value
-            values_of_runs.append(value)
-    return values_of_runs
-
-
-def test_numbers_are_means_and_standard_errors_of_the_runs(study: StudyFolder, tables: dict[str, Table]) -> None:
-    search, classes = (values(study, "W4-g128-rtn", "flip@1", kind) for kind in ("", "classes"))
-    (row,) = [row for row in tables["fragility"].rows if row]
-    for cell, rates in ((row[1], classes), (row[2], search)):
-        error = 100 * np.std(rates, ddof=1) / np.sqrt(len(rates))
-        assert cell == rf"{100 * np.mean(rates):.1f}\% \;\scriptsize$\pm${error:.1f} \;\scriptsize($n$={len(rates)})"
-    assert row[3] == rf"$\mathbf{{{np.mean(search) / np.mean(classes):.1f}\times}}$"
-
-    gptq = next(row for row in tables["quantizers"].rows if row and row[1] == "GPTQ")
-    assert gptq[2].startswith(f"{100 * np.mean(values(study, 'W4-g128-gptq', 'flip@1')):.1f}")
-    lost = [row for row in tables["gold"].rows if row][1]
-    assert lost[1] == "W3"
-    assert lost[3] == rf"{100 * np.mean(values(study, 'W3-g128-rtn', 'gold_lost@1')):.1f}\%"
-    (arch,) = [row for row in tables["arch"].rows if row]
-    assert float(arch[4]) == pytest.approx(np.mean(values(study, "W4-g128-rtn", "separation")), abs=0.006)
-
-
-def percents(values: Sequence[float], digits: int = 1) -> str:
-    return rf"{100 * float(np.mean(values)):.{digits}f}\%"
-
-
-def test_cells_are_the_metrics_that_their_heads_name(study: StudyFolder, tables: dict[str, Table]) -> None:
-    """Each cell from the run folders, by the metric that the paper's column has."""
-    schemes = ("W4-g128-rtn", "W4A8-g128-rtn", "W8A8-g128-rtn")
-    classes, search = [row for row in tables["activation"].rows if row and row[1] == "Above threshold"]
-    for row, kind in ((classes, "classes"), (search, "")):
-        above = [np.mean(np.array(values(study, scheme, "separation", kind)) >= 1) for scheme in schemes]
-        assert list(row[2:]) == [percents([share], 0) for share in above]
-
-    (row,) = [row for row in tables["topk"].rows if row]
-    kept = [values(study, "W4-g128-rtn", f"set_kept@{k}", "classes") for k in (1, 2, 3, 5)]
-    assert list(row[5:]) == [percents(shares, 0) for shares in kept]
-    assert list(row[1:5]) == [
-        f"{np.mean(values(study, 'W4-g128-rtn', f'cut_separation@{k}', 'classes')):.2f}" for k in (1, 2, 3, 5)
-    ]
-
-    rates = [values(study, f"W4-{group}-rtn", "flip@1") for group in ("channel", "g128", "g64")]
-    (row,) = [row for row in tables["granularity"].rows if row and row[0] == "RTN"]
-    assert list(row[4:]) == list(map(percents, rates))
-
-
-def test_harm_counts_every_query_of_every_quantizer(tables: dict[str, Table]) -> None:
-    counts = [int(row[1].replace(",", "")) for row in tables["harm"].rows if row and row[1] != "--"]
-    assert sum(counts) == 2 * 2 * 30  # two quantizers on two corpora of 30 queries
 
 
 def classes_at(scheme: str, lost: Sequence[float], changed: Sequence[float], n_classes: int = 9) -> list[RunCell]:
