@@ -78,7 +78,7 @@ def test_what_is_measured_is_a_paired_difference_of_the_runs(paper: Any, tmp_pat
     assert float(order["first"]) == pytest.approx(stats.spearmanr(*sides).statistic, abs=1e-4)
 
 
-def test_a_share_without_a_spread_has_the_interval_of_newcombe(paper: Any) -> None:  # noqa: ARG001 -- the path
+def test_a_share_without_a_spread_has_the_interval_of_newcombe(paper: Any) -> None:
     measure = importlib.import_module("measure")
     theirs = pytest.importorskip("statsmodels.stats.proportion").confint_proportions_2indep
     for first, second in (((0, 40), (0, 25)), ((12, 12), (0, 49))):

@@ -158,7 +158,9 @@ def test_tables_of_metrics(lines: Lines) -> None:
     arch = [value for b in BITS for value in over(SEARCHES, b, "flip@1", "separation")]
     assert lines["arch"]["minilm",][2:] == pytest.approx(arch)
     rates = [flips(data, "W4") for data in (CLASSES, SELVES)]
-    agree(lines["fragility"], {("minilm, one checkpoint",): [*rates, rates[1] / rates[0]]}, 0.01)
+    shares = [pytest.approx(rate, abs=6e-4) for rate in rates]
+    found = [told(value) for value in lines["fragility"]["minilm, one checkpoint",]]
+    assert found == [*shares, pytest.approx(rates[1] / rates[0], abs=0.06)]
     agree(lines["quantizers"], {(b, called): [100 * flips(BOTH, b + q)] for b, (q, called) in ways}, 0.05)
     each = [flips((d,), "W3-gptq") for d in BOTH]
     assert rf"$\pm${100 * np.std(each, ddof=1) / 2:.1f}" in lines["quantizers"]["W3", "GPTQ"][0]
