@@ -6,6 +6,7 @@ from quantdrift.cli.options import METRIC, SEED, argument, option, prints
 from quantdrift.compare.two_runs import compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
+from quantdrift.runs.words import verdict
 from quantdrift.show.comparison import comparison_grid, comparison_lines
 from quantdrift.show.output import Output
 
@@ -42,7 +43,7 @@ def command(
     runs = (("A", comparison.a), ("B", comparison.b))
     return Output(
         data=comparison.to_json(),
-        about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
+        about=[f"{name}  {run.record.get('spec')}  {run.path}  {verdict(run.record).word}" for name, run in runs],
         grids=[comparison_grid(comparison)],
         lines=list(comparison_lines(comparison)),
     )

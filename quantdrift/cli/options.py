@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -163,15 +163,31 @@ class OnCorpus(OnData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnSchemes(OnCorpus):
+class OnCells:
+    """Options of commands that measure many cells, in a folder that they go on in."""
+
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option(DEVICE)
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+    cache = True  # through which cells share embeddings
+
+    @property
+    def probe(self) -> bool:
+        """Whether each model is loaded first, to tell how long it will take."""
+        return self.plan
+
+    @property
+    def streaming(self) -> Mapping[str, Any]:
+        """How data are measured that are never in memory as a whole."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnSchemes(OnCorpus, OnCells):
     """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
 
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     batch_size: int = option("Inputs per forward pass.", default=32, min=1)
-    plan: bool = flag("Print what there is to do, and stop.")
-    device: str | None = option(DEVICE)
-    quiet: bool = option("-q --quiet: No progress bars.", default=False)
-    cache = True  # schemes share embeddings through it
 
 
 @dataclass(frozen=True, kw_only=True)

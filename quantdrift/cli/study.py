@@ -9,12 +9,13 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.paths import RUNS
 from quantdrift.base.text import counted, percent
-from quantdrift.cli.options import DEVICE, LIMIT, METRIC, Streaming, argument, flag, option, prints
+from quantdrift.cli.options import LIMIT, METRIC, OnCells, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
 from quantdrift.compare.corpus_size import SizeEffect
 from quantdrift.compare.pooled import Pooled, in_words
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
+from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
@@ -29,7 +30,7 @@ OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running(Streaming):
+class Running(Streaming, OnCells):
     """The options of `quantdrift study run`."""
 
     file: Path | None = argument(FILE, default=None)
@@ -43,12 +44,9 @@ class Running(Streaming):
         "FOLDER: Where the study lies; by default quantdrift-runs/NAME, after file or suite. The same command goes on "
         "in it."
     )
-    plan: bool = flag("Print what there is to do, and stop.")
     limit: int | None = option(LIMIT, min=1)
     probe: bool = option("Load each model to tell how long it will take.", default=True)
-    device: str | None = option(DEVICE)
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
-    quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
 
 @prints("json", "markdown")
@@ -122,7 +120,8 @@ def results(
         write_table(columns, cells, file)
         note(f"wrote {file}")
     done = [result for result in cells if result.run is not None]
-    grids = [table(columns, done)]
+    judged = Column("verdict", "run", lambda run: verdict(run.record).word, kind="words")
+    grids = [table([*columns, judged], done)]
     sized = sized_of((result.cell, result.run) for result in cells)
     grids += [_sizes(sized)] if sized else []
     compared = [] if pooled is None else pooled_of(cells, parse_metric(pooled))
@@ -207,17 +206,7 @@ def _measured(options: Running, *, again: bool) -> Output:
     if options.limit is not None:
         data = [entry.model_copy(update={"limit": options.limit}) for entry in study.data]
         study, name = study.model_copy(update={"data": data}), f"{name}_first{options.limit}"
-    return measured(
-        study,
-        options.out or RUNS / name,
-        device=options.device,
-        quiet=options.quiet,
-        cache=options.cache,
-        again=again,
-        plan=options.plan,
-        probe=options.probe,
-        streaming=options.streaming,
-    )
+    return measured(study, options.out or RUNS / name, options, again=again)
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:

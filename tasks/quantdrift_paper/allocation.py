@@ -13,11 +13,11 @@ from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import Scheme, parse
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.folder import StudyFolder
-from quantdrift_paper.capture import METRICS, Agreement, Capture, Captured, Contest, Point
+from quantdrift_paper.capture import BASE, METRICS, PAPERS, Agreement, Capture, Captured, Point
 from quantdrift_paper.cells import QUANTIZED_BY
 from quantdrift_paper.latex import Column, Row, escaped
 
-PAPERS, OURS, BASE = "gap_exact+solver=greedy", "gap", "reconstruction"
+OURS = "gap"
 CRITERIA = {
     PAPERS: "Gap sensitivity (paper)",
     OURS: "Gap, first order (ours)",
@@ -75,35 +75,14 @@ def share(row: Of, metric: str = _FLIP, criterion: str = "") -> float | None:
     return None if captured is None else captured.ratio.value
 
 
-def _contest(capture: Capture, points: Sequence[Point], criterion: str) -> tuple[Contest, list[float]] | None:
-    """A criterion against reconstruction on the same points: difference and, if there are any, its ends, in points."""
-    contest = capture.contest(parse_metric(_FLIP), points, (criterion, BASE))
-    if contest is None or contest.difference.value is None:
-        return None
-    ends = (contest.difference.value, contest.difference.low, contest.difference.high)
-    return contest, [100 * end for end in ends if end is not None]
-
-
 def lead(row: Of) -> str | None:
     """The capture of a criterion less that of reconstruction over the same points, with its interval, in points."""
-    if row[2] == BASE or (found := _contest(*row)) is None:
+    contest = None if row[2] == BASE else row[0].contest(parse_metric(_FLIP), row[1], (row[2], BASE))
+    if contest is None or contest.difference.value is None:
         return None
-    value, *ends = found[1]
-    return f"${value:+.1f}$" + (rf"\,{{\scriptsize({ends[0]:+.1f} to {ends[1]:+.1f})}}" if ends else "")
-
-
-def verdict(capture: Capture) -> str | None:
-    """Say whether the paper's claim, that its criterion captures more than reconstruction error, is seen in studies."""
-    if (found := _contest(capture, points_of(capture, quantizer=None), PAPERS)) is None:
-        return None
-    contest, (value, *ends) = found
-    interval = f"95 % interval {ends[0]:+.1f} to {ends[1]:+.1f}" if ends else "no interval"
-    holds = "HOLDS here" if ends and ends[0] > 0 else "is NOT seen here"
-    return (
-        f"The paper's claim that gap sensitivity captures more than reconstruction error {holds}: {value:+.1f} points "
-        f"at {_BUDGET} bits ({interval}; ahead at {contest.ahead} and behind at {contest.behind} of "
-        f"{contest.difference.n} points of the study)."
-    )
+    value, low, high = contest.difference.value, contest.difference.low, contest.difference.high
+    ends = "" if low is None or high is None else rf"\,{{\scriptsize({100 * low:+.1f} to {100 * high:+.1f})}}"
+    return f"${100 * value:+.1f}${ends}"
 
 
 # --- rows and columns -----------------------------------------------------------------------------

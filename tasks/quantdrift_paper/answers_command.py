@@ -1,4 +1,4 @@
-"""The commands `flashrag` and `reader`: answers behind a search from elsewhere, which `quantdrift rag` then shows."""
+"""The command `reader`: answers of an extractive reader behind a search, which `quantdrift rag` then shows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ from quantdrift.features.rag.answers import RECORD, RagRecord
 from quantdrift.features.rag.questions import ANSWERS, Questions, read_questions
 from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
-from quantdrift_paper.flashrag import read_flashrag
-
-_OUT = "-o --out FOLDER: Where answers and result lie."
-
-
-@prints("json")
-def flashrag(
-    *,
-    files: list[Path] = argument("FILE...: intermediate_data.json of finished runs, the reference's first."),
-    control: Path | None = option("FILE: intermediate_data.json of a run without passages."),
-    out: Path = option(_OUT, default=...),
-) -> Output:
-    """Read the answers of finished runs of FlashRAG; quantdrift rag OUT shows what changed."""
-    return _written(read_flashrag(files, control), out)
 
 
 @prints("json")
@@ -40,7 +26,7 @@ def reader(
     passages: int = option("How many passages to read for each question.", default=5, min=1, max=100),
     batch_size: int = option("Passages per forward pass.", default=8, min=1),
     device: str | None = option("NAME: cpu, cuda, cuda:1 or mps."),
-    out: Path = option(_OUT, default=...),
+    out: Path = option("-o --out FOLDER: Where answers and result lie.", default=...),
     quiet: bool = option("-q --quiet: No progress bars.", default=False),
 ) -> Output:
     """Let an extractive reader, in place of a generator, mark an answer in the passages that finished runs found.
@@ -54,7 +40,8 @@ def reader(
     loaded = Reader(model, batch_size=batch_size, device=device)
     progress = Silent() if quiet else Terminal()
     unseen = without(questions, loaded.trained_on)
-    return _written(unseen.answered_by(loaded, out / ANSWERS, progress, control=False), out)
+    unseen.answered_by(loaded, out / ANSWERS, progress, control=False).write(out / RECORD)
+    return Output(data={"path": str(out)}, next=[f"written: {out}", f"see it: quantdrift rag {shlex.quote(str(out))}"])
 
 
 def without(questions: Questions, seen: Collection[str]) -> Questions:
@@ -66,20 +53,11 @@ def without(questions: Questions, seen: Collection[str]) -> Questions:
     if len(rows) == len(ids):
         return questions
     note = f"{len(ids) - len(rows):,} of {len(ids):,} questions are not asked, as the reader was trained on them"
-    about = {name: [questions.about[name][row] for row in rows] for name in ("ids", "questions", "golds")}
-    conditions = [
-        condition.model_copy(
-            update={
-                "passages": [(condition.passages or [])[row] for row in rows],
-                "gold_in_context": [(condition.gold_in_context or [])[row] for row in rows],
-            }
-        )
-        for condition in questions.conditions
-    ]
-    notes = [*questions.about["notes"], note]
-    return replace(questions, about={**questions.about, **about, "notes": notes}, conditions=conditions)
-
-
-def _written(record: RagRecord, out: Path) -> Output:
-    record.write(out / RECORD)
-    return Output(data={"path": str(out)}, next=[f"written: {out}", f"see it: quantdrift rag {shlex.quote(str(out))}"])
+    kept = {name: [questions.about[name][row] for row in rows] for name in ("ids", "questions", "golds")}
+    conditions = []
+    for condition in questions.conditions:
+        sides = {name: getattr(condition, name) or [] for name in ("passages", "gold_in_context")}
+        part = {name: [side[row] for row in rows] for name, side in sides.items()}
+        conditions.append(condition.model_copy(update=part))
+    about = {**questions.about, **kept, "notes": [*questions.about["notes"], note]}
+    return replace(questions, about=about, conditions=conditions)

@@ -18,22 +18,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import combinations, product
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
-from quantdrift.metrics import Metric, MetricError
+from quantdrift.base.text import counted, percent, with_interval
+from quantdrift.cli.options import METRIC, argument, option, prints
+from quantdrift.metrics import Metric, MetricError, parse_metric
+from quantdrift.metrics.numbers import show_p
 from quantdrift.runs.folder import Run
-from quantdrift.show.tables import Column, Kind
+from quantdrift.show.output import Output
+from quantdrift.show.tables import Column, Grid, Kind, write_table
 from quantdrift.spec.grammar import needs_inputs
-from quantdrift.statistics.estimates import CONFIDENCE, Estimate, percentile_interval, resampled, undefined
+from quantdrift.stages.weights import FULL_BITS
+from quantdrift.statistics.estimates import CONFIDENCE, Estimate, as_json, percentile_interval, resampled, undefined
 from quantdrift.statistics.paired import randomization_test
 from quantdrift.statistics.verdicts import holm
-from quantdrift.study.folder import StudyFolder
+from quantdrift.study.folder import StudyFolder, open_study
 from quantdrift_paper.cells import family_of
 
+PAPERS, BASE = "gap_exact+solver=greedy", "reconstruction"
+"""The paper's criterion with its rule, and the one that it is held against."""
 METRICS = ("flip@1", "accuracy", "gold_lost@1")
 """Metrics whose capture is told unless others are named: the paper's change of the top-1, recall@1 and gold lost."""
 _NOTHING = 1e-9
@@ -154,11 +163,6 @@ class _Corpus:
     values: Mapping[str, Floats]
     means: Mapping[str, Floats]
 
-    @property
-    def n_queries(self) -> int:
-        """The number of queries that all cells were judged on."""
-        return next(iter(self.values.values())).shape[1]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Capture:
@@ -247,11 +251,11 @@ class Capture:
 
         drawn: dict[tuple[Any, ...], tuple[float, int]] = {}
         for point in points:
-            if {*pair} <= self.points[point].keys():
-                first, second = (self._allocation(point, name)["losses"] for name in pair)
-                spearman: Any = stats.spearmanr
-                rho = float(spearman([*first.values()], [second[name] for name in first]).statistic)
-                drawn[point.model, point.data, point.seed, point.size] = rho, len(first)
+            losses: Any = [self._allocation(point, n).get("losses") for n in pair if n in self.points[point]]
+            if len(losses) > 1 and all(losses):
+                sides = zip(*((losses[0][name], losses[1][name]) for name in losses[0]), strict=True)
+                rho = cast(Any, stats.spearmanr)(*sides).statistic
+                drawn[point.model, point.data, point.seed, point.size] = float(rho), len(losses[0])
         return list(drawn.values())
 
     def agreements(self, against: int | None = None) -> list[Agreement]:
@@ -267,18 +271,11 @@ class Capture:
             with_other_seeds = [(draws[a], draws[b]) for a, b in combinations(drawn, 2) if a[:2] == b[:2]]
             usual = [(draws[key], draws[*key[:3], most]) for key in drawn if size != most and (*key[:3], most) in draws]
             for other, pairs in ((size, with_other_seeds), (most, usual)):
-                shares = [_same_widths(*pair) for pair in pairs if pair[0]["data_digest"] != pair[1]["data_digest"]]
+                others = [pair for pair in pairs if pair[0]["data_digest"] != pair[1]["data_digest"]]
+                shares = [np.mean([one["widths"].get(n) == w for n, w in two["widths"].items()]) for one, two in others]
                 if shares:
-                    agreements.append(
-                        Agreement(
-                            criterion=criterion,
-                            model=model,
-                            size=size,
-                            against=other,
-                            share=float(np.mean(shares)),
-                            n_pairs=len(shares),
-                        )
-                    )
+                    of = {"criterion": criterion, "model": model, "size": size, "against": other}
+                    agreements.append(Agreement(**of, share=float(np.mean(shares)), n_pairs=len(shares)))
         return agreements
 
     def values(self, axis: str) -> list[Any]:
@@ -307,12 +304,10 @@ class Capture:
     def _allocation(self, point: Point, criterion: str) -> Mapping[str, Any]:
         """The allocation of a criterion as run.json has it."""
         run = self.corpora[point.data].runs[self.points[point][criterion]]
-        allocation: Mapping[str, Any] = run.record["quantization"]["allocation"]
-        return allocation
+        return dict(run.record["quantization"]["allocation"] or {})
 
     def _mean(self, metric: Metric, point: Point, name: str) -> Floats:
-        means: Floats = self.corpora[point.data].means[str(metric)][:, self.points[point][name]]
-        return means
+        return np.asarray(self.corpora[point.data].means[str(metric)][:, self.points[point][name]])
 
     def _sum(self, metric: Metric, points: Sequence[Point], name: str) -> Floats:
         return reduce(np.add, (self._mean(metric, point, name) for point in points))
@@ -344,6 +339,19 @@ class Capture:
         }
 
 
+def verdict(capture: Capture, points: Sequence[Point]) -> str | None:
+    """Say whether the paper's claim, that its criterion captures more than reconstruction error, is seen at points."""
+    contest = capture.contest(parse_metric(METRICS[0]), points, (PAPERS, BASE))
+    if contest is None or contest.difference.value is None:
+        return None
+    holds = "HOLDS here" if (contest.difference.low or 0) > 0 else "is NOT seen here"
+    return (
+        f"The paper's claim that its gap sensitivity captures more than reconstruction error {holds}: "
+        f"{with_interval(contest.difference, 1, sign='+')} points of what the wider width repairs, ahead at "
+        f"{contest.ahead} and behind at {contest.behind} of {contest.difference.n}."
+    )
+
+
 def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
     """Make the rows of the table file: captures, and differences of two criteria where `against` names one.
 
@@ -353,25 +361,18 @@ def rows_of(capture: Capture, metrics: Sequence[Metric]) -> list[dict[str, Any]]
     axes = [field.name for field in fields(Point)]
     several = [axis for axis in axes if len({getattr(point, axis) for point in capture.points}) > 1]
     splits = list(dict.fromkeys([(), BY, *((axis,) for axis in several)]))
-    results: list[Captured | Contest] = []
+    rows = []
     for metric, by in product(metrics, splits):
-        results += [*capture.captures(metric, by=by), *capture.contests(metric, by=by)]
-    return [_row(axes, result) for result in results]
+        rows += [_row(axes, result) for result in capture.captures(metric, by=by)]
+        rows += [_row(axes, result) for result in capture.contests(metric, by=by)]
+    return rows
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """The columns of these rows, for a file."""
-    return [
-        Column("", name, kind=_KINDS.get(name, "number"))
-        for name in dict.fromkeys(name for row in rows for name in row)
-    ]
-
-
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("system", "model", "data", "metric", "quantizer", "criterion", "against"), "words"),
-    **dict.fromkeys(("activations", "seed", "size", "points", "best_in", "ahead", "behind"), "count"),
-}
-"""Kinds of columns that hold no numbers with a fraction."""
+    kinds: dict[type, Kind] = {str: "words", int: "count"}
+    some = {name: value for row in rows for name, value in row.items() if value is not None}
+    return [Column("", name, kind=kinds.get(type(some.get(name)), "number")) for row in rows[:1] for name in row]
 
 
 _ONLY_OF_ONE = ("low", "value", "high", "best_in", "ahead", "behind", "p", "p_holm")
@@ -401,10 +402,6 @@ def can_be_captured(metric: Metric) -> bool:
 def _sign(metric: Metric) -> int:
     """1 where less is better, else -1."""
     return -1 if metric.direction == "higher" else 1
-
-
-def _same_widths(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    return float(np.mean([first["widths"].get(name) == width for name, width in second["widths"].items()]))
 
 
 def _ratio(gain: Floats, headroom: Floats, n: int, sign: int) -> Estimate:
@@ -443,12 +440,10 @@ def read_capture(folders: Sequence[StudyFolder], metrics: Sequence[Metric]) -> C
         corpora = dict.fromkeys(cell.data.called for cell in folder.cells)
         axes = (models, corpora, grid.quantizers, grid.budgets, grid.activations, grid.seeds or [0], grid.sizes)
         for model, data, quantizer, budget, bits, seed, size in product(*axes):
-            system = _system(next(iter(done.get(data, {}).values()), None))
-            point = Point(
-                system=system, model=model, data=data, quantizer=quantizer, budget=budget, activations=bits, seed=seed,
-                size=size,
-            )  # fmt: skip
+            read = {family_of(run.record) for run in done.get(data, {}).values()}
+            system = "CLIP" if "clip" in read else "Classes" if "classes" in read else "Text"
             at: dict[str, Any] = {"quantizer": quantizer, "activations": bits, "seed": seed}
+            point = Point(system=system, model=model, data=data, budget=budget, size=size, **at)
             widths = zip((_LOW, _HIGH), grid.around(budget), strict=True)
             schemes = {name: grid.scheme(width, **at) for name, width in widths}
             schemes |= {name: grid.scheme(budget, **at, criterion=name, size=size) for name in grid.criteria}
@@ -463,15 +458,8 @@ def read_capture(folders: Sequence[StudyFolder], metrics: Sequence[Metric]) -> C
             points[point] = there
         missing += len(schemes_of) - len(points.get(point, (_LOW, _HIGH)))
     criteria = dict.fromkeys(name for folder in folders if folder.capture for name in folder.capture.criteria)
-    read = {name: _corpus(name, list(runs.values()), metrics) for name, runs in done.items()}
-    return Capture(criteria=[*criteria], metrics=tuple(metrics), points=points, missing=missing, corpora=read)
-
-
-_SYSTEMS = {"clip": "CLIP", "classes": "Classes"}
-
-
-def _system(run: Run | None) -> str:
-    return "Text" if run is None else _SYSTEMS.get(family_of(run.record), "Text")
+    values = {name: _corpus(name, list(runs.values()), metrics) for name, runs in done.items()}
+    return Capture(criteria=[*criteria], metrics=tuple(metrics), points=points, missing=missing, corpora=values)
 
 
 def _corpus(name: str, runs: Sequence[Run], metrics: Sequence[Metric]) -> _Corpus:
@@ -502,3 +490,115 @@ def _means(values: Floats, seed: int) -> Floats:
         return mean(np.bincount(flat, minlength=places.size).reshape(places.shape).astype(np.float64))
 
     return np.concatenate([mean(np.ones((1, n))), resampled(drawn, n, seed=seed)])
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@prints("json", "markdown")
+def command(
+    *,
+    study: Path = argument("STUDY: The folder of a capture study: its study.yaml has a block `capture`."),
+    metric: list[str] | None = option(METRIC),
+    table: Path | None = option("FILE: Write one row a capture, and one for each two criteria, into .csv or .parquet."),
+) -> Output:
+    """Capture of every criterion, by quantizer and budget; who is ahead; how far draws of queries agree."""
+    folder = open_study(study)
+    asked = [parsed for parsed in map(parse_metric, dict.fromkeys(metric or METRICS)) if can_be_captured(parsed)]
+    capture = read_capture([folder], asked or [parse_metric(METRICS[0])])
+    metrics = [parsed for parsed in capture.metrics if capture.captures(parsed, by=())]
+    if table is not None:
+        rows = rows_of(capture, metrics)
+        write_table(columns_of(rows), rows, table)
+        note(f"wrote {table}")
+    contests = [contest for parsed in metrics for contest in capture.contests(parsed)]
+    agreements = capture.agreements()
+    grids = [_captures(capture, metrics)] if metrics else []
+    grids += [_contests(metrics[0], contests)] if contests else []
+    grids += [_agreements(agreements)] if agreements else []
+    left_out = f"{counted(capture.missing, 'allocation')} left out, as they or their uniform widths are not done"
+    n_queries = sum(next(iter(corpus.values.values())).shape[1] for corpus in capture.corpora.values())
+    size = f"{counted(len(capture.points), 'point')}, {n_queries:,} held-out queries"
+    return Output(
+        data={
+            "missing": capture.missing,
+            "captures": as_json([captured for parsed in metrics for captured in capture.captures(parsed)]),
+            "pooled": as_json([captured for parsed in metrics for captured in capture.captures(parsed, by=())]),
+            "contests": as_json(contests),
+            "agreements": as_json(agreements),
+        },
+        title=f"{verdict(capture, [*capture.points]) or ''} {folder.path}: a capture study of {size}".strip(),
+        grids=grids,
+        lines=[left_out] if capture.missing else [],
+    )
+
+
+def _captures(capture: Capture, metrics: Sequence[Metric]) -> Grid:
+    """Make a row for each quantizer, budget and criterion; the first metric is told in full."""
+    first, criteria = metrics[0], capture.criteria
+    base = BASE if BASE in criteria else criteria[-1]
+    beside = {_key(contest): contest for contest in capture.contests(first, by=BY, against=base)}
+    by_metric = [{_key(captured): captured for captured in capture.captures(metric)} for metric in metrics]
+    rows = []
+    for key, captured in by_metric[0].items():
+        contest, bits = beside.get(key), captured.of["activations"]
+        rows.append(
+            [
+                f"{key[0]} {key[1]:g}" + ("" if bits == FULL_BITS else f" A{bits}"),
+                captured.criterion,
+                with_interval(captured.ratio, 0),
+                *(percent(column[key].ratio.value, 0) if key in column else "-" for column in by_metric[1:]),
+                " > ".join(f"{100 * value:.1f}" for value in (captured.low, captured.value, captured.high)),
+                "" if contest is None else with_interval(contest.difference, 0, sign="+"),
+                "" if contest is None else show_p(contest.p_holm),
+                f"{captured.best_in} of {captured.ratio.n}",
+            ]
+        )
+    more = [f"{first}, %: low > here > high", f"ahead of {base}, pp", "p (Holm)", "best in"]
+    return Grid(
+        title="Share of a wider uniform width's benefit that an allocation keeps (95 % intervals over queries)",
+        head=["quantizer, bits", "criterion", *(f"capture, {metric}" for metric in metrics), *more],
+        rows=rows,
+        words={"criterion"},
+        ruled=True,
+        lines=[
+            "low and high: all layers at the uniform widths around the budget; rates are means over points (model, "
+            "data, seed, calibration queries); best in: points at which no other criterion does better"
+        ],
+    )
+
+
+def _key(result: Any) -> tuple[str, float, int, str]:
+    return *(result.of[axis] for axis in BY), result.criterion
+
+
+def _contests(metric: Metric, contests: Sequence[Contest]) -> Grid:
+    rows = [
+        [
+            f"{contest.criterion} : {contest.against}",
+            with_interval(contest.difference, 0, sign="+"),
+            f"{contest.ahead} : {contest.behind} of {contest.difference.n}",
+            show_p(contest.p_holm),
+        ]
+        for contest in contests
+        if contest.metric == str(metric)
+    ]
+    return Grid(
+        title=f"Capture of {metric} over all points, one criterion against another",
+        head=["criteria", "difference, pp", "points ahead : behind", "p (Holm)"],
+        rows=rows,
+        lines=["p of Fisher's randomization test: a query's difference, over all its cells, could have the other sign"],
+    )
+
+
+def _agreements(agreements: Sequence[Agreement]) -> Grid:
+    rows = []
+    for it in agreements:
+        against = "another seed" if it.size == it.against else f"{it.against} queries"
+        rows.append([it.criterion, it.model, f"{it.size}", against, percent(it.share), f"{it.n_pairs}"])
+    return Grid(
+        title="Layers that two draws of calibration queries give the same width",
+        head=["criterion", "model", "queries", "against", "layers", "pairs of draws"],
+        rows=rows,
+        words={"model", "against"},
+    )

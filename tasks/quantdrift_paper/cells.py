@@ -14,7 +14,6 @@ from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
-from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
@@ -100,11 +99,6 @@ class RunCell:
         return str(self.facts["data"])
 
     @property
-    def scheme(self) -> Scheme:
-        """The candidate's scheme."""
-        return self.cell.spec.scheme
-
-    @property
     def evidence(self) -> Evidence:
         """The evidence of the run."""
         if self._evidence is None:
@@ -139,7 +133,7 @@ def run_cells(folders: Iterable[StudyFolder]) -> list[RunCell]:
                 data = run.record["data"]
                 key = (
                     made.model,
-                    str(made.scheme),
+                    str(cell.spec.scheme),
                     made.facts["family"],
                     data.get("fingerprint"),
                     data.get("n_documents"),

@@ -9,20 +9,24 @@ Source: paper, appendix A ("The predicted curve") and its table of predicted and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift.base.errors import TheoryError
-from quantdrift.base.progress import Progress, Silent
+from quantdrift.base.text import percent, with_interval
+from quantdrift.cli.options import RUNS, argument, prints
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
-from quantdrift.runs.folder import Run, refuse_copies
+from quantdrift.runs.folder import Run, find_runs, refuse_copies
+from quantdrift.show.output import Output
+from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Versus, parse_pair
-from quantdrift.statistics.estimates import Estimate, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 Floats = NDArray[np.float64]
 
@@ -227,14 +231,10 @@ class ContenderGroup:
     Attributes:
         fit: the one fitted number, as a fraction of each input's epsilon.
         buckets: one per range of contender counts, in that order.
-        name: the scheme.
-        paths: folders of its runs.
     """
 
     fit: EffectiveScale
     buckets: tuple[ContenderBucket, ...]
-    name: str = ""
-    paths: tuple[str, ...] = ()
 
     @property
     def filled(self) -> list[ContenderBucket]:
@@ -283,57 +283,59 @@ def predicted_by_contender_count(
     return ContenderGroup(fit=fit, buckets=tuple(rows))
 
 
-# --- groups of runs -------------------------------------------------------------------------------
-
-ENOUGH = 30
-"""Inputs from which a bucket is a test; the interval of fewer is wider than most predictions."""
+# --- groups of runs, and the command --------------------------------------------------------------
 
 
-def contender_groups(runs: Sequence[Run], *, progress: Progress | None = None) -> list[ContenderGroup]:
+def contender_groups(runs: Sequence[Run]) -> dict[str, ContenderGroup]:
     """Fit one scale per scheme, and predict flip rates per contender count."""
-    members: dict[str, list[Run]] = {}
+    members: dict[str, list[Evidence]] = {}
+    refuse_copies(runs)
     for run in runs:
         pair = parse_pair(run.record["spec"])
         scheme = f"vs {pair.candidate}" if isinstance(pair, Versus) else str(pair.scheme)
-        members.setdefault(scheme, []).append(run)
-    refuse_copies(runs)
-    groups = []
-    with (progress or Silent()).stage("one scale per scheme", len(members)) as tell:
-        for name, group in members.items():
-            fitted = predicted_by_contender_count([run.exact_evidence("the number of contenders") for run in group])
-            groups.append(replace(fitted, name=name, paths=tuple(str(run.path) for run in group)))
-            tell(1)
-    return groups
+        members.setdefault(scheme, []).append(run.exact_evidence("the number of contenders"))
+    return {name: predicted_by_contender_count(group) for name, group in members.items()}
 
 
-def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
-    """Say in plain sentences how predicted and measured rates agree.
+@prints("json", "markdown")
+def command(*, runs: list[Path] = argument(RUNS)) -> Output:
+    """Compare the theory's flip rate with the measured one, by number of contenders.
 
-    Buckets with at least 30 inputs are counted, as any prediction lies in the interval of a few. Buckets without
-    contenders are not counted: nothing can flip there, in the model neither.
+    Contenders are items so close behind the first that quantization could put them first. Only one number, a scale,
+    is fitted for all runs of a scheme.
     """
-    tested = [
-        bucket
-        for group in groups
-        for bucket in group.filled
-        if bucket.low > 0 and bucket.predicted is not None and bucket.measured.n >= ENOUGH
+    groups = contender_groups(find_runs(runs))
+    by_count = Grid(
+        title="Flip rate by number of contenders, with one scale fitted per scheme",
+        head=["scheme", "scale / epsilon", "contenders", "inputs", "predicted", "measured", "within", "cut short"],
+        rows=[[name, *_row(group, bucket)] for name, group in groups.items() for bucket in group.filled],
+        ruled=True,
+        lines=["cut short: the stored list ends among items that could still overtake, so the prediction is too low"],
+    )
+    data = []
+    for name, group in groups.items():
+        fit = group.fit
+        about = {"name": name, "n": fit.n, "flip_rate": fit.observed, "scale": fit.scale, "reason": fit.reason}
+        buckets = [{**as_json(bucket), "n": bucket.measured.n, "within": bucket.within} for bucket in group.buckets]
+        data.append({**about, "buckets": buckets})
+    return Output(data={"groups": data}, grids=[by_count], lines=contender_findings(groups))
+
+
+def contender_findings(groups: Mapping[str, ContenderGroup]) -> list[str]:
+    """Say where the model does not describe runs: no scale fits, or one farther than any score moved."""
+    reasons = [f"{name}: no scale, because {group.fit.reason}." for name, group in groups.items() if group.fit.reason]
+    beyond = [name for name, group in groups.items() if group.fit.scale is not None and group.fit.scale > 1]
+    return reasons + [f"{name}: the scale is above 1. The model does NOT fit this group." for name in beyond]
+
+
+def _row(group: ContenderGroup, bucket: ContenderBucket) -> list[str]:
+    several = f"{bucket.low}" if bucket.high == bucket.low else f"{bucket.low} to {bucket.high}"
+    return [
+        "-" if group.fit.scale is None else f"{group.fit.scale:.3f}",
+        f"{bucket.low} or more" if bucket.high is None else several,
+        f"{bucket.measured.n:,}",
+        percent(bucket.predicted),
+        with_interval(bucket.measured),
+        {True: "yes", False: "NO", None: "-"}[bucket.within],
+        f"{bucket.n_cut_short:,}",
     ]
-    inside = sum(bool(bucket.within) for bucket in tested)
-    verdict = " The model does NOT describe these runs." if 2 * inside < len(tested) else ""
-    lines = [
-        f"Where {ENOUGH} inputs or more have contenders, {inside} of {len(tested)} predictions lie in the 95 % "
-        f"interval of the measured rate.{verdict}"
-    ]
-    for group in groups:
-        if group.fit.scale is None:
-            lines.append(f"{group.name}: no scale, because {group.fit.reason}.")
-        elif group.fit.scale > 1:
-            lines.append(
-                f"{group.name}: the scale is above 1, farther than any score moved. The model does NOT fit this group."
-            )
-    if cut := sum(bucket.n_cut_short for group in groups for bucket in group.buckets):
-        lines.append(
-            f"For {cut:,} inputs the stored list ends among items that could still overtake; their prediction is too "
-            "low. Run again with a larger --k."
-        )
-    return lines

@@ -222,23 +222,13 @@ def checked(source: Any) -> Iterator[Row]:
     """A row for every level of every setting."""
     for row in settings(source):
         for place, alpha in enumerate(ALPHAS):
-            yield Row(labels=(*row.labels, f"{alpha:.2f}"), of=[run[place] for run in row.of], part=row.labels)
+            yield Row(labels=(*row.labels, f"{alpha:.2f}"), of=[[run[place]] for run in row.of], part=row.labels)
 
 
-def coverage(certificates: Sequence[Certificate]) -> str | None:
+def coverage(runs: Runs) -> str | None:
     """Coverage, and its standard deviation over splits."""
-    value, sd = (mean(getattr(entry.coverage, side) for entry in certificates) for side in ("value", "sd"))
+    value, sd = (mean(getattr(run[0].coverage, side) for run in runs) for side in ("value", "sd"))
     return None if value is None else shown(value) + ("" if sd is None else rf" $\pm$ {100 * sd:.1f}")
-
-
-def violation(certificates: Sequence[Certificate]) -> float | None:
-    """Share of the accepted inputs whose top-1 changed."""
-    return mean(entry.violation.value for entry in certificates)
-
-
-def threshold(runs: Runs, at: int) -> float | None:
-    """The threshold at one of the levels."""
-    return mean(run[at].threshold for run in runs)
 
 
 def scores(source: Any) -> Iterator[Row]:
@@ -249,9 +239,10 @@ def scores(source: Any) -> Iterator[Row]:
                 yield Row(labels=(escaped(model), name), of=_certificates(cells, statistic), part=model)
 
 
-def certified(runs: Runs, at: int, what: str) -> float | None:
-    """Coverage or violation at one of the levels."""
-    return mean(getattr(run[at], what).value for run in runs)
+def certified(runs: Runs, what: str, at: int = 0) -> float | None:
+    """Coverage, violation or threshold at one of the levels."""
+    found = [getattr(run[at], what) for run in runs]
+    return mean(value if isinstance(value, float) else value.value for value in found)
 
 
 def routed(source: Any) -> Iterator[Row]:

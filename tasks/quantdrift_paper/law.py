@@ -9,7 +9,7 @@ Source: paper, section 5.2 (the contender set is the mechanism).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,13 +18,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import TheoryError, UnknownNameError
-from quantdrift.base.text import some
+from quantdrift.base.errors import QuantDriftError, TheoryError, UnknownNameError
+from quantdrift.base.text import counted, some
+from quantdrift.cli.options import RUNS, argument, option, prints
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
-from quantdrift.runs.folder import Run, refuse_copies
+from quantdrift.runs.folder import Run, find_runs, refuse_copies
+from quantdrift.show.output import Output
+from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import Versus, parse_pair
-from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, percentile_interval, rate_estimate, undefined
+from quantdrift_paper.cells import family_of
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +50,12 @@ FEW = 10
 """Below this, one run more or less can move a rank correlation by tenths."""
 ORDERED = -0.5
 """A Spearman correlation above this is not the order the law claims; the paper's are near -0.9."""
+BY: Mapping[str, tuple[str, str]] = {
+    "data": ("data", "corpus"), "scheme": ("bits", "width"), "quantizer": ("quantizer", "quantizer")
+}  # fmt: skip
+"""What can be held out: the field of a point, and what it is called."""
+_DRAWS = 1000
+"""Resamples of models and corpora."""
 
 
 # --- runs as points -------------------------------------------------------------------------------
@@ -67,6 +77,9 @@ class LawPoint:
         data: name of the corpus.
         n_documents: size of the corpus.
         bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate says of itself.
+        quantizer: of a scheme.
+        family: what is read, of texts or of images.
+        model: the reference, as the spec names it.
         path: folder of the run.
     """
 
@@ -81,6 +94,9 @@ class LawPoint:
     data: str = ""
     n_documents: int = 0
     bits: str = ""
+    quantizer: str = ""
+    family: str = ""
+    model: str = ""
     path: Path = Path()
 
 
@@ -130,8 +146,18 @@ def _point_of(run: Run) -> LawPoint:
         data=str(data["name"]),
         n_documents=n_documents,
         bits=bits,
+        quantizer="" if isinstance(pair, Versus) else pair.scheme.quantizer,
+        family=_family(run.record),
+        model=str(pair).partition(" vs " if isinstance(pair, Versus) else "@")[0],
         path=run.path,
     )
+
+
+def _family(record: Mapping[str, Any]) -> str:
+    """The family of the paper that a run belongs to."""
+    read = family_of(record)
+    what = "classification" if read == "classes" else "reranking" if read == "rerank" else "retrieval"
+    return f"{what}, {'vision' if read == 'clip' or record['data'].get('inputs') == 'images' else 'text'}"
 
 
 # --- rank correlation and line --------------------------------------------------------------------
@@ -178,6 +204,29 @@ def spearman(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
             return undefined(f"the {what} is the same in all runs")
     correlation: Any = stats.spearmanr  # the stubs for older numpy want a shape of known length
     return Estimate(value=float(correlation(values, rates).statistic), n=len(points))
+
+
+def spearman_over(points: Sequence[LawPoint]) -> Estimate:
+    """`spearman` of the separation, with a 95 % interval over models and corpora.
+
+    Both are resampled, and a run counts as often as its model times as often as its corpus: runs that share either are
+    not independent. Without two of one of them there is no interval.
+    """
+    found = spearman(points)
+    sides = [[getattr(point, name) for point in points] for name in ("model", "data")]
+    kinds = [sorted(set(side)) for side in sides]
+    if found.value is None or max(map(len, kinds)) < 2:  # noqa: PLR2004 -- nothing to resample
+        return found
+    places = [np.array([kind.index(name) for name in side]) for side, kind in zip(sides, kinds, strict=True)]
+    rng, rhos = np.random.default_rng(0), []
+    for _ in range(_DRAWS):
+        times: Any = 1
+        for place, kind in zip(places, kinds, strict=True):
+            times = times * np.bincount(rng.integers(len(kind), size=len(kind)), minlength=len(kind))[place]
+        rho = spearman([points[row] for row in np.repeat(np.arange(len(points)), times)]).value
+        rhos += [] if rho is None else [rho]
+    low, high = percentile_interval(np.array(rhos)) if rhos else (None, None)
+    return replace(found, low=low, high=high)
 
 
 def fit_line(points: Sequence[LawPoint], predictor: Predictor = "separation") -> Line:
@@ -237,13 +286,17 @@ class HeldOut:
     groups: tuple[HeldOut, ...] = ()
 
 
-def leave_one_out(groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation") -> HeldOut:
-    """Hold out each group of runs in turn, and predict it by the line through all the others."""
+def leave_one_out(
+    groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation", *, by: str | None = None
+) -> HeldOut:
+    """Hold out each group of runs in turn, and predict it by the line through all the others, or that through `by`."""
     judged = []
     for name, members in groups.items():
-        line = None
+        if name == by:
+            continue
+        others, line = [point for other in groups if other != name for point in groups[other]], None
         with suppress(TheoryError):  # without two values there is no line
-            line = fit_line([point for other in groups if other != name for point in groups[other]], predictor)
+            line = fit_line(others if by is None else groups[by], predictor)
         usable = on_the_axis(members, predictor) if line else []
         judged.append(_judged(name, usable, line.predict(usable).tolist() if line else [], line=line))
     points = {point.label: point for members in groups.values() for point in members}
@@ -275,9 +328,11 @@ class LawStudy:
 
     Attributes:
         runs: the points of all runs.
-        by: "data" or "scheme": the groups whose runs are left out in turn.
+        by: the groups whose runs are predicted by a line that never saw them, one of BY: each by the line through all
+            others; quantizers by the line through round to nearest, as in the paper.
         spearman: rank correlation of each predictor with the change rate over all runs.
         within: rank correlations over the runs of each corpus.
+        families: of the separation, over the runs of each family, with intervals over models and corpora.
         line: on the median separation, through all runs; None where their values do not differ.
         held_out: by predictor, how lines predict runs they never saw; empty if there is one group only.
     """
@@ -286,25 +341,32 @@ class LawStudy:
     by: str
     spearman: Mapping[Predictor, Estimate]
     within: Mapping[str, Mapping[Predictor, Estimate]]
+    families: Mapping[str, Estimate]
     line: Line | None
     held_out: Mapping[Predictor, HeldOut]
 
 
 def study_law(runs: Sequence[LawPoint], *, by: str = "data") -> LawStudy:
     """Compute everything that is said of the law on some runs."""
-    if by not in ("data", "scheme"):
-        raise UnknownNameError("grouping", by, ("data", "scheme"), hint="(--by data or scheme)")
-    line, corpora = None, _grouped(runs, "data")
-    groups = corpora if by == "data" else _grouped(runs, "bits")
+    if by not in BY:
+        raise UnknownNameError("grouping", by, BY, hint=f"(--by {', '.join(BY)})")
+    line, groups = None, _grouped(runs, BY[by][0])
+    first = "rtn" if by == "quantizer" else None
     with suppress(TheoryError):
         line = fit_line(runs)
     return LawStudy(
         runs=tuple(runs),
         by=by,
         spearman={which: spearman(runs, which) for which in PREDICTORS},
-        within={name: {which: spearman(members, which) for which in PREDICTORS} for name, members in corpora.items()},
+        within={
+            name: {which: spearman(members, which) for which in PREDICTORS}
+            for name, members in _grouped(runs, "data").items()
+        },
+        families={name: spearman_over(members) for name, members in _grouped(runs, "family").items()},
         line=line,
-        held_out={which: leave_one_out(groups, which) for which in PREDICTORS} if len(groups) > 1 else {},
+        held_out={which: leave_one_out(groups, which, by=first) for which in PREDICTORS}
+        if len(groups) > 1 and (first is None or first in groups)
+        else {},
     )
 
 
@@ -341,14 +403,13 @@ def law_findings(study: LawStudy) -> list[str]:
         lines.append(f"Left out of the line, as their median separation is 0 or infinite: {some(left_out)}.")
     held = study.held_out.get("separation")
     if held is None:
-        other = "data" if study.by == "scheme" else "scheme"
-        return [*lines, f"The line was not tried on runs it never saw; try --by {other}, or more runs."]
+        return [*lines, "The line was not tried on runs it never saw; try another --by, or more runs."]
     score, error = held.r_squared.value, held.mean_error.value
     if score is not None and error is not None:
         worse = " That is worse than their mean: the line does NOT carry over." if score < 0 else ""
-        whose = "corpus" if study.by == "data" else "bits"
+        through = "through round to nearest" if study.by == "quantizer" else f"fitted without their {BY[study.by][1]}"
         lines.append(
-            f"Predicted by a line fitted without their {whose}, the change rates of {held.r_squared.n} runs are off by "
+            f"Predicted by a line {through}, the change rates of {held.r_squared.n} runs are off by "
             f"{100 * error:.1f} percentage points on average.{worse}"
         )
     return lines
@@ -358,7 +419,7 @@ def law_json(study: LawStudy) -> dict[str, Any]:
     """Return all results for JSON; an infinite separation is null, and `separation_is_infinite` is true."""
     held = study.held_out.get("separation")
     unseen = held.predicted if held else {}
-    names = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
+    names = ("label", "spec", "data", "family", "n_documents", "separation", "gap", "epsilon", "n_items")
     return {
         "runs": [
             {
@@ -370,8 +431,96 @@ def law_json(study: LawStudy) -> dict[str, Any]:
             }
             for run in study.runs
         ],
-        "spearman": as_json({"all": study.spearman, "by_data": study.within}),
+        "spearman": as_json({"all": study.spearman, "by_data": study.within, "by_family": study.families}),
         "line": asdict(study.line) if study.line else None,
         "held_out": {"by": study.by, "predictors": as_json(study.held_out)},
         "findings": law_findings(study),
     }
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+_FAR_OFF = -10
+"""An R2 below this is only said to be below it; the JSON has the number."""
+_NOTE = (
+    "-: undefined, mostly because the quantity is the same in all these runs. R2: 1 is exact, 0 no better than the "
+    "mean of these very runs. mean error: of the predicted change rate, in percentage points."
+)
+
+
+@prints("json", "markdown")
+def command(
+    *,
+    runs: list[Path] = argument(RUNS),
+    by: str = option(
+        "data|scheme|quantizer: What a line never saw: a corpus, a number of bits, or all but rtn.", default="data"
+    ),
+) -> Output:
+    """Over many runs: does a larger separation go with fewer changed answers, and by how much?
+
+    Shows rank correlations (also of other predictors, and per family with intervals), fits a line, and tests the line
+    on runs that it was not fitted on. Needs at least three runs.
+    """
+    points = law_runs(find_runs(runs))
+    if len(points) < LEAST_RUNS:
+        raise QuantDriftError(
+            f"a law is seen over several runs: expected {LEAST_RUNS} or more, of other schemes, models or corpora; "
+            f"got {len(points)}. Two candidates are compared by: quantdrift compare A B"
+        )
+    study = study_law(points, by=by)
+    line = [] if study.line is None else [f"The line through {counted(study.line.n, 'run')}: {_formula(study.line)}."]
+    return Output(data=law_json(study), grids=list(_grids(study)), lines=[_NOTE, *law_findings(study), *line])
+
+
+def _grids(study: LawStudy) -> Iterator[Grid]:
+    runs, title, judged = study.runs, "Spearman with the change rate", ["R2 on runs never seen", "mean error"]
+    yield Grid(
+        title=f"What tells the change rate of {counted(len(runs), 'run')}",
+        head=["predictor", title, *judged],
+        rows=[[NAMES[p], _signed(study.spearman[p]), *_held(study.held_out.get(p))] for p in PREDICTORS],
+    )
+    of = {**study.within, "all": study.spearman}
+    n_runs = {**Counter(run.data for run in runs), "all": len(runs)}
+    yield Grid(
+        title=f"{title}, within each corpus",
+        head=["corpus", "runs", "separation", "gap", "epsilon", "items"],
+        rows=[[name, f"{n_runs[name]}", *(_signed(of[name][p]) for p in PREDICTORS)] for name in of],
+    )
+    yield Grid(
+        title=f"{title} within each family (95 % interval over models and corpora)",
+        head=["family", "runs", "separation"],
+        rows=[[name, f"{found.n}", _signed(found)] for name, found in study.families.items()],
+    )
+    if (held := study.held_out.get("separation")) is not None:
+        yield Grid(
+            title="Each predicted by the line through round to nearest"
+            if study.by == "quantizer"
+            else f"One {BY[study.by][1]} left out in turn",
+            head=["left out", "runs", "line through the others", *judged],
+            rows=[
+                [group.name, f"{len(group.predicted)}", _formula(group.line) if group.line else "-", *_held(group)]
+                for group in held.groups
+            ],
+            words={"line through the others"},
+        )
+
+
+def _formula(line: Line) -> str:
+    sign = "-" if line.slope < 0 else "+"
+    return f"{100 * line.intercept:.1f} % {sign} {100 * abs(line.slope):.1f} % * log10(separation)"
+
+
+def _signed(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "-"
+    ends = "" if estimate.low is None else f" ({estimate.low:+.2f} to {estimate.high:+.2f})"
+    return f"{estimate.value:+.2f}{ends}"
+
+
+def _held(held: HeldOut | None) -> list[str]:
+    """Show R2, of which a very bad value is only said to be very bad, and the mean error."""
+    score, error = (held.r_squared.value, held.mean_error.value) if held else (None, None)
+    return [
+        "-" if score is None else f"{score:z.2f}" if score >= _FAR_OFF else f"< {_FAR_OFF}",
+        "-" if error is None else f"{100 * error:.1f} points",
+    ]

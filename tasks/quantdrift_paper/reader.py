@@ -33,7 +33,7 @@ class TrainedOn(Record):
     FORMAT: ClassVar[str] = "quantdrift-reader-trained-on"
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "the record of what a reader was trained on"
-    MAKE: ClassVar[str] = "python -m quantdrift_paper.train_reader, from a checkout"
+    MAKE: ClassVar[str] = "python docs/measured/recipes/train_reader.py, from a checkout"
     ERROR = RunError
 
     data: str

@@ -7,29 +7,128 @@ compiles as it is; `tables.json` has the values. A table that the studies do not
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.base.records import write_text
+from quantdrift.base.records import check_writable, write_text
+from quantdrift.cli.options import argument, option, prints
 from quantdrift.features.rag.answers import Rag
 from quantdrift.metrics import parse_metric
 from quantdrift.report.figures import Figure, separation_histogram, write_pictures
 from quantdrift.report.study_figures import change_rates
-from quantdrift.study.folder import StudyFolder
+from quantdrift.show.output import Output
+from quantdrift.study.folder import StudyFolder, open_study
 from quantdrift.study.results import Result
-from quantdrift_paper import allocation
-from quantdrift_paper.capture import METRICS, Capture, read_capture
-from quantdrift_paper.cells import RETRIEVAL, RunCell, run_cells, usual
+from quantdrift_paper import allocation, damage
+from quantdrift_paper.capture import METRICS, Capture, read_capture, verdict
+from quantdrift_paper.cells import ANY, RETRIEVAL, RunCell, by, each, mean_of, only, run_cells, usual
 from quantdrift_paper.figures import capture_chart, law_chart
-from quantdrift_paper.latex import Table, escaped
+from quantdrift_paper.latex import Column, Row, Table, escaped, lines_of
 from quantdrift_paper.law import LEAST_RUNS, law_runs
-from quantdrift_paper.plans import PLANS
 
-_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
-"""As wide as it is, or as the page."""
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(damage), **vars(allocation)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a table of the paper is made; see tables.yaml.
+
+    Attributes:
+        said: what stands there.
+        models: of the paper's table, by which notes say what is not here.
+    """
+
+    said: Mapping[str, Any]
+    models: Sequence[str]
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        return str(self.said["title"])
+
+    def made(self, source: Any) -> Table | str:
+        """The table of studies, or what they lack."""
+        rows, columns = list(self._rows(source)), self._columns(source)
+        lines = lines_of(rows, columns) if columns else []
+        if not lines:
+            return str(self.said["needs"])
+        here = each(only(source.cells, family=(*self.said["families"],)), "model")
+        notes = {
+            "Not of the paper": [name for name in here if name not in self.models],
+            "Of the paper's models not here": [name for name in self.models if name not in here],
+        }
+        return Table(
+            labels=self.said["labels"],
+            columns=columns,
+            lines=lines,
+            about=re.sub(r"\{(\w+)\}", lambda found: self._word(found[1], source, rows), self.said["about"]),
+            notes=[f"{what}: {', '.join(names)}." for what, names in notes.items() if names],
+            best=self.said.get("best"),
+        )
+
+    def _rows(self, source: Any) -> Iterable[Row]:
+        rest = _facts(self.said["rows"])
+        made = rest.pop("made", None)
+        rows: Iterable[Row] = _FUNCTIONS[made](source, **rest) if made else by(source.cells, rest.pop("by"), **rest)
+        return rows
+
+    def _columns(self, source: Any) -> list[Column]:
+        said = self.said["columns"]
+        if isinstance(said, list):
+            return [_column(column) for column in said]
+        rest = _facts(said)
+        made, of = rest.pop("made"), rest.pop("of", None)
+        if of is None:
+            columns: list[Column] = _FUNCTIONS[made](source, **rest)
+            return columns
+        models = _FUNCTIONS[made](source, **rest)
+        return [_column(column, model) for model in models for column in of]
+
+    def _word(self, word: str, source: Any, rows: Sequence[Row]) -> str:
+        """What stands for a word in braces."""
+        if word == "over":
+            names = each(usual(source.cells, family=(*self.said["families"],), quantizer=ANY), "data")
+            return f"Mean over {len(names)} {'corpus' if len(names) == 1 else 'corpora'} ({', '.join(names)})."
+        return str(_FUNCTIONS[word](source, rows))
+
+
+_DEFAULTS: tuple[Any, ...] = (".1%", {})
+"""Of the form and the facts of a column."""
+
+
+def _column(said: Sequence[Any], model: str | None = None) -> Column:
+    head, value, form, facts = (*said, *_DEFAULTS[len(said) - 2 :])
+    heads, more = (head,) if isinstance(head, str) else tuple(head), _facts(facts)
+    if model is not None:
+        heads, more = tuple(filter(None, (escaped(model), *heads))), {**more, "model": model}
+    if not value.endswith("()"):
+        return Column(heads, mean_of(value, **more), form)
+    function = _FUNCTIONS[value.removesuffix("()")]
+    return Column(heads, lambda row: function(row, **more), form)
+
+
+def _facts(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts as code has them: several values in a tuple."""
+    return {
+        name: ANY if value == "any" else tuple(value) if isinstance(value, list) and name != "of" else value
+        for name, value in said.items()
+    }
+
+
+_CONTENT = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
+_LATEX = _CONTENT["latex"]
+PLANS = {
+    name: Plan(said=said, models=[model for group in said["models"] for model in _CONTENT["models"][group]])
+    for name, said in _CONTENT["tables"].items()
+}
+"""Every table of the paper by its file's name."""
 FIGURES = ("criteria", "law", "sephist", "quantizers")
 """The paper's figures; its teaser is a drawing."""
 
@@ -69,7 +168,7 @@ class Source:
         results = [
             Result(cell=cell.cell, state="done", run=cell.run, metrics={"flip@1": cell.estimate("flip@1")})
             for cell in whole
-            if cell.facts["family"] in RETRIEVAL and cell.facts["whole"] and cell.scheme.criterion is None
+            if cell.facts["family"] in RETRIEVAL and cell.facts["whole"] and cell.facts["criterion"] is None
         ]
         criteria = allocation.captures(self.capture)
         names = {cell.run.path: cell.model for cell in whole}
@@ -104,42 +203,58 @@ def write_paper(folders: Sequence[StudyFolder], place: Path) -> tuple[list[Path]
         where = ", ".join(str(folder.path) for folder in folders)
         raise QuantDriftError(f"{where} has no run that a table of the paper is made of; see quantdrift study status")
     figures, gone = source.figures()
-    verdict = allocation.verdict(source.capture)
+    claim = verdict(source.capture, allocation.points_of(source.capture, quantizer=None))
     content = {f"tables/{name}.tex": table.tabular() for name, table in made.items()}
     content["tables.json"] = json.dumps({name: table.to_json() for name, table in made.items()}, indent=1)
-    content["all.tex"] = _document(folders, made, figures, verdict)
+    content["all.tex"] = _document(folders, made, figures, claim)
     for name, text in content.items():
         write_text(place / name, text, what="the tables")
     pictures = write_pictures(figures, place / "figures", "pdf")
-    return [*pictures, *(place / name for name in content)], {**left_out, **gone}, verdict
+    return [*pictures, *(place / name for name in content)], {**left_out, **gone}, claim
 
 
 def _document(
-    folders: Sequence[StudyFolder], made: Mapping[str, Table], figures: Sequence[Figure], verdict: str | None
+    folders: Sequence[StudyFolder], made: Mapping[str, Table], figures: Sequence[Figure], claim: str | None
 ) -> str:
-    parts = [
-        r"\documentclass{article}",
-        r"\usepackage[utf8]{inputenc}",
-        r"\usepackage[T1]{fontenc}",
-        r"\usepackage{textcomp,booktabs,amsmath,amssymb,graphicx,multirow}",
-        r"\usepackage[margin=2cm]{geometry}",
-        r"\begin{document}",
-        rf"% of {', '.join(escaped(folder.path.name) for folder in folders)}, by quantdrift_paper tables",
-        escaped(verdict or ""),
-    ]
+    names = ", ".join(escaped(folder.path.name) for folder in folders)
+    parts = [_LATEX["head"].replace("STUDIES", names), escaped(claim or "")]
     for name, table in made.items():
-        parts += [
-            r"\begin{table}[ht]\centering\footnotesize",
-            rf"\caption{{\textbf{{{escaped(PLANS[name].title)}.}} {escaped(table.about)}}}",
-            rf"\label{{tab:{name.replace('_', '-')}}}",
-            rf"{_FIT}{{\input{{tables/{name}}}}}",
-            r"\end{table}",
-        ]
+        said = {"TITLE": escaped(PLANS[name].title), "ABOUT": escaped(table.about), "LABEL": name.replace("_", "-")}
+        parts.append(_filled("table", {**said, "NAME": name}))
     for figure in figures:
-        parts += [
-            r"\begin{figure}[ht]\centering",
-            rf"\includegraphics[width=0.9\linewidth]{{figures/{figure.name}.pdf}}",
-            rf"\caption{{\textbf{{{escaped(figure.title)}.}} {escaped(figure.caption)}}}\label{{fig:{figure.name}}}",
-            r"\end{figure}",
-        ]
+        said = {"TITLE": escaped(figure.title), "ABOUT": escaped(figure.caption), "NAME": figure.name}
+        parts.append(_filled("figure", said))
     return "\n".join([*parts, r"\end{document}", ""])
+
+
+def _filled(part: str, said: Mapping[str, str]) -> str:
+    return re.sub("|".join(said), lambda word: said[word[0]], _LATEX[part])
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@prints()
+def command(
+    *,
+    studies: list[Path] = argument("STUDY...: Folders of studies, whose runs are joined."),
+    out: Path = option("-o --out FOLDER: Where the tables and figures go.", default=Path("paper")),
+) -> Output:
+    """Write the paper's tables as LaTeX and its charts as PDF, as far as studies have them."""
+    folders = [open_study(study) for study in studies]
+    check_writable(out / "table", what="the tables")
+    written, left_out, claim = write_paper(folders, out)
+    made = {kind: [file.stem for file in written if file.parent.name == kind] for kind in ("tables", "figures")}
+    given = {name for names in made.values() for name in names}
+    lines = [] if claim is None else [claim]
+    lines += [f"{kind}: {', '.join(names)}" for kind, names in made.items() if names]
+    shows = dict.fromkeys(name for folder in folders for name in folder.shows)
+    missed = {name: left_out.get(name) or "the paper has no table of this name" for name in shows if name not in given}
+    if missed:
+        lines.append("not given: " + "; ".join(f"{name} ({why})" for name, why in missed.items()))
+    elif not shows:
+        lines.append(
+            f"{len(left_out)} other tables and figures of the paper need other runs; quantdrift list suites says which "
+            "suite is for which"
+        )
+    return Output(lines=lines, next=[f"\nwritten: {len(written)} files in {out}; {written[-1]} shows all"])

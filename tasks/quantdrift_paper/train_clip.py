@@ -10,6 +10,7 @@ all of it, and every caption that occurs once is a query with one right image.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -28,7 +28,7 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPProce
 from quantdrift.base.errors import DataError
 from quantdrift.data.labelled import Labelled
 from quantdrift_paper.train_vit import batches, pixels, shifted
-from quantdrift_paper.training import descend, images_of, make, options_of
+from quantdrift_paper.training import descend, images_of, script
 
 PATCH, VISION, TEXT, JOINT = 8, (6, 192, 6), (3, 128, 4), 128
 """Blocks, width and heads of either tower, and dimensions of the space that both share."""
@@ -37,19 +37,10 @@ _START, _END, _UNKNOWN = "<|startoftext|>", "<|endoftext|>", "<unknown>"
 _LIGHT = ("very dark", "dark", "dim", "bright", "very bright")
 _CONTRAST = ("flat", "soft", "clear", "harsh")
 _COLOURS = {
-    "black": (25, 25, 25),
-    "grey": (125, 125, 125),
-    "white": (230, 230, 230),
-    "red": (170, 50, 45),
-    "brown": (110, 80, 55),
-    "orange": (205, 130, 60),
-    "yellow": (200, 185, 90),
-    "green": (75, 115, 65),
-    "teal": (80, 145, 145),
-    "blue": (70, 110, 175),
-    "purple": (120, 85, 140),
-    "beige": (195, 175, 145),
-}
+    "black": (25, 25, 25), "grey": (125, 125, 125), "white": (230, 230, 230), "red": (170, 50, 45),
+    "brown": (110, 80, 55), "orange": (205, 130, 60), "yellow": (200, 185, 90), "green": (75, 115, 65),
+    "teal": (80, 145, 145), "blue": (70, 110, 175), "purple": (120, 85, 140), "beige": (195, 175, 145),
+}  # fmt: skip
 
 
 # --- Captions -------------------------------------------------------------------------------------
@@ -87,7 +78,7 @@ def captions(part: Labelled, names: Sequence[str]) -> list[str]:
 # --- The model ------------------------------------------------------------------------------------
 
 
-def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epochs: int = EPOCHS, seed: int = 0) -> Any:
+def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epochs: int = EPOCHS) -> Any:
     """A CLIPModel and its processor, fitted to images and their captions by the contrastive loss of CLIP.
 
     Args:
@@ -95,7 +86,6 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
         texts: a caption for each.
         words: that captions may have.
         epochs: passes over the images, each shifted by chance.
-        seed: of weights, order and augmentation.
 
     Raises:
         DataError: the images do not fit.
@@ -105,47 +95,12 @@ def trained(part: Labelled, texts: Sequence[str], words: Sequence[str], *, epoch
     tokenizer = processor.tokenizer
     tokens = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
-    shapes = [dict(zip(names, of, strict=True)) for of in (TEXT, VISION)]
-    text_config = {"vocab_size": len(tokenizer), "max_position_embeddings": LONGEST, "intermediate_size": 2 * TEXT[1]}
-    text_config |= {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    seen = {"image_size": images.shape[-1], "patch_size": PATCH, "intermediate_size": 2 * VISION[1]}
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        config: Any = CLIPConfig(
-            text_config={**shapes[0], **text_config}, vision_config={**shapes[1], **seen}, projection_dim=JOINT
-        )
-        model: Any = CLIPModel(config)
-        _fit(model.train(), images, tokens, epochs)
-    return model.eval(), processor
-
-
-def processor_of(words: Sequence[str], side: int) -> Any:
-    """Make a processor of texts of these words and of images of this side, whose pixels it maps to -1 to 1."""
-    vocabulary = {word: number for number, word in enumerate([_UNKNOWN, *words, _START, _END])}
-    plain = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
-    plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    kinds: Any = (PreTrainedTokenizerFast, CLIPProcessor, CLIPImageProcessorPil)  # untyped there
-    tokenizer = kinds[0](
-        tokenizer_object=_framed(plain, vocabulary),
-        bos_token=_START,
-        eos_token=_END,
-        pad_token=_END,
-        unk_token=_UNKNOWN,
-        model_max_length=LONGEST,
-    )
-    size = {"height": side, "width": side}
-    half = [0.5, 0.5, 0.5]
-    return kinds[1](kinds[2](size=size, do_center_crop=False, image_mean=half, image_std=half), tokenizer)
-
-
-def _framed(tokenizer: Tokenizer, vocabulary: dict[str, int]) -> Tokenizer:
-    """Add a token at either end of every text; CLIP reads the embedding at the last."""
-    special = [(token, vocabulary[token]) for token in (_START, _END)]
-    tokenizer.post_processor = TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=special)
-    return tokenizer
-
-
-def _fit(model: Any, images: Tensor, tokens: Any, epochs: int) -> None:
+    of_text, seen = (dict(zip(names, of, strict=True)) | {"intermediate_size": 2 * of[1]} for of in (TEXT, VISION))
+    of_text |= {"vocab_size": len(tokenizer), "max_position_embeddings": LONGEST}
+    of_text |= {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    seen |= {"image_size": images.shape[-1], "patch_size": PATCH}
+    config: Any = CLIPConfig(text_config=of_text, vision_config=seen, projection_dim=JOINT)
+    model: Any = CLIPModel(config)
     limit = float(np.log(100))
 
     def loss_of(rows: Tensor) -> Tensor:
@@ -155,8 +110,23 @@ def _fit(model: Any, images: Tensor, tokens: Any, epochs: int) -> None:
         return loss
 
     steps = epochs * -(-len(images) // BATCH)
-    descend(model, batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
+    descend(model.train(), batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
     model.logit_scale.data.clamp_(max=limit)
+    return model.eval(), processor
+
+
+def processor_of(words: Sequence[str], side: int) -> Any:
+    """Make a processor of texts of these words and of images of this side, whose pixels it maps to -1 to 1."""
+    vocabulary = {word: number for number, word in enumerate([_UNKNOWN, *words, _START, _END])}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [(token, vocabulary[token]) for token in (_START, _END)]  # CLIP reads the embedding at the last
+    plain.post_processor = TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=ends)
+    kinds: Any = (PreTrainedTokenizerFast, CLIPProcessor, CLIPImageProcessorPil)  # untyped there
+    special = {"bos_token": _START, "eos_token": _END, "pad_token": _END, "unk_token": _UNKNOWN}
+    tokenizer = kinds[0](tokenizer_object=plain, model_max_length=LONGEST, **special)
+    half, size = [0.5, 0.5, 0.5], {"height": side, "width": side}
+    return kinds[1](kinds[2](size=size, do_center_crop=False, image_mean=half, image_std=half), tokenizer)
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -173,35 +143,30 @@ def write_search(part: Labelled, texts: Sequence[str], folder: Path) -> int:
     for row, image in enumerate(part.inputs):
         Image.fromarray(np.asarray(image)).save(folder / "images" / f"{row}.png")
     lines = [{"_id": f"{row}", "image": f"images/{row}.png"} for row in range(len(part.ids))]
-    _write(folder / "corpus.jsonl", [json.dumps(line) for line in lines])
-    _write(folder / "queries.jsonl", [json.dumps({"_id": name, "text": text}) for name, text, _ in queries])
-    _write(folder / "qrels" / "test.tsv", [f"{name}\t{image}\t1" for name, _, image in queries])
+    content = {
+        "corpus.jsonl": [json.dumps(line) for line in lines],
+        "queries.jsonl": [json.dumps({"_id": name, "text": text}) for name, text, _ in queries],
+        "qrels/test.tsv": [f"{name}\t{image}\t1" for name, _, image in queries],
+    }
+    for file, rows in content.items():
+        (folder / file).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return len(queries)
 
 
-def _write(file: Path, lines: Sequence[str]) -> None:
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def main(arguments: list[str] | None = None) -> None:
+def work(options: argparse.Namespace) -> str:
     """Train, keep model and search, say how many there are."""
-    about = ".npz file or folder of images, with a train part"
-    names = ("--names", "", "names of labels that are numbers, from 0 on, with commas between")
-    options = options_of(arguments, name="train_clip", about=str(__doc__), data=about, epochs=EPOCHS, more=[names])
+    train, test = images_of(options.data)
+    called = [name.strip() for name in options.names.split(",") if name.strip()]
+    shown, asked = (captions(part, called) for part in (train, test))
+    words = sorted({word for text in (*shown, *asked) for word in text.replace(",", " , ").split()})
+    for made in trained(train, shown, words, epochs=options.epochs):
+        made.save_pretrained(options.out / "small-clip")
+    n = write_search(test, asked, options.out / "captions")
+    return f": model, and a search of {n:,} captions in {len(test.ids):,} images"
 
-    def work() -> str:
-        train, test = images_of(options.data)
-        called = [name.strip() for name in options.names.split(",") if name.strip()]
-        shown, asked = (captions(part, called) for part in (train, test))
-        words = sorted({word for text in (*shown, *asked) for word in text.replace(",", " , ").split()})
-        model, processor = trained(train, shown, words, epochs=options.epochs, seed=options.seed)
-        processor.save_pretrained(options.out / "small-clip")
-        model.save_pretrained(options.out / "small-clip")
-        n = write_search(test, asked, options.out / "captions")
-        return f": model, and a search of {n:,} captions in {len(test.ids):,} images"
 
-    make(options, work)
-
+_NAMES = ("--names", "", "names of labels that are numbers, from 0 on, with commas between")
+main = script(work, data=".npz file or folder of images, with a train part", epochs=EPOCHS, more=[_NAMES])
 
 if __name__ == "__main__":
     main()

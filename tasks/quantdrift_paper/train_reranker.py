@@ -11,10 +11,12 @@ to find the rest of its document before. The folder is a cross-encoder that sent
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.opening import open_pair
 from quantdrift.engine.store import default_store
 from quantdrift.spec.grammar import parse
-from quantdrift_paper.training import descend, make, options_of
+from quantdrift_paper.training import descend, script
 from quantdrift_tasks.python_docs import load_rest
 
 LENGTH = 128
@@ -83,16 +85,10 @@ def trained(
         )
     rng = np.random.default_rng(seed)
     queries, documents = _embedded(dataset)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = CrossEncoder(
-            resolve("minilm").location,
-            num_labels=1,
-            max_length=LENGTH,
-            device="cpu",
-            # on a processor the backward pass of torch's fused attention takes longer than all the rest
-            model_kwargs={"attn_implementation": "eager"},
-        )
+    # on a processor the backward pass of torch's fused attention takes longer than all the rest
+    eager = {"attn_implementation": "eager"}
+    start = resolve("minilm").location
+    model = CrossEncoder(start, num_labels=1, max_length=LENGTH, device="cpu", model_kwargs=eager)
     model.eval()  # no dropout, which takes twice the time on a processor and gains nothing here
     bodies = [
         text.removeprefix(titles.get(name, "")).strip()
@@ -147,13 +143,7 @@ def _asked(dataset: RetrievalDataset, ranked: Sequence[NDArray[np.int64]]) -> li
 
 
 def _fit(
-    model: CrossEncoder,
-    questions: Sequence[Question],
-    documents: Sequence[str],
-    *,
-    epochs: int,
-    rng: np.random.Generator,
-    what: str,
+    model: CrossEncoder, questions: Sequence[Question], documents: Sequence[str], *, rng: Any, epochs: int, what: str
 ) -> None:
     """Softmax cross-entropy of one right document among wrong ones, by AdamW."""
     rows = [(number, right) for number, question in enumerate(questions) for right in question.right]
@@ -172,7 +162,7 @@ def _fit(
     descend(model, batches, loss_of, steps=steps, rate=RATE, decay=0.01, clip=1.0, anneal="linear", what=what)
 
 
-def _batches(rows: Sequence[tuple[int, int]], rng: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
+def _batches(rows: Sequence[tuple[int, int]], rng: Any) -> Iterator[list[tuple[int, int]]]:
     order = rng.permutation(len(rows)).tolist()
     for at in range(0, len(order), PER_STEP):
         yield [rows[place] for place in order[at : at + PER_STEP]]
@@ -205,20 +195,17 @@ def _first(question: Question, query: NDArray[np.float32], documents: NDArray[np
 # --- The command ----------------------------------------------------------------------------------
 
 
-def main(arguments: list[str] | None = None) -> None:
+def work(options: argparse.Namespace) -> str:
     """Train, keep the model, say how good it is."""
-    about = "folder in BEIR layout with qrels/train.tsv; by default three quarters of PythonDocsRetrieval"
-    options = options_of(arguments, name="train_reranker", about=str(__doc__), data=about, epochs=EPOCHS)
+    dataset = load_rest() if options.data is None else read_beir_folder(options.data, "train")
+    titles = {} if options.data is None else _titles(options.data)
+    model, message = trained(dataset, titles, epochs=options.epochs, seed=options.seed)
+    model.save_pretrained(str(options.out))
+    return message
 
-    def work() -> str:
-        dataset = load_rest() if options.data is None else read_beir_folder(options.data, "train")
-        titles = {} if options.data is None else _titles(options.data)
-        model, message = trained(dataset, titles, epochs=options.epochs, seed=options.seed)
-        model.save_pretrained(str(options.out))
-        return message
 
-    make(options, work)
-
+_DATA = "folder in BEIR layout with qrels/train.tsv; by default three quarters of PythonDocsRetrieval"
+main = script(work, data=_DATA, epochs=EPOCHS)
 
 if __name__ == "__main__":
     main()

@@ -9,8 +9,9 @@ The folder is a model that transformers loads. It is a plain ViT: patches, block
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from quantdrift.base.errors import DataError
 from quantdrift.data.labelled import Labelled
-from quantdrift_paper.training import descend, images_of, make, options_of
+from quantdrift_paper.training import descend, images_of, script
 
 PATCH, WIDTH, DEPTH, HEADS = 4, 128, 6, 4
 EPOCHS, BATCH, RATE, SMOOTHING, SHIFT = 45, 64, 1e-3, 0.1, 4
@@ -27,13 +28,12 @@ _TESTED = 250
 """Images that are classified at once."""
 
 
-def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
+def trained(part: Labelled, *, epochs: int = EPOCHS) -> Any:
     """A ViT fitted to labelled images, by AdamW with warm-up and cosine decay.
 
     Args:
         part: images of one size, whole patches wide and high, and their labels.
         epochs: passes over the images, each flipped and shifted by chance.
-        seed: of weights, order and augmentation.
 
     Raises:
         DataError: there are no labels of two classes, or the images do not fit.
@@ -41,26 +41,12 @@ def trained(part: Labelled, *, epochs: int = EPOCHS, seed: int = 0) -> Any:
     names = sorted(set(part.labels or ()), key=lambda name: (len(name), name))  # numbers in their order
     if len(names) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
         raise DataError(f"expected train images with labels of two classes or more, got {len(names)}")
-    images = pixels(part)
-    targets = torch.tensor([names.index(label) for label in part.labels or ()])
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        config: Any = ViTConfig(
-            image_size=images.shape[-1],
-            patch_size=PATCH,
-            hidden_size=WIDTH,
-            num_hidden_layers=DEPTH,
-            num_attention_heads=HEADS,
-            intermediate_size=2 * WIDTH,
-            id2label=dict(enumerate(names)),
-            label2id={name: number for number, name in enumerate(names)},
-        )
-        model: Any = ViTForImageClassification(config)
-        _fit(model.train(), images, targets, epochs)
-    return model.eval()
-
-
-def _fit(model: Any, images: Tensor, targets: Tensor, epochs: int) -> None:
+    images, numbers = pixels(part), {name: number for number, name in enumerate(names)}
+    targets = torch.tensor([numbers[label] for label in part.labels or ()])
+    shape = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS}
+    shape |= {"image_size": images.shape[-1], "patch_size": PATCH, "intermediate_size": 2 * WIDTH}
+    kinds: Any = (ViTConfig, ViTForImageClassification)
+    model = kinds[1](kinds[0](**shape, id2label=dict(enumerate(names)), label2id=numbers))
     entropy = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
 
     def loss_of(rows: Tensor) -> Tensor:
@@ -68,7 +54,8 @@ def _fit(model: Any, images: Tensor, targets: Tensor, epochs: int) -> None:
         return loss
 
     steps = epochs * -(-len(images) // BATCH)
-    descend(model, batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
+    descend(model.train(), batches(len(images), epochs, BATCH), loss_of, steps=steps, rate=RATE, decay=0.05)
+    return model.eval()
 
 
 def batches(n: int, epochs: int, size: int) -> Iterator[Tensor]:
@@ -106,31 +93,22 @@ def shifted(batch: Tensor) -> Tensor:
 def accuracy(model: Any, part: Labelled) -> float:
     """Share of images whose class is right."""
     with torch.no_grad():
-        classes = torch.cat(
-            [model(pixel_values=batch).logits.argmax(1) for batch in torch.split(pixels(part), _TESTED)]
-        )
-    names = [model.config.id2label[number] for number in classes.tolist()]
+        logits = torch.cat([model(pixel_values=batch).logits for batch in torch.split(pixels(part), _TESTED)])
+    names = [model.config.id2label[number] for number in logits.argmax(1).tolist()]
     return float(np.mean([name == label for name, label in zip(names, part.labels or (), strict=True)]))
 
 
-def main(arguments: list[str] | None = None) -> None:
+def work(options: argparse.Namespace) -> str:
     """Train, keep the model, say how good it is."""
-    about = ".npz file or folder of images, with a train part"
-    options = options_of(arguments, name="train_vit", about=str(__doc__), data=about, epochs=EPOCHS)
+    train, test = images_of(options.data)
+    model = trained(train, epochs=options.epochs)
+    side, reader = model.config.image_size, cast(Any, ViTImageProcessorPil)
+    reader(size={"height": side, "width": side}).save_pretrained(options.out)
+    model.save_pretrained(options.out)
+    return f"; {accuracy(model, test):.1%} of {len(test.ids):,} test images right" if test.labels else ""
 
-    def work() -> str:
-        train, test = images_of(options.data)
-        model = trained(train, epochs=options.epochs, seed=options.seed)
-        side = model.config.image_size
-        reader: Any = ViTImageProcessorPil
-        reader(size={"height": side, "width": side}).save_pretrained(options.out)
-        model.save_pretrained(options.out)
-        if not test.labels:
-            return ""
-        return f"; {accuracy(model, test):.1%} of {len(test.ids):,} test images right"
 
-    make(options, work)
-
+main = script(work, data=".npz file or folder of images, with a train part", epochs=EPOCHS)
 
 if __name__ == "__main__":
     main()

@@ -18,44 +18,45 @@ from quantdrift.data.labelled import Labelled, read_classification_folder
 Batch = TypeVar("Batch")
 
 
-def options_of(
-    arguments: list[str] | None,
-    *,
-    name: str,
-    about: str,
-    data: str,
-    epochs: int,
-    more: Sequence[tuple[str, Any, str]] = (),
-) -> argparse.Namespace:
-    """Parse the options of a script: data, out, epochs and seed; data may be left out if its help says so.
+def script(
+    work: Callable[[argparse.Namespace], str], *, data: str, epochs: int, more: Sequence[tuple[str, Any, str]] = ()
+) -> Callable[..., None]:
+    """Make the entry point of a script of its work, which says what came of it.
 
-    `more` are further options: name, default (None asks for one that must be given, a path), and help.
+    It takes data, out, epochs and seed; data may be left out if its help says so. `more` are further options: name,
+    default (None asks for one that must be given, a path), and help. It ends the process with 2 on an error, with 130
+    on Ctrl-C.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m quantdrift_paper.{name}", description=about.partition("\n")[0])
-    parser.add_argument("--data", type=Path, required="by default" not in data, help=data)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
-    for option, default, text in more:
-        kind = Path if default is None else type(default)
-        parser.add_argument(option, default=default, type=kind, required=default is None, help=text)
-    parser.add_argument("--epochs", type=int, default=epochs, help=f"passes over the train part, {epochs} by default")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
-    return parser.parse_args(arguments)
 
+    def main(arguments: list[str] | None = None) -> None:
+        module = sys.modules[work.__module__]
+        name = module.__spec__.name if module.__spec__ else work.__module__
+        parser = argparse.ArgumentParser(prog=f"python -m {name}", description=str(module.__doc__).partition("\n")[0])
+        parser.add_argument("--data", type=Path, required="by default" not in data, help=data)
+        parser.add_argument("--out", type=Path, required=True, help="folder of the model; must be new or empty")
+        for option, default, text in more:
+            kind = Path if default is None else type(default)
+            parser.add_argument(option, default=default, type=kind, required=default is None, help=text)
+        parser.add_argument("--epochs", type=int, default=epochs, help=f"passes over the train part, else {epochs}")
+        parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+        options = parser.parse_args(arguments)
+        try:
+            if options.epochs < 1:
+                raise DataError(f"--epochs: expected 1 or more, got {options.epochs}")
+            if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
+                raise RunError(f"{options.out} is there; expected a new or empty folder. Name another with --out")
+            with torch.random.fork_rng():
+                torch.manual_seed(options.seed)
+                say(f"{options.out}{work(options)}")
+        except QuantDriftError as error:
+            complain(str(error))
+            sys.exit(2)
+        except KeyboardInterrupt:
+            what = f"{options.out} is not complete" if options.out.exists() else "nothing was written"
+            complain(f"stopped; {what}")
+            sys.exit(130)
 
-def make(options: argparse.Namespace, work: Callable[[], str]) -> None:
-    """Do the work and say what came of it; ends the process with 2 on an error, with 130 on Ctrl-C."""
-    try:
-        if options.epochs < 1:
-            raise DataError(f"--epochs: expected 1 or more, got {options.epochs}")
-        if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
-            raise RunError(f"{options.out} is there already; expected a new or empty folder. Name another with --out")
-        say(f"{options.out}{work()}")
-    except QuantDriftError as error:
-        complain(str(error))
-        sys.exit(2)
-    except KeyboardInterrupt:
-        complain(f"stopped; {options.out} is not complete" if options.out.exists() else "stopped; nothing was written")
-        sys.exit(130)
+    return main
 
 
 def descend(

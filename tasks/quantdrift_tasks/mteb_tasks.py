@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import mteb
-from datasets import Dataset, DatasetDict  # type: ignore[import-untyped]  # it ships no types
+from datasets import Dataset, DatasetDict, load_dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb.abstasks.classification import AbsTaskClassification
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
@@ -133,6 +133,40 @@ class PythonDocsModules(_Generated, AbsTaskClassification):
         )
 
 
+class Flickr30k4000(_Generated, AbsTaskRetrieval):
+    """Find the image of a caption, as many of either as the paper has: which ones it took is not known.
+
+    Images are the first 4,000 of Flickr30k in the order of their files' names; queries are the first captions of the
+    first 2,000 of them.
+    """
+
+    metadata = TaskMetadata(
+        name="Flickr30k4000",
+        description="The first 4,000 images of Flickr30k by file name, and the first caption of the first 2,000",
+        dataset={"path": "lmms-lab/flickr30k", "revision": "0d6d9049be2e08261be315e731e0d8054c1d1c03"},
+        type="Any2AnyRetrieval",
+        category="t2i",
+        modalities=["text", "image"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score="ndcg_at_10",
+    )
+
+    def generated(self) -> Any:
+        """Cut the data."""
+        whole = load_dataset(**self.metadata.dataset, split="test")
+        names = whole["filename"][:]
+        rows = whole.select(sorted(range(len(names)), key=names.__getitem__)[:4000])
+        ids, asked = rows["filename"][:], rows["caption"][:2000]
+        part: Any = {
+            "corpus": rows.select_columns(["image"]).add_column("id", ids),
+            "queries": _as_dataset([f"{name}#0" for name in ids[:2000]], [captions[0] for captions in asked]),
+            "relevant_docs": {f"{name}#0": {name: 1} for name in ids[:2000]},
+            "top_ranked": None,
+        }
+        return {"default": {"test": part}}
+
+
 # --- the paper's image tasks that mteb does not have ----------------------------------------------
 
 
@@ -159,12 +193,13 @@ IMAGES = (
     _of_images("FashionMNIST", "zalando-datasets/fashion_mnist", "Clothes in grey, of ten kinds"),
     _of_images("KMNIST", "tanganke/kmnist", "Ten letters of the Japanese cursive script"),
     _of_images("RenderedSST2Images", "nateraw/rendered-sst2", "Sentences of reviews as pictures, positive or negative"),
+    _of_images("SUN397Half", "tanganke/sun397", "SUN397 in the split with as many images in either part"),
     _of_images("SVHN", "ufldl-stanford/svhn", "House numbers of street views", name="cropped_digits"),
     _of_images("TinyImageNet", "zh-plus/tiny-imagenet", "Pictures of 200 classes, 64 pixels wide", split="valid"),
 )
 """Named and split as the literature on task arithmetic has them on the hub."""
 
-TASKS = (PythonDocsRetrieval, PythonDocsSmall, PythonDocsModules, *IMAGES)
+TASKS = (PythonDocsRetrieval, PythonDocsSmall, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""
 _SUITES = ("text", "classes")
 """Suites whose data are tasks of mteb that a model of texts takes; the others have the same, or images."""

@@ -7,7 +7,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from quantdrift.cli import main
 from quantdrift_paper.__main__ import main as paper
 
-OF_PAPER = {"tables", "capture", "law", "contenders", "flashrag", "reader"}
+OF_PAPER = {"tables", "capture", "law", "contenders", "reader"}
 """Commands of the kit: python -m quantdrift_paper."""
 
 

@@ -41,7 +41,7 @@ def measured_schemes(
         data=[DataEntry(folder=folder, task=options.task, split=options.split)],
         settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
     )
-    return measured(study, out, device=options.device, quiet=options.quiet, plan=options.plan, kind=kind)
+    return measured(study, out, options, kind=kind)
 
 
 def run_on(path: Path, fingerprint: str) -> Run:

@@ -25,7 +25,7 @@ from quantdrift.statistics.verdicts import holm
 
 RECORD = "rag.json"
 Outcomes = NDArray[np.float64]
-Kind = Literal["generator", "extractive reader", "FlashRAG"]
+Kind = Literal["generator", "extractive reader"]
 _UNSIGNED = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 

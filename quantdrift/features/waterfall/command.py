@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
+from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import dtype_named, parse
 
@@ -48,12 +49,19 @@ def command(options: WaterfallOptions) -> Output:
     ended = measured_schemes(spec.model, list(map(str, schemes)), options, out, kind="waterfall", **settings)
     if options.plan or ended.code:
         return ended
-    waterfalls = waterfalls_of(open_study(out))
+    study = open_study(out)
+    waterfalls, whole = waterfalls_of(study), study.run(study.cells[-1])
+    assert whole is not None  # all are measured
+    outcome = verdict(whole.record)
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
         grids=list(map(grid_of, waterfalls)),
-        lines=[*in_words(waterfalls, named=str(spec.scheme)), "In brackets 95 % intervals, by resampling inputs."],
+        lines=[
+            *in_words(waterfalls, named=str(spec.scheme)),
+            f"Verdict: {outcome.word}. {outcome.next}".rstrip(),
+            "In brackets 95 % intervals, by resampling inputs.",
+        ],
         next=[
             f"\nruns of all combinations: {out}",
             f"as a page for a browser: quantdrift report {shlex.quote(str(out))}",

@@ -1,7 +1,10 @@
 """The extractive reader: what it reads, what it learns from, and that it is not asked what it has seen."""
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +16,17 @@ from transformers import BertForQuestionAnswering
 
 from quantdrift.features.rag.answers import RagRecord
 from quantdrift.features.rag.questions import Prompt
-from quantdrift_paper import train_reader
 from quantdrift_paper.reader import LONGEST, Reader, spans
 from support.beir_folder import write_beir_folder
 from support.candidate_samples import WORDS, bert, save_backbone
 from support.command_line import cli
 from support.rag_samples import write_search
+
+RECIPE = Path(__file__).parents[3] / "docs" / "measured" / "recipes" / "train_reader.py"
+_spec: Any = importlib.util.spec_from_file_location("train_reader", RECIPE)
+train_reader: Any = importlib.util.module_from_spec(_spec)
+sys.modules["train_reader"] = train_reader
+_spec.loader.exec_module(train_reader)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """The law over runs: points, rank correlation, line, and what it explains of unseen runs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from quantdrift.base.errors import TheoryError
-from quantdrift_paper.law import LawPoint, fit_line, law_point, leave_one_out, spearman
+from quantdrift_paper.law import LawPoint, fit_line, law_point, leave_one_out, spearman, spearman_over, study_law
 from support.theory_samples import evidence
 
 
@@ -67,3 +69,36 @@ def test_numpy_says_the_same_for_four_groups(predictor: str) -> None:
     held = leave_one_out({name: points[7 * n : 7 * n + 7] for n, name in enumerate("abcd")}, predictor)  # type: ignore[arg-type]
     assert held.r_squared.value == pytest.approx(1 - np.mean(residuals**2) / np.var(y))
     assert held.mean_error.value == pytest.approx(np.abs(residuals).mean())
+
+
+def test_an_interval_over_models_and_corpora_is_that_of_a_plain_bootstrap_of_both() -> None:
+    rng = np.random.default_rng(1)
+    cells = [(m, c, -m + c / 4 + rng.normal(0, 1.5)) for m in range(5) for c in range(4)]
+    points = [replace(point(2.0**m * 1.1**c, rate, f"{m} {c}"), model=f"m{m}", data=f"d{c}") for m, c, rate in cells]
+    draws = []
+    for _ in range(1500):
+        models, corpora = rng.integers(5, size=5), rng.integers(4, size=4)
+        chosen = [(2.0**m * 1.1**c, cells[4 * m + c][2]) for m in models for c in corpora]
+        draws.append(spearmanr(*zip(*chosen, strict=True)).statistic)
+    found = spearman_over(points)
+    whole = spearmanr([p.separation for p in points], [p.change_rate for p in points]).statistic
+    assert found.value == pytest.approx(whole)
+    assert [found.low, found.high] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.06)
+    assert spearman_over([replace(one, model="m", data="d") for one in points]).low is None
+
+
+def test_the_line_through_round_to_nearest_predicts_every_other_quantizer() -> None:
+    """As the paper: fitted on rtn alone; R2 of each other one around its own mean."""
+    rng, points = np.random.default_rng(2), []
+    for name, off in (("rtn", 0.0), ("gptq", 0.02), ("awq", -0.1)):
+        for x in rng.uniform(0.01, 1, 9):
+            rate = 0.1 - 0.3 * np.log10(x) + off + rng.normal(0, 0.01)
+            points.append(replace(point(x, rate, f"{name} {x}"), quantizer=name, data="d", model="m"))
+    study = study_law(points, by="quantizer")
+    slope, intercept = np.polyfit(np.log10([p.separation for p in points[:9]]), [p.change_rate for p in points[:9]], 1)
+    groups = study.held_out["separation"].groups
+    assert [group.name for group in groups] == ["gptq", "awq"]
+    for group, members in zip(groups, (points[9:18], points[18:]), strict=True):
+        rates = np.array([p.change_rate for p in members])
+        missed = rates - (intercept + slope * np.log10([p.separation for p in members]))
+        assert group.r_squared.value == pytest.approx(1 - (missed**2).mean() / rates.var())

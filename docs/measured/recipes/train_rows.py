@@ -1,7 +1,7 @@
 """Trains a small late-interaction or sparse encoder from MiniLM, in minutes on two cores: real figures for these kinds.
 
-    python -m quantdrift_paper.train_rows --kind multi --data ./scifact --out ./small-colbert
-    python -m quantdrift_paper.train_rows --kind sparse --data ./scifact --out ./small-splade
+    python docs/measured/recipes/train_rows.py --kind multi --data ./scifact --out ./small-colbert
+    python docs/measured/recipes/train_rows.py --kind sparse --data ./scifact --out ./small-splade
     quantdrift run ./small-colbert@W4-gptq --data ./cranfield
 
 It learns from the documents alone: a sentence has to find the document that it is from among those of a batch (softmax
@@ -32,7 +32,7 @@ from transformers import AutoTokenizer, BertForMaskedLM
 from quantdrift.base.errors import DataError
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift_paper.training import descend, make, options_of
+from quantdrift_paper.training import descend, script
 
 DIM, LENGTH = 64, 128
 """Numbers of a token vector, and tokens of a text while it learns."""
@@ -107,7 +107,6 @@ def train(options: argparse.Namespace) -> str:
         raise DataError(f"--kind: expected {' or '.join(TEMPERATURE)}, got {options.kind}")
     if len(documents) < BATCH:
         raise DataError(f"{options.data} has {len(documents)} documents; expected {BATCH} or more")
-    torch.manual_seed(options.seed)
     rng = np.random.default_rng(options.seed)
     model = model_of(options.kind, options.out)
     model.max_seq_length = LENGTH
@@ -124,18 +123,8 @@ def train(options: argparse.Namespace) -> str:
     return f": {steps} steps of {BATCH} of {len(documents):,} documents"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Entry point."""
-    options = options_of(
-        arguments,
-        name="train_rows",
-        about=__doc__ or "",
-        data="folder in BEIR layout, whose documents it learns from",
-        epochs=1,
-        more=[("--kind", "multi", "multi or sparse")],
-    )
-    make(options, lambda: train(options))
-
+KIND = ("--kind", "multi", "multi or sparse")
+main = script(train, data="folder in BEIR layout, whose documents it learns from", epochs=1, more=[KIND])
 
 if __name__ == "__main__":
     main()

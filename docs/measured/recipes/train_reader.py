@@ -1,6 +1,6 @@
 """Trains an extractive reader on some of the questions of a corpus, in minutes on one core, to try `quantdrift rag`.
 
-    python -m quantdrift_paper.train_reader --data ./xquad --answers xquad.en.json --out ./reader
+    python docs/measured/recipes/train_reader.py --data ./xquad --answers xquad.en.json --out ./reader
     python -m quantdrift_paper reader RUN... --reader ./reader --answers xquad.en.json
 
 It starts from all-MiniLM-L6-v2. A reader marks where in a passage the answer stands; it is no generator. What it was
@@ -9,6 +9,7 @@ trained on is listed in its folder, and it is not asked that.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from quantdrift.data.labelled import read_folder, searched
 from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.features.rag.questions import read_answers
 from quantdrift_paper.reader import TRAINED_ON, TrainedOn
-from quantdrift_paper.training import descend, make, options_of
+from quantdrift_paper.training import descend, script
 
 EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
 """Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""
@@ -89,15 +90,14 @@ def _piece(question: str, passage: str, start: int, end: int, rng: random.Random
     return Example(question, passage[first : max(end, first + LENGTH)], start - first, end - first)
 
 
-def started(name: str, *, seed: int) -> tuple[Any, Any]:
+def started(name: str) -> tuple[Any, Any]:
     """A BERT with a new head that marks answers, and its tokenizer; raises UnsupportedError as `quantdrift run`."""
     quiet_loading()
     logging.getLogger("transformers").setLevel(logging.ERROR)  # a new head is what is wanted
     from transformers import AutoTokenizer, BertForQuestionAnswering  # noqa: PLC0415 -- they warn
 
     source = resolve(name)
-    with loading(source), torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with loading(source):
         model: Any = BertForQuestionAnswering.from_pretrained(source.location)
         model.bert.embeddings.requires_grad_(False)  # what few questions teach of words would not be words of others
         return model, AutoTokenizer.from_pretrained(source.location)
@@ -118,10 +118,9 @@ def trained(model: Any, tokenizer: Any, examples: Sequence[Example], *, epochs: 
         loss: torch.Tensor = model(**_tokens(tokenizer, batch)).loss
         return loss
 
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        steps = epochs * -(-len(examples) // BATCH)
-        descend(model.train(), batches(), loss_of, steps=steps, rate=RATE, decay=0.01, clip=1.0)
+    torch.manual_seed(seed)
+    steps = epochs * -(-len(examples) // BATCH)
+    descend(model.train(), batches(), loss_of, steps=steps, rate=RATE, decay=0.01, clip=1.0)
     return model.eval()
 
 
@@ -146,33 +145,29 @@ def _tokens(tokenizer: Any, batch: Sequence[Example]) -> dict[str, Any]:
 # --- The command ----------------------------------------------------------------------------------
 
 
-def main(arguments: list[str] | None = None) -> None:
+def work(options: argparse.Namespace) -> str:
     """Train, keep the reader, say what it learned from."""
-    more = [
-        ("--answers", None, "gold answers, as of quantdrift rag"),
-        ("--model", "minilm", "the BERT to start from, minilm by default"),
-        ("--share", SHARE, f"of the passages to learn from, {SHARE} by default"),
-    ]
-    about = "folder in BEIR layout, with labels"
-    options = options_of(arguments, name="train_reader", about=str(__doc__), data=about, epochs=EPOCHS, more=more)
+    if not 0 < options.share < 1:
+        raise DataError(f"--share: expected more than 0 and less than 1, got {options.share}")
+    data = searched(read_folder(options.data, "test"))
+    queries = dict(zip(data.query_ids, data.queries, strict=True))
+    documents = dict(zip(data.document_ids, data.documents, strict=True))
+    golds = read_answers(options.answers, queries)
+    examples, ids = examples_of(queries, documents, data.qrels, golds, share=options.share, seed=options.seed)
+    model, tokenizer = started(options.model)
+    trained(model, tokenizer, examples, epochs=options.epochs, seed=options.seed)
+    tokenizer.save_pretrained(options.out)
+    model.save_pretrained(options.out)
+    TrainedOn(data=data.name, ids=ids).write(options.out / TRAINED_ON)
+    return f": an extractive reader, trained on {len(ids):,} of {len(queries):,} questions"
 
-    def work() -> str:
-        if not 0 < options.share < 1:
-            raise DataError(f"--share: expected more than 0 and less than 1, got {options.share}")
-        data = searched(read_folder(options.data, "test"))
-        queries = dict(zip(data.query_ids, data.queries, strict=True))
-        documents = dict(zip(data.document_ids, data.documents, strict=True))
-        golds = read_answers(options.answers, queries)
-        examples, ids = examples_of(queries, documents, data.qrels, golds, share=options.share, seed=options.seed)
-        model, tokenizer = started(options.model, seed=options.seed)
-        trained(model, tokenizer, examples, epochs=options.epochs, seed=options.seed)
-        tokenizer.save_pretrained(options.out)
-        model.save_pretrained(options.out)
-        TrainedOn(data=data.name, ids=ids).write(options.out / TRAINED_ON)
-        return f": an extractive reader, trained on {len(ids):,} of {len(queries):,} questions"
 
-    make(options, work)
-
+_MORE = (
+    ("--answers", None, "gold answers, as of quantdrift rag"),
+    ("--model", "minilm", "the BERT to start from, minilm by default"),
+    ("--share", SHARE, f"of the passages to learn from, {SHARE} by default"),
+)
+main = script(work, data="folder in BEIR layout, with labels", epochs=EPOCHS, more=_MORE)
 
 if __name__ == "__main__":
     main()
