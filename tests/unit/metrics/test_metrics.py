@@ -136,6 +136,7 @@ def test_one_document_has_no_runner_up(metric: str) -> None:
     assert reason(metric, lone) == "no input has two items to compare"
     assert value("flip@1", lone) == 0
     assert value("epsilon", lone) == 0.5
+    assert value("epsilon", evidence_of([[3, 1]], [[2, 4]])) == 3  # the rise, which is more than the fall
 
 
 @pytest.mark.parametrize("metric", ["flip@1", "epsilon", "S", "noise_floor", "gap", "tied"])
