@@ -127,6 +127,8 @@ def test_over_all_inputs() -> None:
 def test_at_a_separation_of_one_nothing_is_at_risk() -> None:
     edge = evidence_of([[3, 1]], [[2, 1]])
     assert (value("separation", edge), value("at_risk", edge), value("contenders", edge)) == (1, 0, 0)
+    near = evidence_of([[3, 1]], [[2, 2.5]])  # a lead of 2, and an epsilon of 1.5
+    assert (value("at_risk", near), value("contenders", near)) == (1, 1)
 
 
 def test_one_of_two_relevant_documents_lost_is_a_loss() -> None:
