@@ -124,6 +124,13 @@ def test_over_all_inputs() -> None:
     assert (value("flip@1"), value("separation"), value("epsilon"), value("ndcg@1")) == (0.5, (2 + 1 / 4) / 2, 1, 1 / 8)
 
 
+def test_at_a_separation_of_one_nothing_is_at_risk() -> None:
+    edge = evidence_of([[3, 1]], [[2, 1]])
+    assert (value("separation", edge), value("at_risk", edge), value("contenders", edge)) == (1, 0, 0)
+    near = evidence_of([[3, 1]], [[2, 2.5]])  # a lead of 2, and an epsilon of 1.5
+    assert (value("at_risk", near), value("contenders", near)) == (1, 1)
+
+
 def test_one_of_two_relevant_documents_lost_is_a_loss() -> None:
     swapped = evidence_of([[4, 3, 2, 1]], [[4, 1, 2, 3]], qrels={"q0": {"a": 1, "b": 1, "c": 0}})
     assert value("gold_lost@2", swapped) == 1  # b left the first two, a did not
@@ -136,6 +143,7 @@ def test_one_document_has_no_runner_up(metric: str) -> None:
     assert reason(metric, lone) == "no input has two items to compare"
     assert value("flip@1", lone) == 0
     assert value("epsilon", lone) == 0.5
+    assert value("epsilon", evidence_of([[3, 1]], [[2, 4]])) == 3  # the rise, which is more than the fall
 
 
 @pytest.mark.parametrize("metric", ["flip@1", "epsilon", "S", "noise_floor", "gap", "tied"])
