@@ -61,7 +61,6 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "run minilm@W4+query --data classes": "+query",
         "run ./nothing@W4 --data data": "nothing",
         "run minilm@W4 --data nowhere": "nowhere",
-        "run minilm@int8 --data data": "fp+emb=int8",
         "run minilm@W4 --data data --device gpu": "calls a GPU cuda",
         "quantize minilm@W4A8 -o out": "A8",
         "allocate minilm@W3.5+gap+solver=best --data data": "solver",
