@@ -37,7 +37,7 @@ class RunOptions(Streaming, MeasuringAnything):
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
     index: str | None = option(
-        "URL#COLLECTION: Ask a collection that is there, of a Qdrant server or a FOLDER of LanceDB or Chroma, in place "
+        "URL#COLLECTION: Ask a collection that is there, of a Qdrant server, PostgreSQL, LanceDB or Chroma, in place "
         "of an index of the data; SPEC is then MODEL@fp."
     )
     shard: int | None = option(
