@@ -6,8 +6,6 @@ modules when they are first used.
 PYTEST_DONT_REWRITE: this is imported before pytest starts, of which it would warn in every session.
 """
 
-from __future__ import annotations
-
 __version__ = "0.1.0"
 
 _MODULES = {

@@ -4,8 +4,6 @@ The real spec comes from the finders behind ours; only its loader is replaced, a
 error in one of our functions becomes a warning and never reaches the harness.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module

@@ -5,8 +5,6 @@ and streaming the scores (`search_embedded`), or by two whole searches that scor
 What came out is an `Outcome`, of which a plugin makes the harness's results and a run folder.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import random
@@ -15,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -137,7 +135,7 @@ class Outcome(Measured):
         return None if self.state is None else self.state.told
 
     @classmethod
-    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Outcome:
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Self:
         """Make an outcome without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
@@ -172,7 +170,7 @@ class Side:
     run: Callable[[Rows, int], Any]
 
     @classmethod
-    def of(cls, role: str, ids: Sequence[str], run: Callable[[Rows, int], Any], key: Any, lengths: Any = None) -> Side:
+    def of(cls, role: str, ids: Sequence[str], run: Callable[[Rows, int], Any], key: Any, lengths: Any = None) -> Self:
         """A side; `key` is all that decides what comes out beside weights, None if that cannot be told."""
         lengths = None if lengths is None else np.array(lengths, dtype=np.int64)
         return cls(Inputs(role=role, ids=ids, items=range(len(ids)), digest=key, lengths=lengths), run)

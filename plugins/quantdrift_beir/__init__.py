@@ -6,8 +6,6 @@
 Importing it wraps three functions of beir's (see `hooks`); models that are no pair go through untouched.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from quantdrift.base.errors import MissingExtraError

@@ -4,8 +4,6 @@ Models and results that are not a pair's go through untouched. Whoever imports q
 beir that does not look as expected is an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any

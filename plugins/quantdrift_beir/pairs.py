@@ -1,7 +1,5 @@
 """A model of beir's that answers as one of its two arms; beir's exact search and its reranking, by both of them."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import name_in_config
 from quantdrift.engine.calibration.sample import calibration_texts
@@ -24,21 +23,6 @@ from quantdrift.engine.pair import QuantizedPair as Weights
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
-from quantdrift.harness import (
-    DEPTH,
-    Arms,
-    Results,
-    Side,
-    as_vectors,
-    calibrate,
-    progress_if,
-    refuse_without_search,
-    runs,
-    search_embedded,
-    search_lists,
-    similarity_of,
-    weights_of,
-)
 from quantdrift.runs.folder import now
 from quantdrift.spec.grammar import Scheme, Spec, parse_scheme
 from quantdrift_beir.results import PairedResults, paired_results
@@ -72,7 +56,7 @@ class QuantizedPair:
 
     base: Any
     pair: Weights
-    arms: Arms
+    arms: harness.Arms
     spec: Spec
 
     def __init__(self, model: Any, scheme: str | Scheme, *, name: str | None = None) -> None:
@@ -93,8 +77,8 @@ class QuantizedPair:
         methods_of(made)
         calibration_texts(made)  # a file that is not there is better known now
         shown = name or name_in_config(modules_of(model)) or type(model).__name__
-        weights = weights_of(model, made, shown)
-        vars(self).update(base=model, pair=weights, arms=Arms(weights), spec=Spec(model=shown, scheme=made))
+        weights = harness.weights_of(model, made, shown)
+        vars(self).update(base=model, pair=weights, arms=harness.Arms(weights), spec=Spec(model=shown, scheme=made))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "base" not in vars(self):  # half made, as copies are
@@ -144,7 +128,7 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
     score = searcher.score_functions.get(name)
     if score is None:  # beir says so
         return original(searcher, **given)
-    similarity = similarity_of(score)
+    similarity = harness.similarity_of(score)
     if similarity is None:
         raise UnsupportedError(
             f"{name!r} is no score function that quantdrift computes; expected a cosine, a dot product or a Euclidean "
@@ -158,14 +142,14 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
     if (texts := calibration_texts(pair.spec.scheme)) is not None:
         documents = {f"calibration-{number}": {"title": "", "text": text} for number, text in enumerate(texts)}
         calibration = inputs_of(pair, "calibration", documents, options)
-    outcome = search_embedded(
+    outcome = harness.search_embedded(
         pair.pair,
         inputs_of(pair, "query", queries, options),
         inputs_of(pair, "document", corpus, options),
         similarity=similarity,
         top_k=int(given["top_k"]),
         batch_size=int(searcher.batch_size),
-        progress=progress_if(shown),
+        progress=harness.progress_if(shown),
         skip_same_id=True,
         calibration=calibration,
     )
@@ -182,14 +166,14 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
 def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> PairedResults:
     """Rerank.rerank, with both arms on the same pairs of query and document."""
     why = "a cross-encoder reads query and document together"
-    refuse_without_search(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
+    harness.refuse_without_search(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
     corpus, queries, shortlists = given["corpus"], given["queries"], given["results"]
     started, size = now(), int(reranker.batch_size)
 
-    def score(wanted: Mapping[str, list[str]], batch_size: int) -> Results:
+    def score(wanted: Mapping[str, list[str]], batch_size: int) -> harness.Results:
         pairs = [(query, name) for query, names in wanted.items() for name in names]
         texts = [[queries[query], _text(corpus[name])] for query, name in pairs]
-        scores: Results = {query: {} for query in wanted}
+        scores: harness.Results = {query: {} for query in wanted}
         predicted = pair.base.predict(texts, batch_size=batch_size, show_progress_bar=False)
         for (query, name), value in zip(pairs, predicted, strict=True):
             scores[query][name] = float(value)
@@ -201,7 +185,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         "scores": "as the model gives them" if activation is None else f"raw, before the {activation}",
         "top_k": int(given["top_k"]),
     }
-    outcome = search_lists(
+    outcome = harness.search_lists(
         pair.arms,
         lambda: {query: dict(scores) for query, scores in original(reranker, **given).items()},
         score,
@@ -210,11 +194,11 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         scorers=pair.pair.modules,
         harness="beir",
         skip_same_id=True,
-        settings=Settings(k=DEPTH, batch_size=size),
+        settings=Settings(k=harness.DEPTH, batch_size=size),
         read_as=read_as,
         what="reranking",
-        calibrate=lambda: calibrate(
-            pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_if(True)
+        calibrate=lambda: harness.calibrate(
+            pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=harness.progress_if(True)
         ),
     )
     lists = {query: sorted(scores.keys() - {query}) for query, scores in outcome.results("reference").items()}
@@ -228,7 +212,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
     return results
 
 
-def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
+def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> harness.Side:
     """Documents that are each asked for by their own first words: no query is ever used."""
     texts = calibration_texts(pair.spec.scheme) or [_text(document) for document in corpus.values()]
 
@@ -237,7 +221,7 @@ def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
         pair.base.predict(asked, batch_size=batch_size, show_progress_bar=False)
 
     key = key_of_texts(pair, texts, opening=OPENING)
-    return runs(run, len(texts), key=key, lengths=[len(text) for text in texts])
+    return harness.runs(run, len(texts), key=key, lengths=[len(text) for text in texts])
 
 
 def _text(document: Mapping[str, str]) -> str:
@@ -248,21 +232,21 @@ def _text(document: Mapping[str, str]) -> str:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], options: Mapping[str, Any]) -> Side:
+def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], options: Mapping[str, Any]) -> harness.Side:
     """The queries or the documents of a search, embedded by the weights that are in place."""
     items, base = list(contents.values()), pair.base
     embed = base.encode_queries if role == "query" else base.encode_corpus
 
     def encode(rows: NDArray[Any], batch_size: int) -> Any:
         part = [items[row] for row in rows.tolist()]
-        return as_vectors(embed(part, batch_size=batch_size, show_progress_bar=False, **options))
+        return harness.as_vectors(embed(part, batch_size=batch_size, show_progress_bar=False, **options))
 
     texts = items
     if role != "query":  # what the model reads, as in quantdrift run: then both share batches and agree exactly
         sep = getattr(base, "sep", " ")
         texts = [f"{item.get('title') or ''}{sep}{item.get('text') or ''}".strip() for item in items]
     key = key_of_texts(pair, items, encode=dict(options))
-    return Side.of(role, [str(name) for name in contents], encode, key, [len(text) for text in texts])
+    return harness.Side.of(role, [str(name) for name in contents], encode, key, [len(text) for text in texts])
 
 
 def digest_of_data(queries: Mapping[str, Any], corpus: Mapping[str, Any]) -> str:

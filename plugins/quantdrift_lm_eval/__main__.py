@@ -1,7 +1,5 @@
 """`python -m quantdrift_lm_eval ...`, for launchers that start modules: accelerate, torchrun."""
 
-from __future__ import annotations
-
 from quantdrift_lm_eval.cli import main
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """lm-eval's own command line with quantdrift in it, for where the start-up hook cannot be."""
 
-from __future__ import annotations
-
 import importlib
 
 from quantdrift._hook_notify import change

@@ -5,8 +5,6 @@ lm-eval evaluates the candidate as ever. Afterwards the reference's answers go t
 results says is a mean over documents, so that lm-eval's own formulas give its standard error and put groups together.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence

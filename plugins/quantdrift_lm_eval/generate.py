@@ -3,8 +3,6 @@
 Answers are greedy and end at the line's end. What lm-eval caches is pickled, so answers are kept by whoever asks.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

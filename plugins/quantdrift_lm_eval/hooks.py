@@ -4,8 +4,6 @@ A stock model goes through untouched. Every function here raises TypeError if lm
 caller turns that into one warning and leaves lm-eval alone.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from types import ModuleType

@@ -5,8 +5,6 @@ Calibration takes the prompts of the tasks, never a choice, a target or a text w
 texts of a file.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

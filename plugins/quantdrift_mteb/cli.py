@@ -1,7 +1,5 @@
 """The entry points for quantdrift's commands: mteb's command line where there is no start-up hook, and its data."""
 
-from __future__ import annotations
-
 import importlib
 
 from quantdrift._hook_notify import change

@@ -1,7 +1,5 @@
 """The data of a task of mteb's, as quantdrift's own commands measure them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Evaluate both arms of a pair on a task, and write the drift into mteb's own result."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

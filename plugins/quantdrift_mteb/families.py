@@ -6,8 +6,6 @@ makes the comparison. A finished evaluation is worth more than its drift, so wha
 drift of that split and subset, and one line says so.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from mteb.abstasks import (
-    AbsTaskClassification,
-    AbsTaskMultilabelClassification,
-    AbsTaskPairClassification,
-    AbsTaskRegression,
-    AbsTaskSTS,
-)
+from mteb import abstasks
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift.base.errors import DataError, UnsupportedError
@@ -80,12 +72,12 @@ Compare = Callable[[Any, Where, Calls, Calls], Compared]
 def family_of(task: Any) -> tuple[str, Compare] | None:
     """The method of a task that is listened to, and what compares; None where there is nothing to compare."""
     # mteb derives these from classification, but an input has several classes there, or none
-    if isinstance(task, AbsTaskMultilabelClassification | AbsTaskRegression):
+    if isinstance(task, abstasks.AbsTaskMultilabelClassification | abstasks.AbsTaskRegression):
         return None
     families: dict[type, tuple[str, Compare]] = {
-        AbsTaskClassification: ("_run_experiment", _classes),
-        AbsTaskPairClassification: ("_compute_metrics", _decisions),
-        AbsTaskSTS: ("_calculate_scores", _order),
+        abstasks.AbsTaskClassification: ("_run_experiment", _classes),
+        abstasks.AbsTaskPairClassification: ("_compute_metrics", _decisions),
+        abstasks.AbsTaskSTS: ("_calculate_scores", _order),
     }
     return next((family for kind, family in families.items() if isinstance(task, kind)), None)
 

@@ -4,8 +4,6 @@ Stock models and stock tasks go through untouched. Every function here raises Ty
 expected; the caller turns that into one warning and leaves mteb alone.
 """
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from types import ModuleType

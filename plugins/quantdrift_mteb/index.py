@@ -1,7 +1,5 @@
 """A search backend for mteb: embeddings at a precision, and an approximate index, for a model without a pair."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

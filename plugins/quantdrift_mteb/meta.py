@@ -1,7 +1,5 @@
 """Make a ModelMeta that loads a pair from `MODEL@SCHEME`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from typing import Any

@@ -4,20 +4,12 @@ Embedding models stay encoders for every task; for retrieval they search by them
 one pass. A shortlist is reranked once per arm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
-from mteb.models import (
-    CrossEncoderProtocol,
-    EncoderProtocol,
-    SearchCrossEncoderWrapper,
-    SearchEncoderWrapper,
-    SearchProtocol,
-)
+from mteb import models
 from mteb.types import PromptType
 from sentence_transformers import MultiVectorEncoder
 
@@ -40,14 +32,14 @@ Where = tuple[str, str]
 """Split and subset."""
 
 
-def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[str] = ()) -> MtebPair:
+def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[str] = ()) -> "MtebPair":
     """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
     weights = weights_of(model, spec.scheme, spec.model)
     weights.notes = tuple(notes)
-    if isinstance(model, SearchProtocol):
+    if isinstance(model, models.SearchProtocol):
         return PairedSearcher(model, weights, spec=spec, source=source)
-    encodes = isinstance(model, EncoderProtocol)
-    if not (encodes or isinstance(model, CrossEncoderProtocol)):
+    encodes = isinstance(model, models.EncoderProtocol)
+    if not (encodes or isinstance(model, models.CrossEncoderProtocol)):
         raise UnsupportedError(
             f"{spec.model} is no model of mteb's that embeds, reranks or searches. Run both models by themselves, and "
             "compare: quantdrift diff A B"
@@ -169,10 +161,10 @@ class PairedEncoder(MtebPair):
     def _measure(self, call: SearchCall) -> Outcome:
         if call.top_ranked is None:
             return search_by_embedding(self.pair, self.base, call)
-        return rerank(self.arms, SearchEncoderWrapper(self.base), call)
+        return rerank(self.arms, models.SearchEncoderWrapper(self.base), call)
 
     def _searcher(self) -> Any:
-        return SearchEncoderWrapper(self)
+        return models.SearchEncoderWrapper(self)
 
 
 class PairedSearcher(MtebPair):
@@ -201,4 +193,4 @@ class PairedReranker(MtebPair):
         return rerank(self.arms, self._searcher(), call)
 
     def _searcher(self) -> Any:
-        return SearchCrossEncoderWrapper(self.base)
+        return models.SearchCrossEncoderWrapper(self.base)

@@ -1,7 +1,5 @@
 """The searches of mteb, by both arms of a pair: embeddings that are streamed, or shortlists that both arms rerank."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 from torch.utils.data import DataLoader
 
+from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
@@ -38,22 +37,6 @@ from quantdrift.features.multi_vector.scoring import MaxSim, Product
 from quantdrift.features.multi_vector.search import row_search
 from quantdrift.features.sparse.model import sparse_product, term_weights
 from quantdrift.finished.rankings import evidence_of_rankings
-from quantdrift.harness import (
-    DEPTH,
-    PROBE,
-    Arms,
-    Outcome,
-    Results,
-    Side,
-    as_vectors,
-    calibrate,
-    progress_if,
-    refuse_without_search,
-    runs,
-    search_embedded,
-    search_lists,
-    similarity_of,
-)
 from quantdrift_mteb.data import images_of
 
 NAMED = "MODEL@allocation.json"
@@ -97,23 +80,23 @@ class SearchCall:
     @property
     def progress(self) -> Any:
         """Progress as mteb was told to show it."""
-        return progress_if(self.context["encode_kwargs"].get("show_progress_bar", True))
+        return harness.progress_if(self.context["encode_kwargs"].get("show_progress_bar", True))
 
-    def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
+    def run(self, searcher: Any, *, top_k: int | None = None) -> harness.Results:
         """Ask a search model of mteb's, for as many documents as mteb asked for if not told otherwise."""
         searcher.index(self.corpus, **self.context)
-        results: Results = searcher.search(
+        results: harness.Results = searcher.search(
             self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **self.context
         )
         return results
 
-    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> SearchCall:
+    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> Self:
         """Make the call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
         context = {**self.context, "encode_kwargs": encoding}
         return replace(self, queries=queries, corpus=corpus, top_ranked=top_ranked, context=context)
 
-    def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> SearchCall:
+    def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> Self:
         """The call for some queries and documents only, each in the opposite order."""
         documents = {name for names in wanted.values() for name in names}
         queries, corpus = (
@@ -122,7 +105,7 @@ class SearchCall:
         )
         return self.of(queries, corpus, wanted, batch_size)
 
-    def answered_by(self, earlier: tuple[SearchCall, Outcome] | None) -> bool:
+    def answered_by(self, earlier: "tuple[SearchCall, harness.Outcome] | None") -> bool:
         """Return whether an earlier call searched for the same."""
         if earlier is None:
             return False
@@ -133,12 +116,12 @@ class SearchCall:
 # --- one search, by both arms ---------------------------------------------------------------------
 
 
-def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Outcome:
+def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> harness.Outcome:
     """Embed with both arms and stream the scores."""
     dimension, product = model.mteb_model_meta.embed_dim, product_of(model)
     similarity: Similarity | None = Similarity.DOT
     if product is None:
-        similarity = similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
+        similarity = harness.similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
     if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
         raise UnsupportedError(
             f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
@@ -148,7 +131,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Ou
     kinds = [call.task.get_modalities(kind) for kind in (PromptType.query, PromptType.document)]
     if texts is not None and "image" in (*kinds[0], *kinds[1]):
         raise UnsupportedError(f"{call.task.name} has images: +calib= takes a number there, not a file of texts")
-    return search_embedded(
+    return harness.search_embedded(
         pair,
         inputs_of(model, call, "query", call.queries),
         inputs_of(model, call, "document", call.corpus),
@@ -174,30 +157,30 @@ def product_of(model: Any) -> Product | None:
     return sparse_product(inner, str(model.mteb_model_meta.name))
 
 
-def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
+def rerank(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outcome:
     """Rerank a shortlist once per arm, with what mteb itself would search with."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
-    refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
+    harness.refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
     asked = set(call.queries["id"])
     ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in asked and len(names)}
     encodes = isinstance(searcher, SearchEncoderWrapper)
 
-    def run() -> Results:
+    def run() -> harness.Results:
         arms.put_in_place()
         return call.run(searcher, top_k=len(ids))
 
-    def score(wanted: Mapping[str, list[str]], batch_size: int) -> Results:
+    def score(wanted: Mapping[str, list[str]], batch_size: int) -> harness.Results:
         part = call.part(wanted, batch_size)
         return part.run(searcher, top_k=len(part.corpus))
 
-    def inputs() -> Side:
+    def inputs() -> harness.Side:
         texts = calibration_texts(pair.scheme)
         corpus = call.corpus if texts is None else _corpus_of(texts)
         return inputs_of(model, call, "document", corpus) if encodes else _asked_for(searcher, call, corpus)
 
     scorers = [getattr(model, "model", None)]
     activation, search = activation_of(scorers), "the model's own search"
-    outcome = search_lists(
+    outcome = harness.search_lists(
         arms,
         run,
         score,
@@ -206,25 +189,25 @@ def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
         scorers=scorers,
         harness="mteb",
         skip_same_id=call.skip_identical,
-        settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
+        settings=Settings(k=max(harness.DEPTH, call.top_k), batch_size=call.batch_size),
         read_as={"similarity": search if activation is None else f"{search}, before its {activation}"},
         dataset=name,
-        calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
+        calibrate=lambda: harness.calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
     return replace(outcome, results=lambda arm: _cut(outcome.results(arm), call.top_k))
 
 
-def search_by_itself(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
+def search_by_itself(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outcome:
     """Search once per arm in the model's own way; of what either list leaves out nothing is known.
 
     So epsilon is over the documents that both lists hold, which is less than it is. The reference searches twice, in
     other batches the second time, for the noise floor.
     """
     pair, name, ids = arms.pair, call.task.name, list(call.corpus["id"])
-    refuse_without_search(pair, f"{name} is searched in the model's own way", named=NAMED)
-    depth, seconds = max(DEPTH, call.top_k), dict[str, float]()
+    harness.refuse_without_search(pair, f"{name} is searched in the model's own way", named=NAMED)
+    depth, seconds = max(harness.DEPTH, call.top_k), dict[str, float]()
 
-    def found(what: str, part: SearchCall) -> Results:
+    def found(what: str, part: SearchCall) -> harness.Results:
         start = time.perf_counter()
         arms.put_in_place()
         results = part.run(copy.copy(searcher), top_k=depth)  # it may keep what it has indexed
@@ -238,24 +221,26 @@ def search_by_itself(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
         return call.of(call.queries, call.corpus, call.top_ranked, size)
 
     with arms.answering("reference"):
-        queries, documents = (part.select(range(min(PROBE, len(part)))) for part in (call.queries, call.corpus))
+        queries, documents = (part.select(range(min(harness.PROBE, len(part)))) for part in (call.queries, call.corpus))
         with pair.observed():
-            call.of(queries, documents, None, PROBE).run(copy.copy(searcher), top_k=PROBE)
+            call.of(queries, documents, None, harness.PROBE).run(copy.copy(searcher), top_k=harness.PROBE)
         reference = found("reference: search", call)
         again = found("noise floor", batches(other_batch_size(call.batch_size)))
         texts = calibration_texts(pair.scheme)
         corpus = call.corpus if texts is None else _corpus_of(texts)
-        calibrate(pair, lambda: _asked_for(searcher, call, corpus), batch_size=call.batch_size, progress=call.progress)
+        harness.calibrate(
+            pair, lambda: _asked_for(searcher, call, corpus), batch_size=call.batch_size, progress=call.progress
+        )
     with arms.answering("candidate"):
         candidate = found("candidate: search", call)
     position = {name: number for number, name in enumerate(ids)}
     evidence, noisy = (
-        evidence_of_rankings(reference, other, position=position.__getitem__, depth=DEPTH)
+        evidence_of_rankings(reference, other, position=position.__getitem__, depth=harness.DEPTH)
         for other in (candidate, again)
     )
     first = [top.items[:, 0] for top in (noisy.reference_top, noisy.candidate_top)]
     moved = np.maximum(-noisy.delta_min, noisy.delta_max)
-    return Outcome.of(
+    return harness.Outcome.of(
         pair,
         replace(evidence, noise=Noise(flips=first[0] != first[1], epsilon=moved)),
         dataset=name,
@@ -267,14 +252,14 @@ def search_by_itself(arms: Arms, searcher: Any, call: SearchCall) -> Outcome:
     )
 
 
-def _cut(results: Results, top_k: int) -> Results:
+def _cut(results: harness.Results, top_k: int) -> harness.Results:
     return {query: dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k]) for query, scores in results.items()}
 
 
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
+def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> harness.Side:
     """The queries or the documents of a search, embedded chunk by chunk."""
     kind = PromptType.query if role == "query" else PromptType.document
     context, product = dict(call.context), product_of(model)
@@ -296,7 +281,7 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
         if isinstance(product, MaxSim):
             return Ragged.of(token_vectors(model._encode(chunk, **how)))
         embeddings = model.encode(chunk, **how)
-        return as_vectors(embeddings) if product is None else Ragged.of(term_weights(embeddings))
+        return harness.as_vectors(embeddings) if product is None else Ragged.of(term_weights(embeddings))
 
     key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:
@@ -307,7 +292,7 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
         # models choose prompts by what is known of the task
         task = [call.task.name, call.task.type, call.task.prompt, context["hf_subset"]]
         key = {**_key(model), "task": task, "texts": contents, "encode": others}
-    return Side.of(role, list(dataset["id"]), encode, key, lengths)
+    return harness.Side.of(role, list(dataset["id"]), encode, key, lengths)
 
 
 def _key(model: Any) -> dict[str, Any]:
@@ -330,7 +315,7 @@ def _digest_of_rows(datasets: Iterable[Any]) -> str:
 # --- calibration ----------------------------------------------------------------------------------
 
 
-def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> Side:
+def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> harness.Side:
     """Documents, each asked for by its first words: no query is ever used."""
 
     def run(rows: list[int], batch_size: int) -> None:
@@ -349,7 +334,7 @@ def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> Side:
         "opening": [OPENING, call.queries.column_names, False],
         "encode": call.context["encode_kwargs"],
     }
-    return runs(run, len(corpus), key=key, lengths=[len(str(text)) for text in corpus["text"]])
+    return harness.runs(run, len(corpus), key=key, lengths=[len(str(text)) for text in corpus["text"]])
 
 
 def _corpus_of(texts: list[str]) -> Any:
@@ -392,11 +377,11 @@ class Encoded:
             number = int(groups[rows[0]])  # a batch is of one call
             encode_some(model, calls[number], [row - int(starts[number]) for row in rows], batch_size)
 
-        calibrate(
+        harness.calibrate(
             pair,
-            lambda: runs(run, len(groups), key=None),  # mteb itself keeps the result, so nothing else would
+            lambda: harness.runs(run, len(groups), key=None),  # mteb itself keeps the result, so nothing else would
             batch_size=int(kwargs.get("batch_size", 32)),
-            progress=progress_if(kwargs.get("show_progress_bar", True)),
+            progress=harness.progress_if(kwargs.get("show_progress_bar", True)),
             groups=groups,
         )
 
@@ -414,4 +399,4 @@ def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str,
     if dataset is None or len(pair.never_reached) < len(pair.layers) or not hasattr(dataset, "select"):
         return
     with suppress(Exception), pair.observed():
-        encode_some(model, (dataset, loader.collate_fn, kwargs), range(min(PROBE, len(dataset))), PROBE)
+        encode_some(model, (dataset, loader.collate_fn, kwargs), range(min(harness.PROBE, len(dataset))), harness.PROBE)

@@ -5,8 +5,6 @@ fingerprint of what is asked; those that a later session cannot trust lie in a f
 lets one process measure while the others wait and then read.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ pytest imports this in every session of an environment that has quantdrift. So n
 and a suite that does not use it sees no difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 

@@ -6,8 +6,6 @@ asked for it makes it again. Nothing here is forced onto the disk at once: what 
 out in the same way.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import mmap

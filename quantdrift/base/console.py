@@ -3,8 +3,6 @@
 Markup, emoji codes and highlighting are off: a style is given with `style=` or in a `rich.text.Text`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable
@@ -21,7 +19,7 @@ WIDE = 110
 """Columns that tables of numbers need: narrower, they would lose digits."""
 
 
-def console(*, wide: bool = False, error: bool = False) -> Console:
+def console(*, wide: bool = False, error: bool = False) -> "Console":
     """Standard output; wide enough for the tables where nothing says how wide it is.
 
     A terminal does, and so does the variable COLUMNS.

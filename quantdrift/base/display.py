@@ -9,8 +9,6 @@ Everything that quantdrift prints goes through `say`, `note`, `complain` or `pri
 `prose`), as only there it is known that it may not break the line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

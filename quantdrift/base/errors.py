@@ -16,8 +16,6 @@ QuantDriftError
 Every message says what was expected, what came, and what to do.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

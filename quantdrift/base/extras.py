@@ -25,17 +25,14 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lm-eval": ("lm_eval",),
         "openai": ("httpx",),
         "gptq": ("gptqmodel",),
+        "autoawq": ("awq",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
-        "fast": ("numba",),
         "compressed-tensors": ("compressed_tensors",),
-        **{
-            name: (name,)
-            for name in ("awq", "hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")
-        },
+        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")},
     }
 )
 """Extra of quantdrift to the modules that it brings."""

@@ -1,7 +1,5 @@
 """Functions of somebody else's are replaced here: looked at first, marked, and never twice."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -1,7 +1,5 @@
 """The folders in which quantdrift keeps files of its own, and writes runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Progress of long work, shown on standard error so that standard output stays the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -15,7 +13,6 @@ class Progress(Protocol):
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show one stage of `total` steps; the block calls what it is given with steps done."""
-        ...
 
 
 class Silent:

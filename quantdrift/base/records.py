@@ -6,8 +6,6 @@ nothing else, for text that is too large, nested too deep or no JSON. What quant
 content (`with_checksum`), which is checked when it is read again.
 """
 
-from __future__ import annotations
-
 import errno
 import glob
 import hashlib

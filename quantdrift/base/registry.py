@@ -4,8 +4,6 @@ A registry is a folder of modules, each of which has one object of a fixed name,
 such objects from elsewhere. Nothing else lists them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
-REGISTRIES: dict[str, Registry[Any]] = {}
+REGISTRIES: "dict[str, Registry[Any]]" = {}
 """All that there are so far, by group."""
 
 

@@ -1,7 +1,5 @@
 """Whether a model is a classifier, a cross-encoder or neither, from its config.json alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The kind of a model, before it is loaded."""
 
-from __future__ import annotations
-
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.encoders import KINDS, USUAL, EncoderKind, Use

@@ -1,7 +1,5 @@
 """File formats that hold a model for another library than transformers: one object a feature or entry point."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From the model part of a spec to where that model lies."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 It is written as a whole; `scheme.json` is written last. What was interrupted never looks finished.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

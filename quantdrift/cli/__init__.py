@@ -4,8 +4,6 @@ A command is the function `command` of the module of its name, or of the feature
 is called.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

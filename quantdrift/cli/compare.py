@@ -1,13 +1,12 @@
 """`quantdrift compare`: two runs of one reference, input by input, without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantdrift.cli.options import METRIC, SEED, argument, option, prints
 from quantdrift.compare.two_runs import compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
+from quantdrift.runs.words import verdict
 from quantdrift.show.comparison import comparison_grid, comparison_lines
 from quantdrift.show.output import Output
 
@@ -44,7 +43,7 @@ def command(
     runs = (("A", comparison.a), ("B", comparison.b))
     return Output(
         data=comparison.to_json(),
-        about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
+        about=[f"{name}  {run.record.get('spec')}  {run.path}  {verdict(run.record).word}" for name, run in runs],
         grids=[comparison_grid(comparison)],
         lines=list(comparison_lines(comparison)),
     )

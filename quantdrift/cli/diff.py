@@ -1,7 +1,5 @@
 """`quantdrift diff`: two finished runs of anything, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path

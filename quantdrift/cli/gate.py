@@ -1,7 +1,5 @@
 """`quantdrift gate`: a run against rules and the committed baseline, ending in an exit code."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

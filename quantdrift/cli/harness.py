@@ -1,7 +1,5 @@
 """`quantdrift mteb ...` and `quantdrift lm-eval ...`: a harness's own command line, without any hook."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Sequence

@@ -33,6 +33,7 @@ def measured(
     limit: int | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
+    from quantdrift.ask import ensure
     from quantdrift.data.labelled import limited
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
@@ -60,7 +61,6 @@ def measured(
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
-    from quantdrift.ask import Ask, ensure
 
     def measure(fingerprint: str | None = None) -> Run:
         from quantdrift.engine.run import run
@@ -70,12 +70,7 @@ def measured(
                 pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=fingerprint
             )
 
-    ask = Ask(
-        pair=pair,
-        data=[dataset.name, dataset.split, dataset.fingerprint],
-        settings={**asdict(options.settings), "device": options.device, "revision": options.revision},
-        part=() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top),
-    )
+    ask = options.ask(pair, dataset, *(() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top)))
     if not (options.cache and ask.certain):
         return measure()
     return ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -18,9 +18,10 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.cli import PANELS, Interrupted
 from quantdrift.show.output import Output, emit, form_of
-from quantdrift.spec.grammar import dtype_named
+from quantdrift.spec.grammar import Spec, Versus, dtype_named
 
 if TYPE_CHECKING:
+    from quantdrift.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
     from quantdrift.engine.inputs import Settings
@@ -48,7 +49,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback=_latest if metavar == "RUN" else None,
+        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -77,6 +78,15 @@ def _latest(value: Any) -> Any:
     place = last_run()
     note(f"last is {place}")
     return place if isinstance(value, Path) else str(place)
+
+
+def _usable(value: str | None) -> str | None:
+    """A device, which is refused before anything is loaded where it cannot be there."""
+    if value is not None:
+        from quantdrift.engine.refusals import check_device
+
+        check_device(value)
+    return value
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -112,6 +122,7 @@ DTYPE = (
     "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
     "checkpoint that is a candidate keeps its own."
 )
+DEVICE = "DEVICE: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
 LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
@@ -119,13 +130,72 @@ SEED = "Random seed."
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnData:
+    """Options of commands that take data of every kind; in the help they come first."""
+
+    data: Path | None = option(ANY_DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+
+    @property
+    def dataset(self) -> Any:
+        """The data that are named."""
+        return any_data(self.data, self.task, self.split)
+
+    @property
+    def data_words(self) -> str:
+        """The options of `quantdrift run` that name the same data."""
+        if self.task is not None:
+            return f"--task {self.task}"
+        return f"--data {shlex.quote(str(self.data))}" if self.data is not None else "--data FOLDER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCorpus(OnData):
+    """Options of commands that take queries and documents."""
+
+    data: Path | None = option(DATA)
+
+    @property
+    def dataset(self) -> RetrievalDataset:
+        """The data that are named."""
+        return corpus(self.data, self.task, self.split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCells:
+    """Options of commands that measure many cells, in a folder that they go on in."""
+
+    plan: bool = flag("Print what there is to do, and stop.")
+    device: str | None = option(DEVICE)
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
+    cache = True  # through which cells share embeddings
+
+    @property
+    def probe(self) -> bool:
+        """Whether each model is loaded first, to tell how long it will take."""
+        return self.plan
+
+    @property
+    def streaming(self) -> Mapping[str, Any]:
+        """How data are measured that are never in memory as a whole."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnSchemes(OnCorpus, OnCells):
+    """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
+
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    batch_size: int = option("Inputs per forward pass.", default=32, min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnModel:
     """Options of every command that runs a model."""
 
     batch_size: int = option("Model: Inputs per forward pass, or per request to a server.", default=32, min=1)
-    device: str | None = option(
-        "NAME: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
-    )
+    device: str | None = option(DEVICE)
     revision: str | None = option("NAME: Model: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
     trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")
@@ -185,14 +255,19 @@ class Measuring(OnModel):
         """The settings that a pair is measured with."""
         return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
+    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
+        """The measurement of a pair on data, or what else of them, that these options ask for."""
+        from quantdrift.ask import Ask
+
+        data = [dataset.name, dataset.split, dataset.fingerprint]
+        settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
+        return Ask(pair=pair, data=data, settings=settings, part=part)
+
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringAnything(Measuring):
-    """Options of commands that take every kind of data: `run` and `gate`."""
+class MeasuringAnything(OnData, Measuring):
+    """Options of commands that measure whatever kind of data: `run` and `gate`."""
 
-    data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     out: Path | None = option(
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )
@@ -228,12 +303,9 @@ class Streaming:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnQueries(OnModel):
+class OnQueries(OnCorpus, OnModel):
     """Options of commands that measure layers on queries: `allocate` and `predict`."""
 
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     queries: Path | None = option(
         "FILE: Data: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
     )
@@ -293,8 +365,8 @@ AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}
 def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[..., None]]:
     """Print what a command returns, in the formats that it has beside tables: "json", "markdown".
 
-    The command takes its options as keywords, or as one dataclass of them; there a class's own fields come before
-    those of its bases.
+    The command takes its options as keywords, or as one dataclass of them; there data come first, and a class's own
+    fields before those of its bases.
     """
 
     def decorate(command: Callable[..., Output | None]) -> Callable[..., None]:
@@ -325,7 +397,8 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
     hints, defaults = get_type_hints(options), {field.name: field.default for field in fields(options)}
-    order = dict.fromkeys(name for base in options.__mro__ for name in inspect.get_annotations(base))
+    bases = sorted(options.__mro__, key=lambda base: base not in {OnData, OnCorpus})
+    order = dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
         for name in order
@@ -344,10 +417,3 @@ def decimals(text: str, option: str, example: str) -> tuple[float, ...]:
     if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):
         raise QuantDriftError(f"{option} {text}: expected numbers with commas between, e.g. {example}")
     return tuple(dict.fromkeys(map(float, parts)))
-
-
-def data_words(data: Path | None, task: str | None) -> str:
-    """The options of `quantdrift run` that name the same data."""
-    if task is not None:
-        return f"--task {task}"
-    return f"--data {shlex.quote(str(data))}" if data is not None else "--data FOLDER"

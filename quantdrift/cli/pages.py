@@ -1,7 +1,5 @@
 """The page of whatever a path names: a run, a study, or what a gate said."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import cast

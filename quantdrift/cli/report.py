@@ -1,7 +1,5 @@
 """`quantdrift report`: a run, a study, or what a gate said, as a page for a browser, without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

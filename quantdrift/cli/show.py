@@ -1,7 +1,5 @@
 """`quantdrift show`: the changed inputs of a finished run with their texts, without torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantdrift.base.errors import DataError, QuantDriftError

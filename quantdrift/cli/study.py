@@ -1,30 +1,28 @@
 """`quantdrift study`: many runs from one file, that go on where they were stopped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.paths import RUNS
 from quantdrift.base.text import counted, percent
-from quantdrift.cli.options import LIMIT, METRIC, Streaming, argument, flag, option, prints
+from quantdrift.cli.options import LIMIT, METRIC, OnCells, Streaming, argument, flag, option, prints
 from quantdrift.cli.studying import measured
+from quantdrift.compare.corpus_size import SizeEffect
+from quantdrift.compare.pooled import Pooled, in_words
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics.numbers import show_p
+from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
 from quantdrift.study.plan import Study, read_study
+from quantdrift.study.results import Sized, columns_of, results_of, sized_of
+from quantdrift.study.results import pooled as pooled_of
 from quantdrift.study.suites import load_suite
-
-if TYPE_CHECKING:
-    from quantdrift.compare.corpus_size import SizeEffect
-    from quantdrift.compare.pooled import Pooled
-    from quantdrift.metrics import Metric
-    from quantdrift.study.results import Sized
 
 FILE = "STUDY: The study.yaml."
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
@@ -32,7 +30,7 @@ OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running(Streaming):
+class Running(Streaming, OnCells):
     """The options of `quantdrift study run`."""
 
     file: Path | None = argument(FILE, default=None)
@@ -46,12 +44,9 @@ class Running(Streaming):
         "FOLDER: Where the study lies; by default quantdrift-runs/NAME, after file or suite. The same command goes on "
         "in it."
     )
-    plan: bool = flag("Print what there is to do, and stop.")
     limit: int | None = option(LIMIT, min=1)
     probe: bool = option("Load each model to tell how long it will take.", default=True)
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
-    quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
 
 @prints("json", "markdown")
@@ -118,10 +113,6 @@ def results(
     file: Path | None = option("--table FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
 ) -> Output:
     """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
-    from quantdrift.metrics import parse_metric
-    from quantdrift.study.results import columns_of, results_of, sized_of
-    from quantdrift.study.results import pooled as pooled_of
-
     folder = _opened(study, out)
     cells, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
     columns = columns_of(metrics)
@@ -129,7 +120,8 @@ def results(
         write_table(columns, cells, file)
         note(f"wrote {file}")
     done = [result for result in cells if result.run is not None]
-    grids = [table(columns, done)]
+    judged = Column("verdict", "run", lambda run: verdict(run.record).word, kind="words")
+    grids = [table([*columns, judged], done)]
     sized = sized_of((result.cell, result.run) for result in cells)
     grids += [_sizes(sized)] if sized else []
     compared = [] if pooled is None else pooled_of(cells, parse_metric(pooled))
@@ -158,8 +150,6 @@ def results(
 
 
 def _sizes(sized: Sequence[Sized]) -> Grid:
-    from quantdrift.metrics.numbers import show_p
-
     def rates(effect: SizeEffect) -> str:
         return " to ".join(percent(flips / effect.n, 1) for flips in (effect.flip_small, effect.flip_large))
 
@@ -181,9 +171,6 @@ def _sizes(sized: Sequence[Sized]) -> Grid:
 
 
 def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
-    from quantdrift.compare.pooled import in_words
-    from quantdrift.metrics.numbers import show_p
-
     factor, digits, units = (100, 1, (", %", ", pp")) if metric.unit == "rate" else (1, 4, ("", ""))
 
     def spread(value: float, error: float | None, sign: str = "") -> str:
@@ -219,17 +206,7 @@ def _measured(options: Running, *, again: bool) -> Output:
     if options.limit is not None:
         data = [entry.model_copy(update={"limit": options.limit}) for entry in study.data]
         study, name = study.model_copy(update={"data": data}), f"{name}_first{options.limit}"
-    return measured(
-        study,
-        options.out or RUNS / name,
-        device=options.device,
-        quiet=options.quiet,
-        cache=options.cache,
-        again=again,
-        plan=options.plan,
-        probe=options.probe,
-        streaming=options.streaming,
-    )
+    return measured(study, options.out or RUNS / name, options, again=again)
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:

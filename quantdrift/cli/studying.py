@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quantdrift.ask import State
 from quantdrift.base.display import clean, duration, note
@@ -16,6 +16,7 @@ from quantdrift.base.errors import DiskError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
+from quantdrift.cli.options import OnCells
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.study.folder import FailedCell, StudyFolder, StudyKind, check_folder, plan_into
@@ -26,36 +27,19 @@ if TYPE_CHECKING:
     from quantdrift.engine.study import Work
 
 
-def measured(
-    study: Study,
-    out: Path,
-    *,
-    device: str | None,
-    quiet: bool,
-    cache: bool = True,
-    again: bool = False,
-    plan: bool = False,
-    probe: bool | None = None,
-    kind: StudyKind = "grid",
-    streaming: Mapping[str, Any] = {},
-) -> Output:
+def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid") -> Output:
     """Measure the open cells of a study in its folder; what is done in the end.
 
     Args:
         study: its cells.
         out: its folder.
-        device: that models run on; the fastest one if None.
-        quiet: whether there are no progress bars.
-        cache: whether embeddings and quantized layers are kept on disk.
+        options: of the command.
         again: whether cells that failed are tried again.
-        plan: whether to say what there is to do, and stop.
-        probe: whether each model is loaded first, to tell how long it will take; as `plan` if None.
         kind: what its results are read as.
-        streaming: how data are measured that are never in memory as a whole.
     """
     cells = cells_of(study)
     check_folder(out)
-    bars: Progress = Silent() if quiet else Terminal()
+    bars: Progress = Silent() if options.quiet else Terminal()
     data = Data(progress=bars)
     folder = plan_into(
         out, cells, [fingerprint_of(cell, data) for cell in cells], study.capture, kind=kind, shows=study.shows
@@ -68,10 +52,10 @@ def measured(
     from quantdrift.engine.store import EmbeddingStore, default_store
     from quantdrift.engine.study import run_cells, survey
 
-    store = default_store() if cache else EmbeddingStore(None)
-    works = survey(to_do, data, store=store, progress=bars, device=device) if (plan if probe is None else probe) else []
+    store = default_store() if options.cache else EmbeddingStore(None)
+    works = survey(to_do, data, store=store, progress=bars, device=options.device) if options.probe else []
     counts = _plan(folder, states, works, len(to_do))
-    if plan:
+    if options.plan:
         return counts
     rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]
     for line in (counts.title, *(", ".join(map(" ".join, row)) for row in rows), *counts.lines):
@@ -80,7 +64,7 @@ def measured(
         for cell in to_do:
             folder.forget_failure(cell)
     expected = {name: seconds for work in works for name, seconds in work.of_cells.items()}
-    display = Display(len(to_do), expected, quiet=quiet)
+    display = Display(len(to_do), expected, quiet=options.quiet)
     try:
         with display.bars:
             run_cells(
@@ -91,8 +75,8 @@ def measured(
                 progress=display,
                 announce=display.announce,
                 failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
-                device=device,
-                streaming=streaming,
+                device=options.device,
+                streaming=options.streaming,
             )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None

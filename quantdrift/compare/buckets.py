@@ -3,8 +3,6 @@
 Source: paper, appendix, the tables of flips against relevance and of rates by contender count.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ moved. The sign test is McNemar's on "rose" and "fell".
 Source: paper, appendix, "Corpus size, case by case".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Corpora are strata: within each, inputs are paired, and all corpora weigh the sa
 strata, for they answer the same inputs: they are averaged, input by input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

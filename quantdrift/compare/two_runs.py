@@ -4,8 +4,6 @@ Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corp
 `quantdrift.statistics` then has difference, tests and verdict of each metric.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

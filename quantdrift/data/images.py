@@ -1,7 +1,5 @@
 """Images, each decoded when it is asked for; and what tells inputs of either kind apart."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Probes are fitted, and quantizers calibrated, on the part called train; figures are over the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections import Counter
@@ -23,18 +21,8 @@ import numpy as np
 from quantdrift.base.errors import DataError, MissingExtraError, UnknownNameError
 from quantdrift.base.records import refuse_bomb
 from quantdrift.base.text import some
+from quantdrift.data import retrieval
 from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
-from quantdrift.data.retrieval import LAYOUT as BEIR_LAYOUT
-from quantdrift.data.retrieval import (
-    RetrievalDataset,
-    check_ids,
-    counted,
-    empty,
-    feed,
-    named,
-    read_beir_folder,
-    read_records,
-)
 
 TRAIN = "train"
 
@@ -85,7 +73,7 @@ class ClassificationDataset:
         for part, name in ((self.test, self.split), (self.train, TRAIN)):
             if part is not None:
                 labels = () if part.labels is None else (part.labels,)
-                check_ids(part.ids, part.inputs, *labels, where=f"dataset {self.name!r}, {name}")
+                retrieval.check_ids(part.ids, part.inputs, *labels, where=f"dataset {self.name!r}, {name}")
 
     @property
     def fingerprint(self) -> str:
@@ -98,7 +86,7 @@ class ClassificationDataset:
             sides = () if part is None else (part.ids, contents_of(part.inputs), part.labels or ())
             digest.update(bytes([len(sides)]))
             for side in sides:
-                feed(digest, side)
+                retrieval.feed(digest, side)
         return digest.hexdigest()
 
     @property
@@ -109,9 +97,11 @@ class ClassificationDataset:
         train = set() if self.train is None else set(contents_of(self.train.inputs))
         pairs = list(zip(ids, contents, strict=True))
         sentences = [
-            counted("empty inputs", empty(ids, contents)) if self.kind == "text" else "",
-            counted(f"{self.split} inputs that repeat an earlier one", [n for n, key in pairs if first[key] != n]),
-            counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in train]),
+            retrieval.counted("empty inputs", retrieval.empty(ids, contents)) if self.kind == "text" else "",
+            retrieval.counted(
+                f"{self.split} inputs that repeat an earlier one", [n for n, key in pairs if first[key] != n]
+            ),
+            retrieval.counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in train]),
             "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
         ]
         return tuple(filter(None, sentences))
@@ -124,10 +114,10 @@ def _read_texts(file: Path, part: str) -> Labelled:
     """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file."""
     texts: dict[str, str] = {}
     labels: list[str] = []
-    for where, name, record in read_records(file, '{"text": "...", "label": "..."}', part=part):
+    for where, name, record in retrieval.read_records(file, '{"text": "...", "label": "..."}', part=part):
         texts[name] = record["text"]
         if record.get("label") is not None:
-            labels.append(named(record["label"], f'{where}: "label"'))
+            labels.append(retrieval.named(record["label"], f'{where}: "label"'))
         if len(labels) not in {0, len(texts)}:
             raise DataError(f"{where}: expected a label on every line or on none")
     return Labelled(ids=tuple(texts), inputs=tuple(texts.values()), labels=tuple(labels) or None)
@@ -182,7 +172,7 @@ def _read_arrays(file: Path, part: str) -> Labelled:
     return Labelled(
         ids=tuple(f"{part}-{row}" for row in range(len(images))),
         inputs=Images(lambda row: np.ascontiguousarray(images[row]), [image_digest(image) for image in images]),
-        labels=tuple(named(value, f"{file}, y_{part}, row {row}") for row, value in enumerate(flat)) or None,
+        labels=tuple(retrieval.named(value, f"{file}, y_{part}, row {row}") for row, value in enumerate(flat)) or None,
     )
 
 
@@ -229,7 +219,7 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
     )
 
 
-Dataset = RetrievalDataset | ClassificationDataset
+Dataset = retrieval.RetrievalDataset | ClassificationDataset
 """What a pair is measured on."""
 
 
@@ -237,7 +227,7 @@ def read_folder(folder: Path, split: str = "test") -> Dataset:
     """Read the data in a folder: labelled inputs, or queries and documents in BEIR layout, which a corpus tells."""
     if folder.suffix == ".npz" or _parts(folder)[1]:
         return read_classification_folder(folder, split)
-    return read_beir_folder(folder, split)
+    return retrieval.read_beir_folder(folder, split)
 
 
 GROUP = "quantdrift.tasks"
@@ -272,17 +262,18 @@ def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
 
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
     """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
-    return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(_size(dataset))[:n]).tolist())
+    return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(size_of(dataset))[:n]).tolist())
 
 
 def limited(dataset: Dataset, n: int) -> Dataset:
     """The data with the first n of the queries or inputs, which `limit` tells of; all of them if there are no more."""
-    total = _size(dataset)
+    total = size_of(dataset)
     limit = {"n": n, "of": total, "fingerprint": dataset.fingerprint}
     return dataset if n >= total else replace(_of_rows(dataset, range(n)), limit=limit)
 
 
-def _size(dataset: Dataset) -> int:
+def size_of(dataset: Dataset) -> int:
+    """How many queries or inputs there are."""
     return len(dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids)
 
 
@@ -307,12 +298,12 @@ def _of_rows(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     )
 
 
-def searched(dataset: Dataset) -> RetrievalDataset:
+def searched(dataset: Dataset) -> retrieval.RetrievalDataset:
     """Data that are queries and documents."""
-    if not isinstance(dataset, RetrievalDataset):
+    if not isinstance(dataset, retrieval.RetrievalDataset):
         raise DataError(
             f"{dataset.path or dataset.name} has classes, and this takes queries and documents; quantdrift run takes "
-            f"it. To search, a folder needs {BEIR_LAYOUT}"
+            f"it. To search, a folder needs {retrieval.LAYOUT}"
         )
     return dataset
 

@@ -3,8 +3,6 @@
 Whatever would make a figure wrong is an error; whatever only deserves a word is in `warnings`.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -17,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.records import LONGEST, parse_json, refuse_bomb
@@ -303,7 +301,7 @@ class RetrievalDataset:
         qrels: Mapping[str, Mapping[str, int]] | None = None,
         *,
         name: str = "data",
-    ) -> RetrievalDataset:
+    ) -> Self:
         """A dataset of texts in memory.
 
         >>> RetrievalDataset.of(["which?"], {"d1": "this", "d2": "that"}).document_ids

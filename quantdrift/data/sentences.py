@@ -1,7 +1,5 @@
 """Sentences of all kinds: what a model or a server is asked where nobody named texts."""
 
-from __future__ import annotations
-
 PLAIN = (
     "The ferry to the island leaves twice a day.",
     "How do I return an item that I bought online?",

@@ -1,7 +1,5 @@
 """The kinds of models: one kind a module, or an entry point of another package."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,12 +1,10 @@
 """One flow: both arms of a pair encode the inputs, and readings of that become evidence."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,11 +99,11 @@ class Reading:
         """Say what is made of a side."""
         return f"{side.role} {self.what}"
 
-    def ready(self, flow: Flow) -> Reading:
+    def ready(self, flow: "Flow") -> Self:
         """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""
         raise NotImplementedError
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+    def state(self, flow: "Flow", reference: Arms, candidate: Arms) -> ScoreState:
         """The scores of both arms."""
         raise NotImplementedError
 

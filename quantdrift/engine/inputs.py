@@ -1,7 +1,5 @@
 """What models are run on, as data, and how they are run; needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -91,7 +89,7 @@ class Inputs:
         """The items of some rows."""
         return Chosen(self.items, rows)
 
-    def part(self, rows: Rows) -> Inputs:
+    def part(self, rows: Rows) -> "Inputs":
         """Some of the inputs as inputs of their own, in the order given."""
         items = self.at(rows)
         return Inputs(
@@ -128,11 +126,9 @@ class Encoder(Protocol):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
         """Embeddings, logits, or one score of each query-document pair: float32 [n, dim]."""
-        raise NotImplementedError
 
     def key(self, role: str) -> Mapping[str, Any] | None:
         """Return what decides outputs beside weights, items and libraries, as JSON; None if it cannot be told."""
-        raise NotImplementedError
 
 
 def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from quantdrift.data.streamed import StreamedDataset
 from quantdrift.encoders import KINDS
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
-from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pick_device
@@ -399,28 +399,18 @@ def _refuse_same(name: Versus) -> None:
         )
 
 
-def _two_classifiers(
-    name: Versus,
-    kind: Kind,
-    *,
-    device: str | None = None,
-    revision: str | None = None,
-    dtype: str = "float32",
-    trusted: bool = False,
-) -> TwoModels:
+def _two_classifiers(name: Versus, kind: Kind, **where: Unpack[Place]) -> TwoModels:
     """Load both classifiers, whose classes are the same in the same order."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
-    check_kind(source, "classifier", revision)
+    check_kind(source, "classifier", where.get("revision"))
     check_kind(candidate_source(checkpoint), "classifier")
-    place = pick_device(device)
-    reference = load_classifier(source, device=place, revision=revision, dtype=dtype, trusted=trusted)
-    refuse_quantized([reference.module], source.name)
+    reference, place = load_model(name.reference, kind, **where), pick_device(where.get("device"))
     candidate = load_stored_classifier(checkpoint, device=place)
-    for model in (reference, candidate):
-        if model.takes != kind:
-            raise UnsupportedError(f"{model.source.name} takes {model.takes}s, and the data are {kind}s")
+    assert isinstance(reference, Classifier)  # it is of that kind
+    if candidate.takes != kind:
+        raise UnsupportedError(f"{candidate.source.name} takes {candidate.takes}s, and the data are {kind}s")
     ours, theirs = reference.classes, candidate.classes
     if [label.casefold() for label in ours] != [label.casefold() for label in theirs]:
         raise UnsupportedError(

@@ -1,10 +1,8 @@
 """Outputs of several rows an input: the token vectors of a text, or the terms of a sparse embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +24,13 @@ class Ragged:
     places: Rows
 
     @classmethod
-    def of(cls, matrices: Sequence[Matrix]) -> Ragged:
+    def of(cls, matrices: Sequence[Matrix]) -> Self:
         """The matrices in one block; there is at least one."""
         lengths = np.array([len(matrix) for matrix in matrices], dtype=np.int64)
         return cls.joined(np.concatenate([np.asarray(matrix, dtype=np.float32) for matrix in matrices]), lengths)
 
     @classmethod
-    def joined(cls, block: Matrix, lengths: Rows) -> Ragged:
+    def joined(cls, block: Matrix, lengths: Rows) -> Self:
         """Matrices that lie behind one another in a block, by their numbers of rows."""
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(lengths) else lengths
         return cls(block, np.stack([starts, lengths], axis=1).astype(np.int64))

@@ -1,12 +1,10 @@
 """What the outputs of both arms are read as: a search, classes, or the order of shortlists."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -80,7 +78,7 @@ class Search(Reading):
             query_only=flow.pair.query_only,
         )
 
-    def ready(self, flow: Flow) -> Search:
+    def ready(self, flow: Flow) -> Self:
         """Add names, and the similarity for the record; refuse what has nothing to rank, or no index of a part."""
         if self.rows is not None and flow.pair.vector_stages:
             raise UnsupportedError(
@@ -271,7 +269,7 @@ class Classes(Reading):
         del side
         return f"{self.split} {self.what}"
 
-    def ready(self, flow: Flow) -> Classes:
+    def ready(self, flow: Flow) -> Self:
         """Add a head, and labels as the head spells them; refuse to calibrate on what is evaluated."""
         if not self.calibration and flow.pair.needs_calibration:
             raise DataError(
@@ -406,7 +404,7 @@ class Shortlist(Reading):
         """The pairs."""
         return (self.pairs,)
 
-    def ready(self, flow: Flow) -> Shortlist:
+    def ready(self, flow: Flow) -> Self:
         """Refuse shortlists without a document; nothing is missing otherwise."""
         del flow
         if not len(self.document_rows):

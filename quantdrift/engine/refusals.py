@@ -1,6 +1,14 @@
 """What is refused before anything is loaded: without torch, so in a fraction of a second."""
 
+import ctypes
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
 from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.model_files import format_of
 from quantdrift.checkpoints.named import resolve
@@ -12,6 +20,10 @@ from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import OPTIONS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
 from quantdrift.stages import STAGES
 from quantdrift.stages.weights import CHOICE
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
+_BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*= '", re.MULTILINE)
+"""What torch's version.py says of a build for NVIDIA's or AMD's devices; torch calls both cuda."""
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -39,9 +51,39 @@ def refuse_settings(scheme: Scheme) -> None:
             raise UnsupportedError(
                 f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
             )
+    backend, packages = scheme.option("backend"), [package.name for package in QUANTIZERS[scheme.quantizer].packages]
+    if backend is not None and backend not in packages:
+        raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that cannot be there, as far as files tell; whether it works is asked of torch, once loaded."""
+    kind, torch, why = name.partition(":")[0], find_spec("torch"), None
+    if kind not in _DEVICES:
+        why = "torch calls a GPU cuda, or mps on a Mac"
+    elif kind == "mps" and sys.platform != "darwin":
+        why = "only a Mac has it"
+    elif kind == "cuda" and torch is not None and torch.origin is not None:
+        build = _BUILD.search(Path(torch.origin).with_name("version.py").read_text(encoding="utf-8"))
+        if build is None:
+            why = f"torch {version_of('torch')} is built without it"
+        elif build[1] == "cuda" and sys.platform == "linux" and not _loads("libcuda.so.1"):
+            why = "there is no NVIDIA driver"
+    if why is not None:
+        raise UnsupportedError(
+            f"the device {shown(name)} cannot be used here: {why}; expected cpu, or one that is there"
+        )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:

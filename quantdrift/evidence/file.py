@@ -5,8 +5,6 @@ separation, S), so that a query on the file needs no code of ours; they are writ
 metrics use, and ignored when reading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args

@@ -4,8 +4,6 @@ Differences of float32 scores are exact in float64; only delta itself was rounde
 were taken. Source: paper, section 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any

@@ -4,8 +4,6 @@ One row is one input (a query). It holds the top of either ranking with both arm
 all items, and what is needed to judge it later: relevance labels and the noise floor. Reading it needs no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
@@ -80,9 +78,7 @@ class Judgements:
         return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
 
     @classmethod
-    def from_qrels(
-        cls, qrels: Mapping[str, Mapping[str, int]], input_ids: Sequence[str], names: list[str]
-    ) -> Judgements:
+    def from_qrels(cls, qrels: Mapping[str, Mapping[str, int]], input_ids: Sequence[str], names: list[str]) -> Self:
         """The labels of inputs.
 
         Args:
@@ -109,7 +105,7 @@ class Judgements:
             grades=np.array(grades, dtype=np.int64),
         )
 
-    def part(self, rows: NDArray[np.int64]) -> Judgements:
+    def part(self, rows: NDArray[np.int64]) -> "Judgements":
         """The labels of some of the inputs, in the order given."""
         counts = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -188,7 +184,7 @@ class Evidence:
         if len(set(self.input_ids.tolist())) < n:
             raise RunError("evidence needs input ids that differ, to pair runs by; some occur twice")
 
-    def part(self, rows: NDArray[np.int64]) -> Evidence:
+    def part(self, rows: NDArray[np.int64]) -> Self:
         """The evidence of some of the inputs.
 
         Args:
@@ -205,7 +201,7 @@ class Evidence:
             if (part := getattr(self, name)) is not None:
                 yield name, part
 
-    def seen(self, stage: Stage) -> Evidence | None:
+    def seen(self, stage: Stage) -> Self | None:
         """Evidence of what one stage of a deployment changes; None where no approximate index was searched.
 
         Args:

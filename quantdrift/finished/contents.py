@@ -1,7 +1,5 @@
 """Contents of the files of a finished run, whoever wrote them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import zlib

@@ -1,7 +1,5 @@
 """Two finished runs compared: their parts as evidence, and what to know of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

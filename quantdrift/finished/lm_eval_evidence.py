@@ -1,7 +1,5 @@
 """Two runs of lm-eval on one task, document by document: their evidence, and the figures of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

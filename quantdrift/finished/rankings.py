@@ -5,8 +5,6 @@ everything listed. So the extremes of delta are over the items that both lists h
 and the evidence says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

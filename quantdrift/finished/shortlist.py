@@ -1,7 +1,5 @@
 """A fixed shortlist: the documents of each query that a reranker scores, from a finished search."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

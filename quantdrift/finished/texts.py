@@ -1,7 +1,5 @@
 """The texts of a finished run, which holds ids only: from the data that it was made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

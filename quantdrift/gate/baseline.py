@@ -5,8 +5,6 @@ number per metric. The same run always gives the same file, to the byte, and an 
 changed line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -14,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +61,7 @@ class Snapshot:
         """Number of inputs."""
         return len(self.input_ids)
 
-    def part(self, rows: Sequence[int] | NDArray[np.int64]) -> Snapshot:
+    def part(self, rows: Sequence[int] | NDArray[np.int64]) -> "Snapshot":
         """The rows of some inputs, each at most once, in the order given."""
         places = np.asarray(rows, dtype=np.int64)
         return Snapshot(
@@ -102,10 +100,8 @@ class _Candidate(BaseModel, strict=True, frozen=True):
 class Baseline(Record):
     """A snapshot as it stands in the file; inputs in the order of their ids, each on one line."""
 
-    FORMAT: ClassVar[str] = "quantdrift-baseline"
-    VERSION: ClassVar[int] = 2
-    WHAT: ClassVar[str] = "a baseline"
-    MAKE: ClassVar[str] = "quantdrift gate ... --update"
+    FORMAT, VERSION = "quantdrift-baseline", 2
+    WHAT, MAKE = "a baseline", "quantdrift gate ... --update"
 
     definitions: Literal[1] = 1
     """Of the metrics; another number where one of them means something else than before."""
@@ -123,7 +119,7 @@ class Baseline(Record):
     """Both first answers, and the outcomes in the order of `columns`; null where one is undefined."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Baseline:
+    def of(cls, snapshot: Snapshot) -> Self:
         """Make the file of a snapshot."""
         who = snapshot.identity
         columns = [values.tolist() for values in snapshot.values.values()]
@@ -144,7 +140,7 @@ class Baseline(Record):
         )
 
     @model_validator(mode="after")
-    def _fits(self) -> Baseline:
+    def _fits(self) -> Self:
         if self.columns[:1] != ["answers"] or len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns are 'answers' and metrics that differ; got {self.columns}")
         if len(self.inputs) != self.n_inputs:

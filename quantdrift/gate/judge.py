@@ -1,7 +1,5 @@
 """Rules, a run and its baseline brought together: what every rule comes to, and the verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Sequence
 from contextlib import suppress

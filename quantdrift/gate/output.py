@@ -1,7 +1,5 @@
 """The result of a gate for people and programs: sentences, tables, Markdown, JUnit, JSON, and the files of a CI."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The result of a gate, and the JSON file that holds it: one shape, which is written and read back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path

@@ -11,8 +11,6 @@ A number may be written as a share: 25 % is 0.25.
 ('flip@1 [german] no worse by 0.03', 0.03, True)
 """
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

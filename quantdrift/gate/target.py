@@ -1,7 +1,5 @@
 """The target of a gate: the evidence of a finished run, or of two that were compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +14,7 @@ from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import Identity, classifies
+from quantdrift.runs.words import verdict
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
 """Readings of scores that rank documents; by the others an input has one right answer."""
@@ -81,6 +80,8 @@ def target_of_run(run: Run) -> Target:
     notes = [str(warning).rstrip(".") for warning in record["data"].get("warnings") or ()]
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
+    if (alone := verdict(record)).tone == "bad":
+        notes.append(f"without a baseline, against the reference, it is: {alone.word}")
     if not evidence.n_inputs:
         raise RunError(f"there is nothing to judge: {run.path} holds no inputs")
     return Target(

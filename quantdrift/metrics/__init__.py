@@ -4,8 +4,6 @@
 'gold_lost@10'
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from quantdrift.evidence.record import Evidence

@@ -3,8 +3,6 @@
 Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`: a metric is what its string parses to.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -192,7 +190,7 @@ class Slice:
         MetricError: the range is empty, or `by` is itself a metric over a slice.
     """
 
-    by: Metric
+    by: "Metric"
     low: float
     high: float = math.inf
 

@@ -1,7 +1,5 @@
 """Metrics as keys of a harness's result: `gold_lost@10` becomes `drift_gold_lost_at_10`."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable

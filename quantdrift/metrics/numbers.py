@@ -1,7 +1,5 @@
 """Numbers as people read them: rates in percent, differences of rates in percentage points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import isfinite, isinf
 

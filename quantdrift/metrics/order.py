@@ -4,8 +4,6 @@ There a whole task is one ranking (pairs of sentences by their similarity), so n
 given: two comparisons that share an item are not independent.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

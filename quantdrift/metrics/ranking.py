@@ -3,8 +3,6 @@
 Source: paper, sections 3 and 5.2, and the appendix's table of top-k sets.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Against relevance labels: what each arm scores (as trec_eval defines it), and what became of relevant items."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ It is calibrated on half of the inputs (at most 1,000, chosen by a hash of their
 Source: paper, section 3 and its table of coverage and violation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

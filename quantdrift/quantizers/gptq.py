@@ -7,6 +7,6 @@ QUANTIZER = Quantizer(
     make="quantdrift.engine.quantizers.gptq:from_scheme",
     calibrated=True,
     options=("backend", "grid"),
-    packages=(Package(name="gptqmodel", module="gptqmodel", extra="gptq", note="gptq and gptq_ao"),),
+    packages=(Package(name="gptqmodel", module="gptqmodel", extra="gptq", note="gptq, gptq_ao and awq"),),
     place=10,
 )

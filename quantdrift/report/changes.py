@@ -1,7 +1,5 @@
 """The inputs that changed, as a page lists them: harmful first, both rankings, and texts as far as there is room."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Colours are told apart by colour-blind readers: those of Okabe and Ito for categ
 darker. A spec names none of them: it says what they are for, and the theme has them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The page of a gate: the verdict, what each rule came to, and the inputs to look at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Every text goes through `prose`, `code` or `markdown_table`, which leave nothing that Markdown or HTML would obey.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ markup, and the page's policy (CSP) lets nothing run but what has the digest tha
 corpus is shown, whatever is in it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -71,7 +69,7 @@ class Section:
     grids: Sequence[Grid] = ()
     changed: Mapping[str, Any] | None = None
     folded: bool = False
-    parts: Sequence[Section] = ()
+    parts: "Sequence[Section]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,5 @@
 """The page of a run: what changed, how bad it is and what to do; how close answers were; every changed input."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter

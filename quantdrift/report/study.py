@@ -1,7 +1,5 @@
 """The page of a study: which schemes are safe and which are not, the map of all runs, and every run behind it."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +14,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell as shown_cell
-from quantdrift.report.figures import (
-    Figure,
-    Points,
-    coverage_chart,
-    coverage_of,
-    layers,
-    mean_points,
-    routing_chart,
-    routing_of,
-    short,
-)
+from quantdrift.report import figures
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto
 from quantdrift.runs.changes import changed_inputs
@@ -58,13 +46,13 @@ class _Seen:
     run: Run
     tone: Tone
     part: Section
-    coverage: Points
-    routing: Points
+    coverage: figures.Points
+    routing: figures.Points
 
     @property
     def line(self) -> tuple[str, str]:
         """The line of a chart that it is a part of: model and scheme."""
-        return self.result.cell.model, short(self.result.parsed)
+        return self.result.cell.model, figures.short(self.result.parsed)
 
 
 def page_of(folder: StudyFolder) -> Page:
@@ -127,7 +115,7 @@ def _texts(run: Run, read: dict[object, Texts]) -> Texts:
 
 
 def _name(result: Result) -> str:
-    return f"{result.cell.model} {short(result.parsed)}"
+    return f"{result.cell.model} {figures.short(result.parsed)}"
 
 
 def _name_on_data(result: Result) -> str:
@@ -165,8 +153,10 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
             ),
         ],
     )
-    routing = routing_of(evidence) if evidence.exact else ()
-    return _Seen(result=result, run=run, tone=judged.tone, part=part, coverage=coverage_of(evidence), routing=routing)
+    routing = figures.routing_of(evidence) if evidence.exact else ()
+    return _Seen(
+        result=result, run=run, tone=judged.tone, part=part, coverage=figures.coverage_of(evidence), routing=routing
+    )
 
 
 def _says(text: str | None) -> str:
@@ -272,7 +262,7 @@ def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Sectio
         if (allocation := (run.run.record.get("quantization") or {}).get("allocation")) and allocation.get("widths")
     }
     if widths:
-        figure = layers(dict(islice(widths.items(), _MOST_ALLOCATIONS)))
+        figure = figures.layers(dict(islice(widths.items(), _MOST_ALLOCATIONS)))
         yield Section(name="layers", title="Bits of the layers", figures=[figure])
     if exact := [run for run in seen if run.routing]:
         yield Section(
@@ -283,13 +273,17 @@ def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Sectio
         )
 
 
-def _trust(seen: Sequence[_Seen]) -> list[Figure]:
+def _trust(seen: Sequence[_Seen]) -> list[figures.Figure]:
     groups: dict[tuple[str, str], list[_Seen]] = {}
     for run in sorted(seen, key=lambda run: by_width(run.result)):
         groups.setdefault(run.line, []).append(run)
     return [
-        coverage_chart({line: mean_points([run.coverage for run in group]) for line, group in groups.items()}),
-        routing_chart({line: mean_points([run.routing for run in group]) for line, group in groups.items()}),
+        figures.coverage_chart(
+            {line: figures.mean_points([run.coverage for run in group]) for line, group in groups.items()}
+        ),
+        figures.routing_chart(
+            {line: figures.mean_points([run.routing for run in group]) for line, group in groups.items()}
+        ),
     ]
 
 

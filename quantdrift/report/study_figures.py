@@ -1,7 +1,5 @@
 """The charts of a study, from the results of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log10, sqrt
@@ -9,24 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from quantdrift.compare.pooled import standard_error
-from quantdrift.report.figures import (
-    PERCENT,
-    WIDE,
-    Figure,
-    amount,
-    by_model,
-    choice,
-    in_order,
-    layer,
-    marked,
-    method_of,
-    named,
-    points_with_intervals,
-    short,
-    spec_of,
-    tooltip,
-    width_of,
-)
+from quantdrift.report import figures
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.results import Result
@@ -76,7 +57,7 @@ HEATS: Mapping[str, Heat] = {
 """By metric."""
 
 
-def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
+def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Figure:
     """Models x schemes, one metric at a time; cells that were not measured say why."""
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
     names = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
@@ -84,7 +65,7 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
     for result in sorted(results, key=by_width):
         model, data = result.cell.model, result.cell.data.called
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
-        place = {"row": " · ".join(parts), "scheme": short(result.parsed), "model": model, "data": data}
+        place = {"row": " · ".join(parts), "scheme": figures.short(result.parsed), "model": model, "data": data}
         for name in names:
             heat, value = HEATS[name], _value(result, name)
             text, shade = str(result.state) if result.run is None else "-", None
@@ -93,28 +74,28 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> Figure:
                 shade = min(1.0, max(0.0, heat.shade(value)))
             shown = {"shown": heat.title, "told": text, "shade": shade, "open": links.get(result.cell.name)}
             values.append({**place, **shown})
-    schemes, rows = in_order(row["scheme"] for row in values), in_order(row["row"] for row in values)
+    schemes, rows = figures.in_order(row["scheme"] for row in values), figures.in_order(row["row"] for row in values)
     colour = {"field": "shade", "type": "quantitative", "scale": {"domain": [0, 1]}, "legend": None}
     words = {"fontSize": 11, "cursor": "pointer"}
-    spec = spec_of(
+    spec = figures.spec_of(
         values,
-        **choice("shown", [HEATS[name].title for name in names], "show"),
+        **figures.choice("shown", [HEATS[name].title for name in names], "show"),
         width={"step": max(36, min(96, _MAP // max(1, len(schemes))))},
         height={"step": 26},
         encoding={
-            "x": named("scheme", sort=schemes, axis={"labelAngle": -40, "orient": "top", "grid": False}),
-            "y": named("row", sort=rows, axis={"labelLimit": 260}),
-            "tooltip": tooltip(model="model", scheme="scheme", data="data", shown="shown", told="value"),
+            "x": figures.named("scheme", sort=schemes, axis={"labelAngle": -40, "orient": "top", "grid": False}),
+            "y": figures.named("row", sort=rows, axis={"labelLimit": 260}),
+            "tooltip": figures.tooltip(model="model", scheme="scheme", data="data", shown="shown", told="value"),
         },
         layer=[
-            layer("rect", {"color": colour}, cornerRadius=2, cursor="pointer"),
+            figures.layer("rect", {"color": colour}, cornerRadius=2, cursor="pointer"),
             *(
-                layer("text", {"text": {"field": "told"}}, where=where, style=style, **words)
+                figures.layer("text", {"text": {"field": "told"}}, where=where, style=style, **words)
                 for style, where in (("on-weak", "!(datum.shade > 0.6)"), ("on-strong", "datum.shade > 0.6"))
             ),
         ],
     )
-    return Figure(
+    return figures.Figure(
         name="heat-map",
         title="Damage by model and scheme",
         caption="Each square is one run; the stronger its colour, the more damage. Schemes with more bits stand on the "
@@ -186,31 +167,39 @@ def _row(rate: Averaged) -> dict[str, Any]:
     return {"model": rate.model, "rate": rate.value, "low": rate.low, "high": rate.high}
 
 
-def change_rates(results: Sequence[Result]) -> Figure:
+def change_rates(results: Sequence[Result]) -> figures.Figure:
     """Top-1 change rate by quantizer and width, with intervals and the noise floor."""
     rates = [rate for rate in averaged(results, "flip@1") if rate.scheme.criterion is None]
     many = len({rate.scheme.group_size for rate in rates}) > 1
     values = [
-        {**_row(rate), "width": width_of(rate.scheme), "method": method_of(rate.scheme, granularity=many), "n": rate.n}
+        {
+            **_row(rate),
+            "width": figures.width_of(rate.scheme),
+            "method": figures.method_of(rate.scheme, granularity=many),
+            "n": rate.n,
+        }
         for rate in sorted(rates, key=lambda rate: -rate.scheme.weight_bits)
     ]
-    methods = in_order(row["method"] for row in values)
+    methods = figures.in_order(row["method"] for row in values)
     shared = {
-        "x": named("width", sort=in_order(row["width"] for row in values), axis={"labelAngle": 0}),
+        "x": figures.named("width", sort=figures.in_order(row["width"] for row in values), axis={"labelAngle": 0}),
         "xOffset": {"field": "method", "sort": methods},
-        "color": named("method", "quantizer", sort=methods),
-        "tooltip": tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
+        "color": figures.named("method", "quantizer", sort=methods),
+        "tooltip": figures.tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
     }
-    layers, floor = points_with_intervals(shared, amount("rate", "top-1 changes", axis=PERCENT)), ""
+    layers, floor = (
+        figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT)),
+        "",
+    )
     floors = [value for result in results if (value := _value(result, "noise_floor")) is not None]
     if floors:
         floor = f" The reference against itself changes {100 * max(floors):.1f} % at most (the noise floor)."
-        layers += marked("y", max(floors), "noise floor")
-    return Figure(
+        layers += figures.marked("y", max(floors), "noise floor")
+    return figures.Figure(
         name="change-rates",
         title="Top-1 changes by quantizer and width",
         caption=f"{_HOW[any(rate.n > 1 for rate in rates)]} Lower is better.{floor}",
-        spec=by_model(in_order(rate.model for rate in rates), layers, values),
+        spec=figures.by_model(figures.in_order(rate.model for rate in rates), layers, values),
     )
 
 
@@ -238,7 +227,7 @@ def _place_labels(values: Sequence[dict[str, Any]], width: int, height: int) -> 
             taken.append((row["model"], x, y + row["label"], length))
 
 
-def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
+def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure:
     """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark.
 
     Args:
@@ -252,7 +241,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
     values = [
         {
             **_row(rate),
-            "scheme": short(rate.scheme),
+            "scheme": figures.short(rate.scheme),
             "bits": bits,
             "kind": kinds[rate.scheme.criterion is not None],
             "best": not any(
@@ -265,37 +254,37 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> Figure:
         }
         for rate, bits in rates
     ]
-    _place_labels(values, *((WIDE, 270) if len({row["model"] for row in values}) == 1 else (250, 170)))
+    _place_labels(values, *((figures.WIDE, 270) if len({row["model"] for row in values}) == 1 else (250, 170)))
     place = {
-        "x": amount(
+        "x": figures.amount(
             "bits",
             of if stored else f"{of}, scales counted",
             scale={"zero": False, "nice": True, "padding": 24},
             axis={"tickCount": 8},
         ),
-        "y": amount("rate", "top-1 changes", axis=PERCENT),
+        "y": figures.amount("rate", "top-1 changes", axis=figures.PERCENT),
     }
     points = {
         **place,
-        "color": named("kind", scale={"domain": kinds}),
-        "shape": named("kind", scale={"domain": kinds}),
+        "color": figures.named("kind", scale={"domain": kinds}),
+        "shape": figures.named("kind", scale={"domain": kinds}),
         "opacity": {"condition": {"test": "datum.best", "value": 1}, "value": 0.4},
-        "tooltip": tooltip(model="model", scheme="scheme", bits=f"{of}:.2f", **_ENDS),
+        "tooltip": figures.tooltip(model="model", scheme="scheme", bits=f"{of}:.2f", **_ENDS),
     }
     names = {**place, "text": {"field": "scheme"}}
     layers = [
-        layer("line", {**place, "order": {"field": "bits"}}, where="datum.best", style="guide"),
-        layer("point", points, filled=True, size=70),
+        figures.layer("line", {**place, "order": {"field": "bits"}}, where="datum.best", style="guide"),
+        figures.layer("point", points, filled=True, size=70),
         *(
-            layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
+            figures.layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
             for dy in sorted({row["label"] for row in values if row["best"]})
         ),
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
-    return Figure(
+    return figures.Figure(
         name="pareto-stored" if stored else "pareto",
         title="What bytes buy" if stored else "What bits buy",
         caption=f"Each point is a scheme: its {of}, and the top-1 changes{mean}. Left and low is best. The "
         "line joins the schemes that no other one beats in both; the others are pale.",
-        spec=by_model(in_order(rate.model for rate, _ in rates), layers, values),
+        spec=figures.by_model(figures.in_order(rate.model for rate, _ in rates), layers, values),
     )

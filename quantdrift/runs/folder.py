@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -24,14 +24,15 @@ from quantdrift.base.records import Record, check_writable, file_digest, read_js
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
+from quantdrift.metrics import parse_metric
+from quantdrift.runs.changes import Changes, changed_inputs, frame_of
 from quantdrift.runs.identity import Identity, signature
 from quantdrift.runs.words import Verdict, verdict
+from quantdrift.statistics.estimates import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from quantdrift.runs.changes import Changes
-    from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
@@ -101,10 +102,8 @@ class _Floor(_Part):
 class RunRecord(Record, extra="allow"):
     """run.json."""
 
-    FORMAT: ClassVar[str] = "quantdrift-run"
-    VERSION: ClassVar[int] = 2
-    WHAT: ClassVar[str] = "the record of a run"
-    MAKE: ClassVar[str] = "quantdrift run SPEC --data FOLDER"
+    FORMAT, VERSION = "quantdrift-run", 2
+    WHAT, MAKE = "the record of a run", "quantdrift run SPEC --data FOLDER"
 
     spec: str
     files: dict[str, str]
@@ -146,8 +145,6 @@ class Run:
 
     def __getitem__(self, metric: str) -> Estimate:
         """The estimate of a metric: value, 95 % interval, number of inputs."""
-        from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
-
         return parse_metric(metric)(self.evidence())
 
     @property
@@ -169,8 +166,6 @@ class Run:
         Raises:
             RunError: fewer ranks are stored.
         """
-        from quantdrift.runs.changes import Changes, changed_inputs  # noqa: PLC0415 -- scipy, for the metrics
-
         evidence = self.evidence()
         return Changes(changed_inputs(evidence, k), n_inputs=evidence.n_inputs, k=k)
 
@@ -190,8 +185,6 @@ class Run:
             UnknownNameError: there is no such metric.
             MetricError: it has no value per input, or looks deeper than the stored ranks.
         """
-        from quantdrift.runs.changes import frame_of  # noqa: PLC0415 -- scipy, for the metrics
-
         return frame_of(self.evidence(), metrics)
 
     def save(self, folder: str | Path) -> Run:

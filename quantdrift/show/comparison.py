@@ -1,7 +1,5 @@
 """A comparison of two runs as a table and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from quantdrift.compare.two_runs import Comparison

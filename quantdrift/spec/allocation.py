@@ -1,19 +1,17 @@
 """An allocation: which layer gets how many bits, how that was found, and for which weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from quantdrift import __version__
-from quantdrift.base.errors import DataError, QuantDriftError, SpecError
+from quantdrift.base.errors import DataError, SpecError
 from quantdrift.base.records import AS_LIST, Record, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
@@ -84,13 +82,10 @@ class Allocation(Record):
         DataError: the values contradict each other; says which and how.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-allocation"
-    VERSION: ClassVar[int] = 2
-    VERSION_KEY: ClassVar[str] = "version"
-    WHAT: ClassVar[str] = "an allocation"
-    MAKE: ClassVar[str] = "quantdrift allocate"
-    IF_CHANGED: ClassVar[str] = ' (or, if you changed its widths, set "edited" to true)'
-    ERROR: ClassVar[type[QuantDriftError]] = DataError
+    FORMAT, VERSION, VERSION_KEY = "quantdrift-allocation", 2, "version"
+    WHAT, MAKE = "an allocation", "quantdrift allocate"
+    IF_CHANGED = ' (or, if you changed its widths, set "edited" to true)'
+    ERROR = DataError
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)  # what follows from fields is in the file, too
 

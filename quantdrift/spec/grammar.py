@@ -10,13 +10,11 @@ it is short for the scheme that is written there, with +allocation=FILE.json.
 `MODEL vs MODEL` names a reference and a candidate that is quantized already.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 from urllib.parse import urlsplit
 
 from quantdrift.base.display import clean
@@ -322,7 +320,7 @@ class Scheme:
         keys = {key for stage in STAGES.values() if stage.kind in kinds for key in stage.options}
         return [f"+{key}=" for key, _ in self.options if key in keys]
 
-    def only(self, stages: Collection[str]) -> Scheme | None:
+    def only(self, stages: Collection[str]) -> Self | None:
         """The scheme with some of its stages alone; None for none of them.
 
         >>> str(parse_scheme("W4A8+emb=int8+index=HNSW32").only({"activations", "index"}))
@@ -381,7 +379,7 @@ class Scheme:
             raise error_at(text, start, start + len(given), "unsuitable widths", expected)
         return offered
 
-    def at(self, bits: int) -> Scheme:
+    def at(self, bits: int) -> Self:
         """Give the scheme with one width for all layers, and nothing that chooses between widths."""
         return replace(self, weight_bits=float(bits), criterion=None, options=self._but(CHOICE))
 

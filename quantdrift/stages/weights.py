@@ -32,9 +32,9 @@ STAGE = Stage(
     options={
         **CHOICE,
         "backend": Option(
-            pattern="gptqmodel",
+            pattern="gptqmodel|autoawq",
             values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel; +grid=library makes the same "
-            "codes)",
+            "codes), or autoawq of awq",
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
     },

@@ -6,8 +6,6 @@ check and routing. None of it needs torch.
 Source: paper, section 3; appendix, "Comparison with confidence scores".
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -182,7 +180,7 @@ class Observed:
         """The inputs that take part, bool [n_inputs]."""
         return ~np.isnan(self.confidence)
 
-    def part(self, rows: NDArray[Any]) -> Observed:
+    def part(self, rows: NDArray[Any]) -> "Observed":
         """Some of the inputs, by position or by mask."""
         values = None if self.values is None else self.values[rows]
         return Observed(

@@ -3,8 +3,6 @@
 A value that is undefined says so, and why.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Every function takes one value per input and system, in the same order, and look
 that values are normal; the inputs are taken as independent draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Verdicts on two systems: worse, no worse by a margin, how many inputs that takes."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Container, Sequence

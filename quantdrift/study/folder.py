@@ -6,20 +6,18 @@ FOLDER/failed/NAME.json  why a cell could not be measured
 FOLDER/.locks/NAME       held by the process that measures the cell
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from quantdrift.ask import State, finished
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, StudyError
+from quantdrift.base.errors import StudyError
 from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text
 from quantdrift.runs.folder import Run, now
 from quantdrift.study.grid import CaptureGrid
@@ -33,11 +31,9 @@ STUDY, CELLS, FAILED = "study.json", "cells", "failed"
 class StudyRecord(Record):
     """study.json."""
 
-    FORMAT: ClassVar[str] = "quantdrift-study"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "the record of a study"
-    MAKE: ClassVar[str] = "quantdrift study run study.yaml"
-    ERROR: ClassVar[type[QuantDriftError]] = StudyError
+    FORMAT, VERSION = "quantdrift-study", 1
+    WHAT, MAKE = "the record of a study", "quantdrift study run study.yaml"
+    ERROR = StudyError
 
     cells: Annotated[tuple[Cell, ...], AS_LIST]
     capture: CaptureGrid | None = None
@@ -48,11 +44,9 @@ class StudyRecord(Record):
 class FailedCell(Record):
     """failed/NAME.json."""
 
-    FORMAT: ClassVar[str] = "quantdrift-failed-cell"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "the record of a cell that failed"
-    MAKE: ClassVar[str] = "quantdrift study run study.yaml"
-    ERROR: ClassVar[type[QuantDriftError]] = StudyError
+    FORMAT, VERSION = "quantdrift-failed-cell", 1
+    WHAT, MAKE = "the record of a cell that failed", "quantdrift study run study.yaml"
+    ERROR = StudyError
 
     fingerprint: str | None
     reason: str

@@ -1,7 +1,5 @@
 """The block `capture` of a study.yaml: criteria x budgets x quantizers, and the schemes that they come to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from itertools import product
 from typing import Annotated, Any, Self

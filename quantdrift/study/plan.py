@@ -1,7 +1,5 @@
 """study.yaml: the models, schemes, data and seeds of a study, and the cells that they come to."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -64,7 +62,7 @@ class CellSettings(Part):
     trust_remote_code: bool | None = None
     held_out: HeldOut | None = None
 
-    def over(self, other: CellSettings) -> CellSettings:
+    def over(self, other: "CellSettings") -> "CellSettings":
         """These settings, and where they say nothing the other ones."""
         return CellSettings.model_validate({**other.said(), **self.said()})
 
@@ -142,7 +140,7 @@ class DataEntry(Part):
         return self
 
     @property
-    def of_sizes(self) -> tuple[DataEntry, ...]:
+    def of_sizes(self) -> tuple[Self, ...]:
         """An entry for each size; the noise floor is measured at the largest only."""
         quiet = CellSettings(noise_floor=False).over(self.settings)
         return tuple(
@@ -151,7 +149,7 @@ class DataEntry(Part):
         ) or (self,)
 
     @property
-    def whole(self) -> DataEntry:
+    def whole(self) -> Self:
         """The data themselves, whatever part of them is searched, and however."""
         return self.model_copy(update={"sizes": (), "settings": CellSettings()})
 

@@ -1,7 +1,5 @@
 """The results of a study: a row a cell, and schemes compared over all corpora."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The data and models of a study before anything is loaded: read once, and known by fingerprints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

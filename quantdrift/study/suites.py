@@ -1,7 +1,5 @@
 """Suites: studies with a name, such as those of the paper; each may have an offline variant of what is at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.conformal import (
-    Source,
-    Statistic,
-    accepts,
-    least_inputs,
-    nothing_accepted,
-    observe,
-    threshold_of,
-)
+from quantdrift.statistics import conformal
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
@@ -59,7 +49,7 @@ class Certificate:
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
     """
 
-    statistic: Statistic
+    statistic: conformal.Statistic
     alpha: float
     coverage: Share
     joint_violation: Share
@@ -104,9 +94,9 @@ def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, 
 
 
 def certify(
-    source: Source,
+    source: conformal.Source,
     alphas: Sequence[float] = ALPHAS,
-    statistics: Sequence[Statistic] = ("S",),
+    statistics: Sequence[conformal.Statistic] = ("S",),
     *,
     n_splits: int = 20,
     share: float = 0.5,
@@ -114,8 +104,8 @@ def certify(
 ) -> Certified:
     """Calibrate on a random part of the inputs, try on the rest, many times over."""
     for alpha in alphas:
-        least_inputs(alpha)  # refuses what is no level
-    observed = {name: observe(source, name) for name in dict.fromkeys(statistics)}
+        conformal.least_inputs(alpha)  # refuses what is no level
+    observed = {name: conformal.observe(source, name) for name in dict.fromkeys(statistics)}
     inputs = {name: seen.part(seen.defined) for name, seen in observed.items()}
     first = next(iter(inputs.values()))
     n_calibration, orders = random_splits(len(first.confidence), share, n_splits, seed)
@@ -125,8 +115,8 @@ def certify(
             tries = []
             for order in orders:
                 calibrating, tested = order[:n_calibration], order[n_calibration:]
-                threshold = threshold_of(whole.part(calibrating), alpha)
-                accepted = accepts(whole.confidence[tested], threshold, name)
+                threshold = conformal.threshold_of(whole.part(calibrating), alpha)
+                accepted = conformal.accepts(whole.confidence[tested], threshold, name)
                 tries.append((threshold, accepted.mean(), (accepted & whole.flipped[tested]).mean()))
             certificates.append(_summed_up(name, alpha, np.array(tries), n_calibration))
     return Certified(
@@ -140,10 +130,12 @@ def certify(
     )
 
 
-def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int) -> Certificate:
+def _summed_up(
+    statistic: conformal.Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int
+) -> Certificate:
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
-    few, some = nothing_accepted(n_calibration, alpha), coverage > 0
+    few, some = conformal.nothing_accepted(n_calibration, alpha), coverage > 0
     return Certificate(
         statistic=statistic,
         alpha=alpha,

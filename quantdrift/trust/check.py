@@ -1,13 +1,11 @@
 """`StabilityCheck`: calibrate once on unlabeled inputs, then tell which answers can be trusted."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,27 +13,11 @@ from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, Valid
 
 from quantdrift import __version__
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, ScoreError
+from quantdrift.base.errors import ScoreError
 from quantdrift.base.records import AS_LIST, Record
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
-from quantdrift.statistics.conformal import (
-    MAKE,
-    ConfidenceName,
-    ExchangeabilityWarning,
-    Source,
-    StabilityError,
-    Statistic,
-    accepted_where,
-    accepts,
-    as_array,
-    confidence_name,
-    confidence_of,
-    least_inputs,
-    nothing_accepted,
-    observe,
-    threshold_of,
-)
+from quantdrift.statistics import conformal
 
 # --- do served inputs look like the calibration inputs? -------------------------------------------
 
@@ -160,14 +142,12 @@ class StabilityCheck(Threshold):
     Source: paper, section 3, "From condition to stability check".
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-stability-check"
-    VERSION: ClassVar[int] = 3
-    WHAT: ClassVar[str] = "a stability check"
-    MAKE: ClassVar[str] = MAKE
-    ERROR: ClassVar[type[QuantDriftError]] = StabilityError
+    FORMAT, VERSION = "quantdrift-stability-check", 3
+    WHAT, MAKE = "a stability check", conformal.MAKE
+    ERROR = conformal.StabilityError
 
     origin: Origin
-    statistic: Statistic
+    statistic: conformal.Statistic
     alpha: Annotated[float, Field(gt=0, lt=1)]
     n_calibration: Annotated[int, Field(ge=1)]
     threshold: Annotated[float, AllowInfNan(True), PlainSerializer(lambda it: it if math.isfinite(it) else None)]
@@ -181,13 +161,13 @@ class StabilityCheck(Threshold):
     @classmethod
     def calibrate(
         cls,
-        source: Source,
+        source: conformal.Source,
         *,
         alpha: float = 0.1,
-        statistic: Statistic = "S",
+        statistic: conformal.Statistic = "S",
         spec: str | None = None,
         on: Mapping[str, Any] | str | None = None,
-    ) -> StabilityCheck:
+    ) -> Self:
         """Calibrate on inputs that both models have scored; no labels are needed.
 
         Args:
@@ -204,12 +184,12 @@ class StabilityCheck(Threshold):
                 than `spec`.
             UnknownNameError: there is no such statistic.
         """
-        observed = observe(source, statistic)
+        observed = conformal.observe(source, statistic)
         ids = source.input_ids[observed.defined] if isinstance(source, Evidence) else None
         observed = observed.part(observed.defined)
         if not len(observed.confidence):
-            raise StabilityError("there is nothing to calibrate on: expected inputs with at least two items")
-        threshold, seen = threshold_of(observed, alpha), np.sort(observed.confidence)
+            raise conformal.StabilityError("there is nothing to calibrate on: expected inputs with at least two items")
+        threshold, seen = conformal.threshold_of(observed, alpha), np.sort(observed.confidence)
         if len(seen) > SAMPLE:
             # drawn, not thinned evenly: then served inputs are exchangeable with the sample too
             seen = np.sort(np.random.default_rng(0).choice(seen, SAMPLE, replace=False))
@@ -219,7 +199,7 @@ class StabilityCheck(Threshold):
             threshold=threshold,
             n_calibration=len(observed.confidence),
             n_flipped=int(observed.flipped.sum()),
-            expected_coverage=float(accepts(observed.confidence, threshold, statistic).mean()),
+            expected_coverage=float(conformal.accepts(observed.confidence, threshold, statistic).mean()),
             n_items_min=observed.n_items[0],
             n_items_max=observed.n_items[1],
             origin=Identity.of(on, spec=spec, input_ids=ids).brief(),
@@ -228,17 +208,17 @@ class StabilityCheck(Threshold):
         )
 
     @property
-    def score(self) -> ConfidenceName:
+    def score(self) -> conformal.ConfidenceName:
         """The confidence that it looks at when it serves."""
-        return confidence_name(self.statistic)
+        return conformal.confidence_name(self.statistic)
 
     @property
     def rule(self) -> str:
         """The rule of acceptance, in words."""
         if math.isinf(self.threshold):
-            few = nothing_accepted(self.n_calibration, self.alpha)
+            few = conformal.nothing_accepted(self.n_calibration, self.alpha)
             return few or "no calibration input changed its top-1, so that everything is accepted"
-        return accepted_where(self.statistic, self.threshold)
+        return conformal.accepted_where(self.statistic, self.threshold)
 
     def accepts(self, scores: ArrayLike) -> NDArray[np.bool_]:
         """Tell which answers can be trusted as the reference's, from the candidate's own scores.
@@ -257,7 +237,7 @@ class StabilityCheck(Threshold):
 
     def accepts_confidence(self, values: ArrayLike) -> NDArray[np.bool_]:
         """Accept as `accepts` does, by confidences (the candidate gap, msp, or minus entropy), float [n_inputs]."""
-        return accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
+        return conformal.accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
 
     def confidence(self, scores: ArrayLike) -> NDArray[np.float64]:
         """Confidence that this check looks at: the candidate gap, or another confidence; float64 [n_inputs].
@@ -266,8 +246,8 @@ class StabilityCheck(Threshold):
             ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of items than those
                 calibrated on.
         """
-        matrix = as_array(scores)
-        confidence = confidence_of(matrix, self.score)
+        matrix = conformal.as_array(scores)
+        confidence = conformal.confidence_of(matrix, self.score)
         if self.score != "gap" and not self.n_items_min <= matrix.shape[1] <= self.n_items_max:
             raise ScoreError(
                 f"{self.score} is of all items' scores, and was calibrated on {self.n_items_min:,} to "
@@ -307,12 +287,12 @@ class StabilityCheck(Threshold):
             test = ks_2samp(served, np.array(self.sample))
         resemblance = Resemblance(p_value=float(test.pvalue), n=len(served))
         if warn and not resemblance.alike:
-            warnings.warn(clean(resemblance.sentence), ExchangeabilityWarning, stacklevel=2)
+            warnings.warn(clean(resemblance.sentence), conformal.ExchangeabilityWarning, stacklevel=2)
         return resemblance
 
     @field_validator("threshold", mode="before")
     @classmethod
     def _infinite(cls, held: object, others: ValidationInfo) -> object:
         """Null in a file is infinite: too few inputs accept nothing, and enough everything."""
-        few = others.data.get("n_calibration", 0) < least_inputs(others.data.get("alpha", 0.5))
+        few = others.data.get("n_calibration", 0) < conformal.least_inputs(others.data.get("alpha", 0.5))
         return (math.inf if few else -math.inf) if held is None else held

@@ -4,8 +4,6 @@ A search is not made again: the candidate's first k items are put in the order o
 comes back only if the reference's first item is among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

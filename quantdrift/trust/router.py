@@ -6,10 +6,8 @@ already, and its threshold is set without labels.
 Source: paper, section 5.3 (routing inputs by the gap).
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +33,8 @@ class GapRouter(Threshold):
         origin: where the inputs came from that it was set on, as far as that is known.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-router"
-    VERSION: ClassVar[int] = 3
-    WHAT: ClassVar[str] = "a router"
-    MAKE: ClassVar[str] = "quantdrift route RUN --save FILE"
+    FORMAT, VERSION = "quantdrift-router", 3
+    WHAT, MAKE = "a router", "quantdrift route RUN --save FILE"
 
     threshold: float  # Python's shortest decimal, which reads back to the same number
     score: ConfidenceName = "gap"
@@ -64,7 +60,7 @@ class GapRouter(Threshold):
         return np.asarray(confidence_of(scores, self.score) < self.threshold)
 
     @classmethod
-    def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> GapRouter:
+    def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> Self:
         """Set the threshold at a percentile of the confidence on an unlabeled slice.
 
         Args:
@@ -84,7 +80,7 @@ class GapRouter(Threshold):
     @classmethod
     def at_recovered_share(
         cls, slice_: Evidence | tuple[Any, Any], share: float = 0.9, score: ConfidenceName = "gap"
-    ) -> GapRouter:
+    ) -> Self:
         """Set the smallest threshold that routes a share of the top-1 changes of a slice.
 
         Args:

@@ -3,8 +3,6 @@
 Source: paper, section 5.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

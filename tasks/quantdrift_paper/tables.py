@@ -69,7 +69,7 @@ class Plan:
             columns=columns,
             lines=lines,
             about=re.sub(r"\{(\w+)\}", lambda found: self._word(found[1], source, rows), self.said["about"]),
-            notes=[f"{what}: {', '.join(names)}." for what, names in notes.items() if names],
+            notes=[*self.said.get("notes", ()), *(f"{what}: {', '.join(n)}." for what, n in notes.items() if n)],
             best=self.said.get("best"),
         )
 

@@ -56,15 +56,21 @@ def main() -> None:
     snapshot = work / "hf" / "hub" / f"models--{NAME.replace('/', '--')}" / "snapshots" / REVISION
     if not (snapshot / "modules.json").is_file():
         save_model(snapshot, texts)
-    _, _, _, out = ran(work, [sys.executable, "-c", TWICE.format(name=NAME, parts=PARTS)], work / "bare.log")
+    print("| scheme | CPU s | ratio | peak | anonymous |\n|" + 5 * "---|")
+    _, *bytes_, out = ran(work, [sys.executable, "-c", TWICE.format(name=NAME, parts=PARTS)], work / "bare.log")
     two_passes = float(out.split()[-1])
-    print(f"two bare passes: {two_passes:.0f} CPU s\n\n| scheme | CPU s | ratio | peak | anonymous |\n|" + 5 * "---|")
-    for scheme in asked.schemes.split(","):
+    tell("two bare passes", two_passes, 1, bytes_)
+    for scheme in filter(None, asked.schemes.split(",")):
         line = [Path(sys.executable).with_name("mteb"), "run", "--model", f"quantdrift:Qwen3-0.6B@{scheme}"]
         line += ["-t", "SciFact", "--output-folder", "results", "--overwrite-strategy", "always"]
         seconds, *bytes_, _ = ran(work, line, work / f"{scheme}.log")
-        of_weights = " | ".join(f"{n / 2**30:.2f} GiB, {n / 4 / N_WEIGHTS:.2f}" for n in bytes_)
-        print(f"| `{scheme}` | {seconds:.0f} | {seconds / two_passes:.2f} | {of_weights} |", flush=True)
+        tell(f"`{scheme}`", seconds, seconds / two_passes, bytes_)
+
+
+def tell(what: str, seconds: float, ratio: float, bytes_: list[int]) -> None:
+    """Print a row of the table."""
+    of_weights = " | ".join(f"{n / 2**30:.2f} GiB, {n / 4 / N_WEIGHTS:.2f}" for n in bytes_)
+    print(f"| {what} | {seconds:.0f} | {ratio:.2f} | {of_weights} |", flush=True)
 
 
 def ran(work: Path, line: list[Any], log: Path) -> tuple[float, int, int, str]:

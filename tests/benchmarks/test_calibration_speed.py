@@ -35,3 +35,16 @@ def test_a_calibrated_pass_against_its_forward_passes(scheme: str) -> None:
     shape = f"{N_DOCUMENTS} docstrings, 37 layers, {torch.get_num_threads()} threads"
     report(f"{scheme}: whole pass / its forward passes", ratios, shape)
     assert all(layer["n_tokens"] for layer in pair.describe()["layers"])
+
+
+def test_tuning_against_gptq() -> None:
+    opened = open_pair(parse("minilm@W4-gptq_ao+tuned"), searched(load_task("PythonDocsRetrieval")))
+    pair, ratios = opened.quantized, []
+    sample = draw_sample(pair.encoder, [opened.search.sides[-1]], pair.scheme, batch_size=32)
+    for _ in range(3):
+        pair.made = None
+        pair.prepare(sample, root=None, progress=Silent())
+        made = pair.describe()
+        ratios.append(made["tuned"]["seconds"] / (made["seconds"] - made["tuned"]["seconds"]))
+    report("+tuned / gptq_ao", ratios, f"{N_DOCUMENTS} docstrings, {made['tuned']['steps_taken']} steps")
+    assert made["tuned"]["loss_after"] < made["tuned"]["loss_before"]

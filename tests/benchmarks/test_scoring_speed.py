@@ -8,7 +8,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -50,31 +49,14 @@ def _bare_products(arms: Arms) -> None:
         torch.mm(queries, rest.t(), out=scores[:, : len(rest)].contiguous())
 
 
-def _streamed(arms: Arms, fused: bool | None = None) -> ScoreState:
+def _streamed(arms: Arms) -> ScoreState:
     (reference_queries, reference), (candidate_queries, candidate) = arms
-    return score_embeddings(
-        reference_queries, candidate_queries, reference, candidate, similarity=Similarity.DOT, k=K, fused=fused
-    )
+    return score_embeddings(reference_queries, candidate_queries, reference, candidate, similarity=Similarity.DOT, k=K)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_streamed_scoring_against_bare_products(arms: Arms, fused: bool) -> None:
-    if fused:
-        pytest.importorskip("numba")
-    ratios = in_turn(lambda: _streamed(arms, fused), lambda: _bare_products(arms), ROUNDS)
-    report(f"streamed scoring{' with numba' * fused} / two bare matrix products", ratios, SHAPE)
-
-
-def test_the_start_of_numba() -> None:
-    """The cost of numba, once a process: the first time with compiling, later with what was kept."""
-    pytest.importorskip("numba")
-    program = (
-        "import time, quantdrift.engine.scoring.fused as fused; start = time.perf_counter(); assert fused.kernel();"
-        "print(f'loading numba and the pass over a tile: {time.perf_counter() - start:.2f} s')"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(3):
-            subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "NUMBA_CACHE_DIR": folder})
+def test_streamed_scoring_against_bare_products(arms: Arms) -> None:
+    ratios = in_turn(lambda: _streamed(arms), lambda: _bare_products(arms), ROUNDS)
+    report("streamed scoring / two bare matrix products", ratios, SHAPE)
 
 
 def test_streamed_scoring_against_mteb_search(arms: Arms, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +103,7 @@ def test_peak_memory_beyond_the_inputs() -> None:
         from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
         def vectors(n): return torch.nn.functional.normalize(torch.randn(n, {DIM}))
         arms = vectors({N_QUERIES}), vectors({N_QUERIES}), vectors({N_DOCS}), vectors({N_DOCS})
-        score_embeddings(*(part[:2048] for part in arms), similarity=Similarity.DOT, k={K}, fused=True)
+        score_embeddings(*(part[:2048] for part in arms), similarity=Similarity.DOT, k={K})
         with open('/proc/self/clear_refs', 'w') as file: file.write('5')
         def peak():
             status = open('/proc/self/status').read()

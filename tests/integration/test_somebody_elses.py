@@ -1,7 +1,5 @@
 """What another package adds, one file of it, works everywhere without a line changed here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,9 +4,7 @@ Embeddings hold small whole numbers, so every product is exact in float32 and ti
 equality here means bit for bit, ties in order of position.
 """
 
-import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.engine.scoring import fused
-from quantdrift.engine.scoring.state import Block, ScoreState, merge
+from quantdrift.engine.scoring.state import ScoreState, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 
 Floats = NDArray[np.float32]
@@ -43,7 +40,6 @@ class Case:
     similarity: Similarity
     k: int
     excluded: NDArray[np.int64] | None
-    fused: bool
     layout: dict[str, int]
 
     def score(self, rows: slice = slice(None)) -> ScoreState:
@@ -58,7 +54,6 @@ class Case:
                 k=self.k,
                 excluded=self.excluded,
                 offset=rows.start or 0,
-                fused=self.fused,
             )
 
     def dense(self) -> tuple[Floats, Floats]:
@@ -119,7 +114,6 @@ def cases(draw: st.DrawFn) -> Case:
         similarity=similarity,
         k=draw(st.integers(1, 12)),
         excluded=draw(excluded),
-        fused=draw(st.booleans()),
         layout=layout,
     )
 
@@ -160,8 +154,8 @@ def test_streamed_is_dense(case: Case) -> None:
     assert_same(content(case.score()), expected(*case.dense(), case.k))
 
 
-@given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]), st.sampled_from([1, 10**9]), st.booleans())
-def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int, fused: bool) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]), st.sampled_from([1, 10**9]))
+def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int) -> None:
     rng = np.random.default_rng(seed)
     n_docs = int(rng.integers(300, 900))
     documents = rng.integers(-9, 10, (n_docs, DIM)).astype(np.float32)
@@ -173,41 +167,9 @@ def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int
         similarity=Similarity.DOT,
         k=int(rng.integers(1, 80)),
         excluded=None,
-        fused=fused,
         layout={"tile": tile, "block": 2, "sample": 32, "prime_from": prime_from},
     )
     assert_same(content(case.score()), expected(*case.dense(), case.k))
-
-
-ODD = st.sampled_from([0.0, -0.0, 1.0, 3e38, -3e38, 1e-45, math.inf, -math.inf, math.nan])
-
-
-@given(st.data(), st.integers(1, 4), st.integers(1, 90), st.booleans())
-def test_one_pass_keeps_of_any_scores_what_torch_keeps(data: st.DataObject, n: int, k: int, primed: bool) -> None:
-    pytest.importorskip("numba")
-    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
-    bars = (torch.from_numpy(rng.normal(size=n).astype(np.float32)) - 1, torch.zeros(n)) if primed else None
-    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "_ROWS", 1)
-        patch.setattr(torch, "get_num_threads", lambda: 2)
-        blocks = [Block(n, k, torch.device("cpu"), bars, threads) for threads in (None, pool)]
-        at = 0
-        for width in data.draw(st.lists(st.sampled_from([1, 63, 64, 65, 128, 500]), min_size=1, max_size=6)):
-            tile = rng.normal(size=(2, n, width)).astype(np.float32).round(data.draw(st.sampled_from([0, 7])))
-            if data.draw(st.booleans()):
-                tile[:, rng.integers(n), rng.integers(width)] = data.draw(st.tuples(ODD, ODD))
-            skip = torch.from_numpy(rng.integers(-2, width + 2, n)) if data.draw(st.booleans()) else None
-            for block in blocks:
-                scores = torch.from_numpy(np.pad(tile, ((0, 0), (0, 0), (0, 3))))[:, :, :width]
-                block.add(*scores, torch.empty(n, width), at, skip)
-            at += width
-    (plain, finished) = (block.finish() for block in blocks)
-    comparable = (torch.isfinite(plain.delta_min) & torch.isfinite(plain.delta_max)).numpy()  # others are refused
-    if bars is not None:  # where a bar was too high, these are scored again without
-        comparable &= (plain.reference_top()[1][:, -1] > bars[0].numpy()) & (plain.candidate_top()[2][:, -1] > 0)
-    for name, values in content(plain).items():
-        same = slice(None) if name in ("n_items", "delta_min", "delta_max") else comparable
-        assert values[same].tobytes() == content(finished)[name][same].tobytes(), name
 
 
 @given(cases(), st.data())

@@ -1,7 +1,5 @@
 """What a vector database answers is used as it is, or it is an error: nothing else comes of it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

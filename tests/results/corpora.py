@@ -1,4 +1,4 @@
-"""Cuts of corpora in BEIR's layout, small enough for hundreds of cells on two cores: `python corpora.py FROM TO`."""
+"""Cuts of corpora in BEIR's layout, small enough for many cells on two cores: `python corpora.py FROM TO [FACTOR]`."""
 
 import json
 import random
@@ -33,5 +33,6 @@ def cut(source: Path, target: Path, n_documents: int, n_queries: int) -> None:
 
 
 if __name__ == "__main__":
-    for name, (n_documents, n_queries) in CUTS.items():
-        cut(Path(sys.argv[1]) / name, Path(sys.argv[2]) / name, n_documents, n_queries)
+    factor = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    for name, sizes in CUTS.items():
+        cut(Path(sys.argv[1]) / name, Path(sys.argv[2]) / name, *(factor * size for size in sizes))

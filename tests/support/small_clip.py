@@ -1,7 +1,5 @@
 """A CLIP of random weights, small enough for a unit test, and a search of captions in images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

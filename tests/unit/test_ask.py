@@ -1,7 +1,5 @@
 """One fingerprint of everything that decides a run, and the run that has it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -6,7 +6,10 @@ import mteb
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
+from quantdrift.checkpoints.named import resolve
+
 name, task_name, folder, *more = sys.argv[1:]
+name = resolve(name).location
 steps = int(more[0]) if more else 2000
 task = mteb.get_task(task_name)
 task.load_data()

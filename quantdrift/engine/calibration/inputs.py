@@ -172,15 +172,13 @@ def plain_products(modules: Sequence[nn.Module]) -> Iterator[None]:
 # --- summed up ------------------------------------------------------------------------------------
 
 
-def gram(rows: Tensor) -> Tensor:
-    """rows^T rows of float32 [n_tokens, in_features], of which half is computed and half mirrored."""
+def add_gram(total: Tensor, rows: Tensor) -> None:
+    """Add rows^T rows of float32 [n_tokens, in_features], of which half is computed and half mirrored, in place."""
     n = rows.shape[1]
-    product = rows.new_empty(n, n)
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
-        product[start:stop, start:] = rows[:, start:stop].T @ rows[:, start:]
-        product[stop:, start:stop] = product[start:stop, stop:].T
-    return product
+        total[start:stop, start:] += rows[:, start:stop].T @ rows[:, start:]
+        total[stop:, start:stop] = total[start:stop, stop:].T
 
 
 def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int, *, second: bool) -> Moments:
@@ -195,12 +193,12 @@ def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int,
         if not len(rows):
             continue
         if second:
-            total += gram(rows)
+            add_gram(total, rows)
         absolute += rows.abs().sum(dim=0)
         largest = torch.maximum(largest, rows.abs().max())
         n_tokens += len(rows)
     count = max(1, n_tokens)
-    return Moments(second=total / count, mean_abs=absolute / count, absmax=float(largest), n_tokens=n_tokens)
+    return Moments(second=total.div_(count), mean_abs=absolute / count, absmax=float(largest), n_tokens=n_tokens)
 
 
 def output_error(weight: Tensor, low: Tensor, second: Tensor) -> float | None:
@@ -238,7 +236,6 @@ class Rounding(Protocol):
 
     def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
         """The rounded input, in its shape and number type."""
-        ...
 
 
 @contextmanager

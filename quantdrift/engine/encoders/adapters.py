@@ -1,7 +1,5 @@
 """LoRA adapters of peft: checked before they are read, and merged into the weights before anything is rounded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

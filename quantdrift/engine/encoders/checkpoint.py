@@ -1,7 +1,5 @@
 """A checkpoint as an embedding model or a classifier that can stand beside the reference."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import io
@@ -27,19 +25,12 @@ from quantdrift.checkpoints.checkpoint import Checkpoint, packages_for, refuse_m
 from quantdrift.checkpoints.model_files import MODEL_FILES, files_in
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_weights, read_record
+from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.sentence import (
-    SentenceEncoder,
-    differences,
-    encoder_of,
-    encoder_parts,
-    floating_dtype,
-    load_encoder,
-    reading_digest,
-)
 from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
@@ -115,7 +106,7 @@ class _Stored(LoadedModel):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StoredCandidate(_Stored, SentenceEncoder):
+class StoredCandidate(_Stored, sentence.SentenceEncoder):
     """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
 
     checkpoint: Checkpoint
@@ -132,12 +123,12 @@ class StoredCandidate(_Stored, SentenceEncoder):
         digest = hashlib.blake2b(digest_size=16)
         computed = self._computed()
         parts = {
-            **encoder_parts(self),
+            **sentence.encoder_parts(self),
             "format": self.checkpoint.method,
             "quantization": self.checkpoint.quantization,
             **computed["libraries"],
             "kernels": computed["kernels"],
-            "settings": reading_digest([], self.modules),
+            "settings": sentence.reading_digest([], self.modules),
         }
         digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
         for name, tensor in sorted(self.module.state_dict().items()):
@@ -148,7 +139,7 @@ class StoredCandidate(_Stored, SentenceEncoder):
         """Return what a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
-            "dtype": str(floating_dtype(self)),
+            "dtype": str(sentence.floating_dtype(self)),
             **self._computed(),
             "notes": list(self.notes),
         }
@@ -177,7 +168,7 @@ def _in_body(name: str) -> str:
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, reference: SentenceEncoder | None, *, device: torch.device
+    checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, *, device: torch.device
 ) -> StoredCandidate:
     """Load a checkpoint as the candidate of a reference.
 
@@ -199,11 +190,11 @@ def load_checkpoint(
             loaded = _from_candidate(checkpoint, source, device)
         else:
             loaded = _from_folder(checkpoint, reference, device)
-    encoder = encoder_of(loaded.model.eval(), source)
-    notes = [*log.notes, *loaded.notes]
+    encoder = sentence.encoder_of(loaded.model.eval(), source)
+    notes = [*log.notes, *loaded.notes, *(WARNED if checkpoint.method == UNASKED else ())]
     if reference is not None:
         notes += _notes(checkpoint, reference)
-        others = differences(reference, encoder)
+        others = sentence.differences(reference, encoder)
         # what a graph does behind its states cannot be seen
         unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
         notes += [note for note in others if not (unseen and "differ in pooling" in note)]
@@ -246,11 +237,11 @@ def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.d
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
-    encoder = load_encoder(source, device=device, dtype="auto")
+    encoder = sentence.load_encoder(source, device=device, dtype="auto")
     return Loaded(model=encoder.model, stored=StoredLayers(packed=names, bits=bits), notes=encoder.notes)
 
 
-def _from_folder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
+def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, device: torch.device) -> Loaded:
     """The model of a folder that transformers reads, and how it is stored."""
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
@@ -374,7 +365,7 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
 # --- what a candidate takes from its reference, and in what else they differ ----------------------
 
 
-def dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: Any, device: torch.device) -> Any:
+def dressed(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, body: Any, device: torch.device) -> Any:
     """Put the reference's modules, which stay as they are, around another transformer."""
     assert reference is not None  # one that can lend nothing was refused
     original: Any = _body_of(reference.model)
@@ -416,7 +407,7 @@ def _body_of(model: Any) -> nn.Module:
     return body
 
 
-def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
+def _notes(checkpoint: Checkpoint, reference: sentence.SentenceEncoder) -> Iterator[str]:
     """Say in what a candidate differs from its reference beside its weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"

@@ -1,7 +1,5 @@
 """Classifiers of texts and images as functions from inputs to logits."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Scores are raw: the activation that sentence-transformers puts behind them, a si
 the order, but squeezes the differences that epsilon and the gap are made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

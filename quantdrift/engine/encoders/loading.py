@@ -6,14 +6,12 @@ the hub, computes in float32 unless its caller says otherwise, and tells which w
 drawn at random in silence.
 """
 
-from __future__ import annotations
-
 import logging
 import pickle
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import torch
 from torch import nn
@@ -21,6 +19,7 @@ from torch import nn
 from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.logs import heard
 from quantdrift.base.text import some
 from quantdrift.checkpoints.named import ModelSource, first_line
 from quantdrift.engine.encoders.vetting import vet
@@ -48,6 +47,16 @@ _NAMED = 3
 _COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked")
 """Ends of names that older versions stored, and that are computed."""
 
+
+class Placed(TypedDict, total=False):
+    """Where weights are loaded to, of which revision, in which number type, and whether code of a model may run."""
+
+    device: Required[torch.device]
+    revision: str | None
+    dtype: str
+    trusted: bool
+
+
 Reads = Literal["states", "head"]
 """What is read of a model: the states of its tokens, of which neither head nor pooler is a part, or its head."""
 
@@ -58,6 +67,17 @@ class LoadLog:
 
     notes: list[str] = field(default_factory=list)
     report: str = ""
+
+    def hear(self, record: logging.LogRecord) -> None:
+        """Make a note of what a library logs."""
+        text = record.getMessage()
+        if _REPORT in text:
+            self.report = text
+            return
+        library = record.name.partition(".")[0].replace("_", "-")
+        note = f"{library} warns: {shorten(clean(text), _MESSAGE).rstrip('.')}"
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 def quiet_loading() -> None:
@@ -87,7 +107,7 @@ def loading(
         with extras_named(needed_for=f"the {what} {source.name!r}"):
             vet(source, revision, trusted=trusted, kind=kind)
             quiet_loading()
-            with _warnings_noted(log), _read_as_decided(source, log, reads, trusted=trusted):
+            with heard(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
                 yield log
         if trusted:
             log.notes.append(f"Python code that comes with {source.name} was allowed to run")
@@ -154,43 +174,6 @@ def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
                 f"{type(tokenizer).__name__} of transformers has rules of its own ({counts})"
             ]
     return []
-
-
-# --- what libraries warn of -----------------------------------------------------------------------
-
-
-class _Notes(logging.Handler):
-    def __init__(self, log: LoadLog) -> None:
-        super().__init__(logging.WARNING)
-        self.log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if _REPORT in text:
-            self.log.report = text
-            return
-        library = record.name.partition(".")[0].replace("_", "-")
-        note = f"{library} warns: {shorten(clean(' '.join(text.split())), _MESSAGE).rstrip('.')}"
-        if note not in self.log.notes:
-            self.log.notes.append(note)
-
-
-@contextmanager
-def _warnings_noted(log: LoadLog) -> Iterator[None]:
-    """Inside, warnings that libraries log become notes, and are not printed."""
-    handler, before = _Notes(log), []
-    for name in _LOGGERS:
-        logger = logging.getLogger(name)
-        before.append((logger, logger.handlers, logger.propagate, logger.level))
-        logger.handlers, logger.propagate = [handler], False
-        if not logger.isEnabledFor(logging.WARNING):
-            logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, handlers, propagate, level in before:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
 
 
 # --- which weights were read ----------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """A CLIP of open_clip as a sentence-transformers model: texts and images go to its own two towers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

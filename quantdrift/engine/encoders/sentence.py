@@ -1,7 +1,5 @@
 """Sentence-transformers models, from a path, a package or the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -9,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_small_vocabulary
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -108,16 +106,9 @@ def pick_device(wanted: str | None = None) -> torch.device:
     return device
 
 
-def load_encoder(
-    source: ModelSource,
-    *,
-    device: torch.device,
-    revision: str | None = None,
-    dtype: str = "float32",
-    trusted: bool = False,
-) -> SentenceEncoder:
+def load_encoder(source: ModelSource, **where: Unpack[Placed]) -> SentenceEncoder:
     """Load a sentence-transformers model, or a candidate that another library runs; "auto" leaves its own dtype."""
-    model, notes = load_sentence_transformer(source, device=device, revision=revision, dtype=dtype, trusted=trusted)
+    model, notes = load_sentence_transformer(source, **where)
     return encoder_of(model, source, notes=notes)
 
 

@@ -1,7 +1,5 @@
 """A model on a server as one side of a comparison."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import os
@@ -199,12 +197,14 @@ class EndpointEncoder:
         identity: which model it is now.
         concurrency: requests under way at a time.
         prefixes: role to what is put before every text; nothing unless it is set.
+        copies: of every text that are sent side by side, the first of which counts.
     """
 
     client: EndpointClient
     identity: Identity
     concurrency: int
     prefixes: Mapping[str, str] = field(default_factory=dict)
+    copies: int = 1
     notes: tuple[str, ...] = ()
     similarity: None = None
     modules: Sequence[Any] = ()
@@ -263,10 +263,10 @@ class EndpointEncoder:
 
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
         """Embed texts in the role they have, float32 [n, dim]."""
-        sent = [self.prefixes.get(role, "") + text for text in texts]
+        sent = [self.prefixes.get(role, "") + text for text in texts for _ in range(self.copies)]
         parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
         calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
-        return np.concatenate(side_by_side(calls, self.concurrency))
+        return np.concatenate(side_by_side(calls, self.concurrency))[:: self.copies]
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides embeddings beside the texts and the model, as JSON values."""

@@ -4,8 +4,6 @@ Packed formats keep several tensors for a linear layer (codes, scales, zero poin
 name. So counting bits needs to know no format.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

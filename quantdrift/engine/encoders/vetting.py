@@ -5,8 +5,6 @@ open other files, and make a model as large as config.json asks for. So every ke
 list here; what is on none is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress

@@ -1,28 +1,42 @@
-"""AWQ: weights of large inputs are scaled up before rounding, as far as `autoawq` finds best."""
+"""AWQ by gptqmodel: weights of large inputs are scaled up before rounding, as far as its search finds best."""
 
+import functools
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups
-from quantdrift.engine.quantizers.libraries import AUTOAWQ, calibrated, described, import_autoawq, require
+from quantdrift.engine.quantizers import autoawq, libraries
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.quantizers import QUANTIZERS, Package
 from quantdrift.spec.grammar import Scheme
 
-_LARGEST_SHOWN = 1024.0
-"""Largest weight that the search is shown: its clamp of scales at 1e-5 is then out of reach."""
+Search = Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]
+"""Inputs, their sizes, weights and what rounds these, to the scaling [in_features] that a library finds best."""
+_EXPONENTS = 20
 _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awq:
-    """Activation-aware weight quantization (Lin et al., 2024) as a method, on the grid of round to nearest."""
+    """Activation-aware weight quantization (Lin et al., 2024) as a method, on the grid of round to nearest.
+
+    Attributes:
+        bits: of a weight.
+        group_size: input weights that share a scale; None for the whole row.
+        package: that searches.
+    """
 
     bits: int
     group_size: int | None
+    package: Package = libraries.GPTQMODEL
 
     needs_moments = True
 
@@ -33,67 +47,77 @@ class Awq:
         s)^T) least. A factor of s changes nothing, and the library's is kept. An input that was always 0 counts as
         one of mean size. The result has s as `input_scaling`.
         """
-        moments = calibrated(moments, method="awq")
+        moments = libraries.calibrated(moments, method="awq")
         exact = weight.detach().to(torch.float32)
-        n_columns = exact.shape[1]
-        size = self.group_size or n_columns  # the library knows no group for the whole row
-        missing = n_groups(n_columns, size) * size - n_columns
-        scaling = _best_scaling(self._library(size), _repeat_last(exact, missing), moments, missing)[:n_columns]
+        scaling = self._best_scaling(exact, moments)
         quantized = quantize_rtn(exact * scaling, bits=self.bits, group_size=self.group_size)
         return replace(quantized, input_scaling=scaling)
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        return described(AUTOAWQ, grid="symmetric absmax")
+        return libraries.described(self.package, grid="symmetric absmax")
 
-    def _library(self, group_size: int) -> Any:
-        """The library's quantizer without the model that its constructor calibrates."""
-        kind = import_autoawq().AwqQuantizer
-        library = kind.__new__(kind)
-        library.w_bit, library.group_size, library.zero_point = self.bits, group_size, False
-        library.duo_scaling, library.n_parallel_calib_samples, library.max_chunk_memory = False, None, 2**30
-        return library
+    def _best_scaling(self, weight: Tensor, moments: Moments) -> Tensor:
+        """Return the scaling that the library finds, shown a factor of the second moment in place of the inputs.
+
+        ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead of one for
+        every calibration token.
+        """
+        magnitude = moments.mean_abs.to(torch.float32)
+        alive = magnitude > 0
+        typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
+        magnitude = torch.where(alive, magnitude, typical)
+        magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
+        scaling = _SEARCHES[self.package.name](_factor(moments.second), magnitude, weight, self._rounded)
+        scaling = scaling.to(weight.device)
+        powers = magnitude ** (torch.arange(_EXPONENTS, device=weight.device)[:, None] / _EXPONENTS)
+        powers = powers / (powers.amax(1) * powers.amin(1)).sqrt()[:, None]
+        if not bool(torch.isclose(powers, scaling, rtol=1e-4).all(1).any()):
+            raise libraries.unexpected(
+                self.package, f"one of {_EXPONENTS} powers of the inputs' sizes", "another scaling"
+            )
+        return scaling
+
+    def _rounded(self, weight: Tensor) -> Tensor:
+        return quantize_rtn(weight, bits=self.bits, group_size=self.group_size).dequantize(torch.float32)
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    require(AUTOAWQ, needed_for=scheme)
-    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+    package = QUANTIZERS.packages[scheme.option("backend") or libraries.GPTQMODEL.name]
+    libraries.require(package, needed_for=scheme)
+    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
 
 
-def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) -> Tensor:
-    """Return the scaling that the library's search finds, with a factor of the second moment in place of the inputs.
-
-    ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead
-    of one for every calibration token.
-    """
-    magnitude = moments.mean_abs.to(torch.float32)
-    alive = magnitude > 0
-    typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
-    magnitude = torch.where(alive, magnitude, typical)
-    magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
-    # Columns added for a shorter last group: no input reaches them, and its range stays as it is.
-    inputs = nn.functional.pad(_factor(moments.second), (0, missing))
-    magnitude = _repeat_last(magnitude[None], missing)[0]
-    largest = weight.abs().amax().clamp(min=2.0**-100)
-    shown = weight * torch.exp2(torch.floor(torch.log2(_LARGEST_SHOWN / largest)))
-    layer = SearchedLinear(shown.shape[1], len(shown), bias=False, device="meta")
-    layer.weight = nn.Parameter(shown, requires_grad=False)
-    unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
-    scaling: Tensor = library._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))
-    return scaling.to(weight.device)
+def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+    library, log = libraries.import_gptqmodel()
+    with libraries.silenced(log):
+        config = library.QuantizeConfig(method="awq", format="gemm", offload_to_disk=False)
+        model = SimpleNamespace(rotary_embedding=None)
+        search = _processor()(None, config, *[None] * 5, gptq_model=model, model=nn.Module())
+        search.duo_scaling = False
+        search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(rounded(source))
+        # The search keeps a contiguous float32 weight on a CPU by a name, not by a copy, and then changes it.
+        layer = nn.Linear(1, 1, bias=False)
+        layer.weight = nn.Parameter(weight.new_empty((*weight.shape, 2))[..., 0].copy_(weight), requires_grad=False)
+        unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
+        scaling: Tensor = search._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))[0]
+    return scaling.clone()
 
 
-class SearchedLinear(nn.Linear):
-    """A layer whose state can be given back.
+@functools.cache
+def _processor() -> Any:
+    """The library's class, kept from making a folder of logs and from asking devices."""
+    kind = importlib.import_module("gptqmodel.looper.awq_processor").AWQProcessor
+    aside = {
+        "_build_log_file_path": lambda *_: Path(),
+        "_init_device_smi_handles": lambda _: {},
+        "_init_cpu_device_handle": lambda _: None,
+    }
+    return type("Search", (kind,), aside)
 
-    The search saves it by `.cpu()`, which on a CPU is the weights themselves, not a copy, and then scales the weights
-    in place.
-    """
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]  # as the search calls it
-        """A copy of the parameters."""
-        return {key: value.clone() for key, value in super().state_dict().items()}
+_SEARCHES: dict[str, Search] = {"gptqmodel": _by_gptqmodel, "autoawq": autoawq.best_scaling}
 
 
 def _factor(second: Tensor) -> Tensor:
@@ -114,8 +138,3 @@ def _factor(second: Tensor) -> Tensor:
         "awq needs the second moment of the layer's input, a positive semidefinite matrix; this "
         f"one has no Cholesky factor even with {_JITTERS[-1]:.1%} of its diagonal added"
     )
-
-
-def _repeat_last(weight: Tensor, missing: int) -> Tensor:
-    """Add copies of the last column: the last group becomes whole and keeps its range."""
-    return torch.cat([weight, weight[:, -1:].expand(-1, missing)], dim=1)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.errors import DataError
+from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import GPTQMODEL, calibrated, described, import_gptqmodel, require, silenced
 from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.spec.grammar import Scheme
 
@@ -64,8 +64,8 @@ def block_size(group_size: int | None) -> int:
 
 def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
     """Solve one layer by gptqmodel."""
-    library, log = import_gptqmodel()
-    with silenced(log):
+    library, log = libraries.import_gptqmodel()
+    with libraries.silenced(log):
         config = library.QuantizeConfig(
             bits=4 if method.grid == "paper" else method.bits,  # validated, not used by our grid
             group_size=method.group_size or -1,
@@ -124,7 +124,7 @@ class Gptq:
         * U_jk, where U is the upper Cholesky factor of H^-1. A group's scale is that of its weights when its first
         column is reached.
         """
-        moments = calibrated(moments, method="gptq")
+        moments = libraries.calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
         for damping in _DAMPING_STEPS:  # as little as the moment takes
             hessian = _damped(moments.second, damping)
@@ -139,7 +139,7 @@ class Gptq:
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
-        return described(GPTQMODEL, grid=grid)
+        return libraries.described(libraries.GPTQMODEL, grid=grid)
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
         # As the library does it, from the same values: it does not give the order away.
@@ -157,16 +157,13 @@ class Gptq:
         beyond = 2 ** (self.bits - 1)
         on_grid = (codes * step - rounded).abs() < 1e-4 * step
         if not bool(((-beyond <= codes) & (codes < beyond) & on_grid).all()):
-            raise UnsupportedError(
-                f"expected weights on a grid of {self.bits} bits from gptqmodel, got some off it; version "
-                f"{self.describe()['version']} does not do what quantdrift asks of it: install one that its extra has"
-            )
+            raise libraries.unexpected(libraries.GPTQMODEL, f"weights on a grid of {self.bits} bits", "some off it")
         return replace(quantized, codes=codes.to(torch.int8))
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
-    require(GPTQMODEL, needed_for=scheme)
+    libraries.require(libraries.GPTQMODEL, needed_for=scheme)
     return Gptq(
         bits=int(scheme.weight_bits),
         group_size=scheme.group_size,

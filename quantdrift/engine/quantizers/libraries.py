@@ -36,6 +36,14 @@ def described(package: Package, *, grid: str) -> dict[str, str]:
     return {"backend": package.name, "version": version_of(package.name) or "unknown", "grid": grid}
 
 
+def unexpected(package: Package, wanted: str, got: str) -> UnsupportedError:
+    """The error of a library whose answer is none that its method has."""
+    return UnsupportedError(
+        f"expected {wanted} from {package.name}, got {got}; version {version_of(package.name)} does not do what "
+        "quantdrift asks of it: install one that its extra has"
+    )
+
+
 @contextmanager
 def importing(package: Package) -> Iterator[None]:
     """Inside, whatever goes wrong is an UnsupportedError: the package is there, and cannot be used."""

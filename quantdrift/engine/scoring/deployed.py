@@ -72,63 +72,47 @@ def score_deployed(
             raise UnsupportedError(
                 "two stages of the scheme give an index each, and one is searched; leave one of them out"
             )
-        searched = indexes[0] if indexes else None
-        return _scored_by(stages, kept, searched, queries, documents, k=k, excluded=excluded, progress=progress)
-
-
-def _scored_by(
-    stages: Sequence[VectorStage],
-    kept: Stored,
-    index: SearchIndex | None,
-    queries: Tensor,
-    documents: Tensor,
-    *,
-    k: int,
-    excluded: NDArray[Any] | None,
-    progress: Callable[[int], None] | None,
-) -> ScoreState:
-    """Score both arms behind an index that is built; queries and documents are the reference's."""
-    similarity, first = kept.similarity, max(stage.first for stage in stages)
-    listed = index is not None and not index.known
-    if listed and first:
-        raise UnsupportedError(
-            "+rescore= orders by vectors that this index does not give; leave it out, and let +search= say how the "
-            "engine itself rescores"
+        index, first = indexes[0] if indexes else None, max(stage.first for stage in stages)
+        listed = index is not None and not index.known
+        if listed and first:
+            raise UnsupportedError(
+                "+rescore= orders by vectors that this index does not give; leave it out, and let +search= say how the "
+                "engine itself rescores"
+            )
+        decoded = kept.decoded() if first else None
+        scorer = _Scorer(first, kept, index, similarity, decoded)
+        scale = None if listed else scorer.scale(queries, documents)
+        n_docs = len(documents)
+        block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
+        states, exact = [], []
+        for at in range(0, len(queries), block):
+            rows = slice(at, at + block)
+            full = all_scores(queries[rows], documents, similarity)
+            skip = None if excluded is None else torch.from_numpy(np.asarray(excluded[rows], dtype=np.int64))
+            state, other = scorer.ranked(rows, full, scale, k, skip)
+            states.append(state)
+            exact += [] if other is None else [other]
+            if progress is not None:
+                progress(len(full))
+        record: dict[str, Any] = {
+            "precision": kept.precision or "float32",
+            "dim": int(kept.documents.shape[1]),
+            "bytes_per_document": kept.bits / 8,
+            "scale": None if scale is None else list(scale),
+            "returned": WANTED,
+            "rescored": first or None,
+            "index": None if index is None else _described(index, n_docs),
+        }
+        for stage in stages:
+            record |= stage.record()
+        return replace(
+            joined(states),
+            exact=joined(exact) if exact else None,
+            told=record,
+            notes=() if index is None else index.notes,
+            listed=listed,
+            times=None if index is None else _times(index, kept),
         )
-    decoded = kept.decoded() if first else None
-    scorer = _Scorer(first, kept, index, similarity, decoded)
-    scale = None if listed else scorer.scale(queries, documents)
-    n_docs = len(documents)
-    block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
-    states, exact = [], []
-    for at in range(0, len(queries), block):
-        rows = slice(at, at + block)
-        full = all_scores(queries[rows], documents, similarity)
-        skip = None if excluded is None else torch.from_numpy(np.asarray(excluded[rows], dtype=np.int64))
-        state, other = scorer.ranked(rows, full, scale, k, skip)
-        states.append(state)
-        exact += [] if other is None else [other]
-        if progress is not None:
-            progress(len(full))
-    record: dict[str, Any] = {
-        "precision": kept.precision or "float32",
-        "dim": int(kept.documents.shape[1]),
-        "bytes_per_document": kept.bits / 8,
-        "scale": None if scale is None else list(scale),
-        "returned": WANTED,
-        "rescored": first or None,
-        "index": None if index is None else _described(index, n_docs),
-    }
-    for stage in stages:
-        record |= stage.record()
-    return replace(
-        joined(states),
-        exact=joined(exact) if exact else None,
-        told=record,
-        notes=() if index is None else index.notes,
-        listed=listed,
-        times=None if index is None else _times(index, kept),
-    )
 
 
 def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:

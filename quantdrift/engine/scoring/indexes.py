@@ -1,7 +1,5 @@
 """An index in front of documents, as scoring asks it; `quantdrift.features.index` has those that there are."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray

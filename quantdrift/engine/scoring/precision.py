@@ -1,10 +1,8 @@
 """Embeddings as an index stores them: fewer dimensions, halves, bytes or bits, as sentence-transformers makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -45,7 +43,7 @@ class Stored:
     ids: Sequence[str] = ()
 
     @classmethod
-    def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Stored:
+    def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Self:
         """Embeddings [n, dim] at float32; normalized where they are compared by cosine."""
         left, right = (prepare(np.asarray(side), similarity, torch.device("cpu")) for side in (queries, documents))
         return cls(similarity=similarity, queries=left, documents=right, exact_queries=left)

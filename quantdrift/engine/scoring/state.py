@@ -1,10 +1,7 @@
 """What one pass over the items keeps of the scores, and how two passes become one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
@@ -14,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import ScoreError
-from quantdrift.engine.scoring import fused
 from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
 
 
@@ -48,7 +44,7 @@ class ScoreState:
     n_items: Tensor
     told: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    exact: ScoreState | None = None
+    exact: "ScoreState | None" = None
     listed: bool = False
     times: Mapping[str, float] | None = None
 
@@ -129,23 +125,12 @@ def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
 
 
 class Block:
-    """The running state of one block of queries.
+    """The running state of one block of queries."""
 
-    With a pool of threads, tiles in this machine's memory are taken in by `fused`, as far as it can.
-    """
-
-    def __init__(
-        self,
-        n_queries: int,
-        k: int,
-        device: torch.device,
-        bars: tuple[Tensor, Tensor] | None = None,
-        pool: Executor | None = None,
-    ) -> None:
+    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
         self.top = PairedTopK(n_queries, k, device, bars)
         self.extremes = torch.tensor([[math.inf], [-math.inf]], device=device).repeat(1, n_queries)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
-        self.pool = pool
 
     def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
         """Take one tile of scores in.
@@ -154,10 +139,6 @@ class Block:
         """
         width = reference.shape[1]
         self.n_items += width if skip is None else width - ((skip >= 0) & (skip < width)).long()
-        if self.pool is not None and self.top.selective:
-            columns = torch.full_like(self.n_items, -1) if skip is None else skip
-            if fused.take(self.top, self.extremes, reference, candidate, skip=columns, offset=offset, pool=self.pool):
-                return
         torch.sub(candidate, reference, out=delta)
         low, high = delta, delta
         if skip is not None and len(rows := ((skip >= 0) & (skip < width)).nonzero()[:, 0]):

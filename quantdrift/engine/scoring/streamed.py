@@ -1,13 +1,10 @@
 """Embeddings of both arms to a state, a tile of documents at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +13,6 @@ from torch import Tensor
 
 from quantdrift.base.errors import ScoreError, UnknownNameError
 from quantdrift.engine.ragged import Ragged
-from quantdrift.engine.scoring import fused as in_one_pass
 from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
 from quantdrift.engine.scoring.topk import EMPTY, unpack
 
@@ -34,7 +30,7 @@ class Similarity(StrEnum):
     EUCLIDEAN = "euclidean"  # the score is minus the distance
 
     @classmethod
-    def of(cls, name: str) -> Similarity:
+    def of(cls, name: str) -> Self:
         """The similarity of a name; UnknownNameError if there is none."""
         if name not in set(cls):
             raise UnknownNameError("similarity", name, cls, hint=f"(expected {', '.join(cls)})")
@@ -127,7 +123,6 @@ def score_embeddings(
     offset: int = 0,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
-    fused: bool | None = None,
 ) -> ScoreState:
     """Score every query against every document in both arms, streamed over the documents.
 
@@ -146,8 +141,6 @@ def score_embeddings(
         offset: position of the first document, when this call sees a part of a larger corpus.
         device: where the products are computed.
         progress: called with the number of documents done since its last call.
-        fused: whether numba, where it is installed, takes scores in, on a CPU; None: where that pays. The result is the
-            same, bit for bit.
 
     Returns:
         The state of all queries. Memory beyond the inputs grows with n_queries * k, not n_docs.
@@ -161,10 +154,7 @@ def score_embeddings(
     queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
     documents = (reference_documents, candidate_documents)
     skips = skipped(excluded, len(queries[0]), device)
-    if fused is None:
-        fused = len(queries[0]) * n_docs >= in_one_pass.WORTH
-    fused = fused and device.type == "cpu" and in_one_pass.kernel() is not None
-    plan = _Pass(queries, documents, similarity, k, skips, offset, device, fused)
+    plan = _Pass(queries, documents, similarity, k, skips, offset, device)
     with full_precision():
         bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
         state = plan.run(bars, progress)
@@ -197,9 +187,8 @@ class _Pass:
     skips: Tensor | None
     offset: int
     device: torch.device
-    fused: bool
 
-    def rows(self, mask: Tensor) -> _Pass:
+    def rows(self, mask: Tensor) -> Self:
         """Return a pass like this for some of the queries."""
         queries = (self.queries[0][mask], self.queries[1][mask])
         return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])
@@ -247,25 +236,22 @@ class _Pass:
         buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), self.tile), device=self.device)
         shared = self.documents[0] is self.documents[1]
         n_docs = len(self.documents[0])
-        with ThreadPoolExecutor(torch.get_num_threads()) if self.fused else nullcontext() as pool:
-            blocks = []
-            for rows in slices:
-                here = None if bars is None else (bars[0][rows], bars[1][rows])
-                blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here, pool))
-            for at in range(0, n_docs, self.tile):
-                width = min(self.tile, n_docs - at)
-                tile_r = self.documents_at(0, at, width)
-                tile_c = tile_r
-                if not shared:
-                    tile_c = self.documents_at(1, at, width)
-                for rows, block in zip(slices, blocks, strict=True):
-                    sr, sc, delta = buffers[:, : len(block.n_items)]
-                    scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
-                    scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
-                    skip = None if self.skips is None else self.skips[rows] - self.offset - at
-                    block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
-                if progress is not None:
-                    progress(width)
+        blocks = []
+        for rows in slices:
+            here = None if bars is None else (bars[0][rows], bars[1][rows])
+            blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
+        for at in range(0, n_docs, self.tile):
+            width = min(self.tile, n_docs - at)
+            tile_r = self.documents_at(0, at, width)
+            tile_c = tile_r if shared else self.documents_at(1, at, width)
+            for rows, block in zip(slices, blocks, strict=True):
+                sr, sc, delta = buffers[:, : len(block.n_items)]
+                scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
+                scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
+                skip = None if self.skips is None else self.skips[rows] - self.offset - at
+                block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
+            if progress is not None:
+                progress(width)
         return joined([block.finish() for block in blocks])
 
 

@@ -63,16 +63,11 @@ class PairedTopK:
         self.fill = torch.zeros(n_queries, dtype=torch.int64, device=device)
         self.seen = 0
 
-    @property
-    def selective(self) -> bool:
-        """Whether there are scores to beat."""
-        return self.primed or self.seen >= self.k
-
     def add(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
         """Take a tile in; positions start at `offset`, behind all before. An item at -inf in both arms never enters."""
         n, width = reference.shape
-        selective, self.seen = self.selective, self.seen + width
-        if not selective:
+        selective, self.seen = self.primed or self.seen >= self.k, self.seen + width
+        if not selective:  # there are no scores to beat yet
             self._add_all(reference, candidate, offset)
             return
         rows, columns = self._winners(reference, candidate)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
-from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
+from quantdrift.cli.options import OnQueries, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table
 from quantdrift.spec.grammar import chooses, parse
@@ -79,7 +79,7 @@ def command(options: AllocateOptions) -> Output:
     under = "".join(f"+{key}={value}" for key, value in options_under_layers(spec.scheme))
     beside = ("+query" if spec.scheme.query_only else "") + under
     named = f"{spec.model}@{options.out}{beside}"
-    use = f"quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
+    use = f"quantdrift run {shlex.quote(named)} {options.data_words}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     held_out = None
     if rivals:

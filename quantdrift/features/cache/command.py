@@ -1,7 +1,5 @@
 """`quantdrift cache`: what is kept from run to run."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """`quantdrift canary`: is the model still the one that an index was built with?"""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +13,8 @@ import numpy as np
 from quantdrift.base.display import note, shown
 from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.base.text import counted
-from quantdrift.cli.options import DATA, argument, of_texts, option, prints
-from quantdrift.features.canary.record import (
-    MOST,
-    TEXTS,
-    Canary,
-    Check,
-    Encode,
-    Role,
-    Text,
-    Vectors,
-    compare,
-    draw,
-    make,
-)
+from quantdrift.cli.options import DATA, DEVICE, argument, of_texts, option, prints
+from quantdrift.features.canary import record
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, read_endpoint
@@ -51,7 +37,7 @@ class Asking:
     timeout: float = option(
         "SECONDS: Servers: give up after so long, attempts that failed included.", default=10.0, min=0.01
     )
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    device: str | None = option(DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +47,7 @@ class SaveOptions(Asking):
     model: str = argument(f"MODEL: The model that the index is built with: {MODEL}.")
     out: Path = option("-o --out FILE: File to write, beside the index.", default=...)
     data: Path | None = option(f"{DATA} Its texts are taken in place of the built-in ones.")
-    texts: int = option("N: How many texts.", default=len(TEXTS), min=2, max=MOST)
+    texts: int = option("N: How many texts.", default=len(record.TEXTS), min=2, max=record.MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +70,17 @@ def save(options: SaveOptions) -> Output:
 
     Example: quantdrift canary save minilm -o index/canary.json
     """
-    Canary.check_place(options.out)
-    texts = list(TEXTS[: options.texts])
+    record.Canary.check_place(options.out)
+    texts = list(record.TEXTS[: options.texts])
     if options.data is not None:
         from quantdrift.data.labelled import read_folder, searched
 
         corpus = of_texts(searched(read_folder(options.data)), "canary")
-        texts = draw(corpus.queries, corpus.documents, options.texts)
-    elif options.texts > len(TEXTS):
-        raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")
+        texts = record.draw(corpus.queries, corpus.documents, options.texts)
+    elif options.texts > len(record.TEXTS):
+        raise QuantDriftError(
+            f"there are {len(record.TEXTS)} built-in texts; for {options.texts} expected --data FOLDER"
+        )
     model = _opened(options.model, options, {})
     _, refused = model.embed(texts)
     for row in refused:
@@ -101,7 +89,7 @@ def save(options: SaveOptions) -> Output:
     if len(texts) < 2:  # noqa: PLR2004 -- nothing is near another otherwise
         raise QuantDriftError(f"expected a model that takes two texts or more; {options.model} takes {len(texts)}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    canary = make(options.model, texts, model.encode, prefixes=model.prefixes, now=now)
+    canary = record.make(options.model, texts, model.encode, prefixes=model.prefixes, now=now)
     canary.write(options.out)
     return Output(
         data={"path": str(options.out), "texts": len(texts), "dimension": canary.dimension, "noise": canary.noise},
@@ -123,10 +111,10 @@ def check(options: CheckOptions) -> Output:
 
     Example: quantdrift canary check index/canary.json openai:http://localhost:8000/v1#my-model
     """
-    canary = Canary.read(options.file)
+    canary = record.Canary.read(options.file)
     name = options.model or canary.model
     model = _opened(name, options, canary.prefixes, trusted=options.model is not None)
-    check = compare(canary, *model.embed(canary.asked), tolerance=options.tolerance)
+    check = record.compare(canary, *model.embed(canary.asked), tolerance=options.tolerance)
     verdict = "changed" if check.changed else "same"
     before = canary.model if name != canary.model else "MODEL"
     return Output(
@@ -146,7 +134,7 @@ def check(options: CheckOptions) -> Output:
     )
 
 
-def _told(canary: Canary, check: Check) -> Iterator[str]:
+def _told(canary: record.Canary, check: record.Check) -> Iterator[str]:
     if not check.moved:
         yield f"embeddings have {check.dimension:,} numbers, and had {canary.dimension:,}"
         return
@@ -161,7 +149,7 @@ def _told(canary: Canary, check: Check) -> Iterator[str]:
     )
 
 
-def _most_changed(canary: Canary, check: Check) -> Grid:
+def _most_changed(canary: record.Canary, check: record.Check) -> Grid:
     moved = [(f"{turned:.1e}", f"{ratio:.4f}") for turned, ratio in zip(check.turned, check.ratios, strict=True)]
     figures = dict(zip(check.asked, moved, strict=False))  # there are none if the dimension is another
     rows = [
@@ -171,7 +159,7 @@ def _most_changed(canary: Canary, check: Check) -> Grid:
     return Grid(title="most changed", head=["text", "role", "1 - cosine", "length"], rows=rows, words={"role"})
 
 
-def _hints(canary: Canary, check: Check) -> Iterator[str]:
+def _hints(canary: record.Canary, check: record.Check) -> Iterator[str]:
     """What the texts that changed have in common, if the others have not."""
     over, texts = set(check.over), canary.texts
     if check.refused:
@@ -190,7 +178,7 @@ def _hints(canary: Canary, check: Check) -> Iterator[str]:
             yield f"only {finding}"
 
 
-_KINDS: dict[str, Callable[[Text], bool]] = {
+_KINDS: dict[str, Callable[[record.Text], bool]] = {
     "queries changed: another prompt may stand before them": lambda text: text.role == "query",
     "documents changed: another prompt may stand before them": lambda text: text.role != "query",
     "texts with signs beyond ASCII changed: another tokenizer?": lambda text: not text.text.isascii(),
@@ -206,11 +194,11 @@ _KINDS: dict[str, Callable[[Text], bool]] = {
 class _Model:
     """A model that is ready: what embeds, what it puts before texts, and what tells that it refuses one."""
 
-    encode: Encode
-    prefixes: dict[Role, str]
+    encode: record.Encode
+    prefixes: dict[record.Role, str]
     refusal: tuple[type[QuantDriftError], ...] = ()
 
-    def embed(self, texts: Sequence[tuple[Role, str]]) -> tuple[Vectors, list[int]]:
+    def embed(self, texts: Sequence[tuple[record.Role, str]]) -> tuple[record.Vectors, list[int]]:
         """The embeddings of the texts that it takes, and positions of the others."""
         try:
             return self.encode(texts, len(texts)), []
@@ -226,10 +214,10 @@ class _Model:
             return np.concatenate(taken), refused
 
 
-def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted: bool = True) -> _Model:
+def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str], *, trusted: bool = True) -> _Model:
     """A model that is loaded, or on a server; one that a file names is no reason to send it the common key."""
-    asked: dict[Role, str | None] = {"query": options.query_prefix, "document": options.document_prefix}
-    given: dict[Role, str] = {role: text for role, text in asked.items() if text is not None}
+    asked: dict[record.Role, str | None] = {"query": options.query_prefix, "document": options.document_prefix}
+    given: dict[record.Role, str] = {role: text for role, text in asked.items() if text is not None}
     if is_endpoint(name):
         return _on_server(name, {**prefixes, **given}, options.timeout, trusted=trusted)
     if given:
@@ -249,7 +237,7 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
 
         encoder = load_checkpoint(checkpoint, None, device=pick_device(options.device))
 
-    def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
+    def encode(texts: Sequence[tuple[record.Role, str]], size: int) -> record.Vectors:
         rows: list[int] = []
         parts = []
         for role in dict.fromkeys(role for role, _ in texts):
@@ -261,7 +249,7 @@ def _opened(name: str, options: Asking, prefixes: Mapping[Role, str], *, trusted
     return _Model(encode=encode, prefixes={role: encoder.prompt(role) for role in asked})
 
 
-def _on_server(name: str, prefixes: dict[Role, str], timeout: float, *, trusted: bool) -> _Model:
+def _on_server(name: str, prefixes: dict[record.Role, str], timeout: float, *, trusted: bool) -> _Model:
     from quantdrift.engine.encoders.server import in_halves
     from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, find_key
 
@@ -279,7 +267,7 @@ def _on_server(name: str, prefixes: dict[Role, str], timeout: float, *, trusted:
     retry_policy = RetryPolicy(timeout=timeout, sleep=wait)
     client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), retry_policy=retry_policy, hosts=hosts)
 
-    def encode(texts: Sequence[tuple[Role, str]], size: int) -> Vectors:
+    def encode(texts: Sequence[tuple[record.Role, str]], size: int) -> record.Vectors:
         nonlocal until
         until = time.monotonic() + timeout
         sent = [prefixes.get(role, "") + text for role, text in texts]

@@ -3,13 +3,11 @@
 Where the same texts get other embeddings later, the model is no longer the one that the index was built with.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +78,8 @@ class Canary(Record):
         texts: two or more.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-canary"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "a canary"
-    MAKE: ClassVar[str] = "quantdrift canary save MODEL -o FILE.json"
+    FORMAT, VERSION = "quantdrift-canary", 1
+    WHAT, MAKE = "a canary", "quantdrift canary save MODEL -o FILE.json"
 
     model: Annotated[str, Field(max_length=1000)]
     prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]

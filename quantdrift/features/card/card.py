@@ -5,8 +5,6 @@ again replaces them. Other text stays byte for byte, and other metadata keep the
 comments and layout go. The metadata are those of the hub: base_model, and results in the model-index.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`quantdrift report --card`: what quantization changed, for the card of a model on the Hugging Face hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quantdrift.base.errors import QuantDriftError

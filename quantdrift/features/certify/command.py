@@ -1,7 +1,5 @@
 """`quantdrift certify`: which quantized answers can be trusted, without labels and without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +15,7 @@ from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.statistics.conformal import (
-    MAKE,
-    STATISTICS,
-    StabilityError,
-    Statistic,
-    accepted_where,
-    bounds_gap,
-    confidence_name,
-    observe,
-)
+from quantdrift.statistics import conformal
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, certify
 from quantdrift.trust.check import Resemblance, StabilityCheck
@@ -82,9 +71,9 @@ def command(
     More: docs/explained/trust.md
     """
     alphas = list(dict.fromkeys(alpha or ()))
-    asked = tuple(cast(Statistic, name) for name in dict.fromkeys(statistic or ()))
+    asked = tuple(cast(conformal.Statistic, name) for name in dict.fromkeys(statistic or ()))
     for name in asked:
-        confidence_name(name)  # refuses what there is not
+        conformal.confidence_name(name)  # refuses what there is not
     if check is not None:
         if alphas or asked or save:
             raise QuantDriftError(
@@ -124,9 +113,9 @@ def command(
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
 
 
-def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
+def _allowed(evidence: Evidence) -> tuple[conformal.Statistic, ...]:
     classes = evidence.confidence is not None
-    return tuple(name for name in STATISTICS if classes or confidence_name(name) == "gap")
+    return tuple(name for name in conformal.STATISTICS if classes or conformal.confidence_name(name) == "gap")
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -136,10 +125,10 @@ def _named(run: Run) -> dict[str, str]:
 
 def _row(entry: Certificate) -> list[str]:
     level = f"{entry.alpha:.2f}" if round(entry.alpha, 2) == entry.alpha else f"{entry.alpha:g}"
-    named = entry.statistic if bounds_gap(entry.statistic) else f"{entry.statistic} alone"
+    named = entry.statistic if conformal.bounds_gap(entry.statistic) else f"{entry.statistic} alone"
     plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
     shares = [percent(share.value, 2) for share in (entry.joint_violation, entry.violation)]
-    where = accepted_where(entry.statistic, entry.threshold)
+    where = conformal.accepted_where(entry.statistic, entry.threshold)
     return [level, named, percent(entry.coverage.value) + plus, *shares, where]
 
 
@@ -198,14 +187,14 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     check.origin.refuse_other(
         here,
         what="the stability check",
-        make=MAKE,
-        error=StabilityError,
+        make=conformal.MAKE,
+        error=conformal.StabilityError,
         candidate=False,  # what is measured is measured: a note says that the bound is for others
     )
-    observed = observe(evidence, check.statistic)
+    observed = conformal.observe(evidence, check.statistic)
     observed = observed.part(observed.defined)
     if not len(observed.confidence):
-        raise StabilityError("there is nothing to check: no input has two items to compare")
+        raise conformal.StabilityError("there is nothing to check: no input has two items to compare")
     accepted = check.accepts_confidence(observed.confidence)
     wrong = (accepted & observed.flipped).astype(np.float64)
     return Applied(
@@ -241,7 +230,7 @@ def _applied(path: Path, runs: Sequence[Run]) -> Output:
         evidence, named = run.evidence(), _named(run)
         try:
             applied = apply_check(check, evidence, run.record)
-        except (StabilityError, RunError) as error:  # one of many: say which
+        except (conformal.StabilityError, RunError) as error:  # one of many: say which
             raise type(error)(f"{run.path}: {error}") from error
         listed.append({**named, **as_json(applied)})
         shares = [with_interval(applied.joint_violation, 2), with_interval(applied.violation, 2)]

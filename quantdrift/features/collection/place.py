@@ -1,7 +1,5 @@
 """Where a collection is, and what reads one: a reader a module, or an entry point of another package."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,15 +31,13 @@ class Place:
     name: str
     limit: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.at}#{self.name}"
+
     @property
     def folder(self) -> Path:
         """The folder, which need not be there."""
         return Path(self.at).expanduser()
-
-    @property
-    def on_server(self) -> bool:
-        """Whether it is at a URL."""
-        return self.at.startswith(("http://", "https://"))
 
 
 class Held(Protocol):
@@ -62,7 +58,7 @@ class Held(Protocol):
     def ids(self) -> Iterator[str]:
         """Ids of all documents."""
 
-    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
+    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float] | NDArray[Any]]:
         """Ids of the nearest documents, best first, and their scores: the cosine, product, or minus the distance."""
 
     def close(self) -> None:
@@ -87,7 +83,10 @@ class Reader:
 
 
 READERS: Registry[Reader] = Registry(
-    "quantdrift.collections", package="quantdrift.features.collection.readers", attribute="READER", kind=Reader
+    "quantdrift.collections",
+    package=("quantdrift.features.collection.readers", "quantdrift.features.databases"),
+    attribute="READER",
+    kind=Reader,
 )
 """All kinds by name."""
 
@@ -103,7 +102,7 @@ def read_place(written: str) -> Place:
 
 def reader_of(place: Place) -> Reader:
     """The reader of a place; UnsupportedError where there is none, or nothing there."""
-    if not place.on_server and not place.folder.exists():
+    if "://" not in place.at and not place.folder.exists():
         raise UnsupportedError(f"{place.at}: expected a URL, or a folder that is there")
     for reader in READERS.values():
         if reader.accepts(place):
@@ -112,7 +111,7 @@ def reader_of(place: Place) -> Reader:
     raise UnsupportedError(f"{place.at} is no collection that can be asked; expected {kinds}")
 
 
-def field_of_ids(names: Any, where: str) -> str:
+def field_of_ids(names: Any, where: Place) -> str:
     """The field that holds the ids of documents, by its usual names."""
     if (field := next((name for name in IDS if name in names), None)) is None:
         raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(IDS)}")

@@ -1,16 +1,12 @@
 """A collection that is there, searched in place of an index over the data's own embeddings."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.text import some
 from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
@@ -18,6 +14,7 @@ from quantdrift.engine.scoring.precision import Stored
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage
 from quantdrift.features.collection.place import Held, Place, Reader, read_place, reader_of
+from quantdrift.features.databases.database import checked, refusing
 
 _LARGE = 0.1
 """Share of ids on one side alone from which on the collection is not one of these data."""
@@ -40,14 +37,14 @@ class Asked(SearchIndex):
     lossless = known = False
 
     def __init__(self, place: Place, reader: Reader, ids: Sequence[str], dim: int, similarity: Similarity) -> None:
-        self._place, self._positions = place, {name: position for position, name in enumerate(ids)}
+        self._name, self._positions = str(place), {name: position for position, name in enumerate(ids)}
         self.returns = place.limit or WANTED
         self._strange = self._short = 0
-        with extras_named(needed_for=place.at, packages=reader.packages), self._refusing("to open it"):
+        with extras_named(needed_for=place.at, packages=reader.packages), refusing(self._name, "to open it"):
             self._held: Held = reader.open(place)
         try:
-            self.notes_on_ids = self._compared(dim)
-            self._similar = _reading(self._held.metric, similarity, f"{place.at}#{place.name}")
+            self._on_ids = self._compared(dim)
+            self._similar = _reading(self._held.metric, similarity, self._name)
         except BaseException:
             self._held.close()
             raise
@@ -59,10 +56,10 @@ class Asked(SearchIndex):
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
         """What a run should say."""
-        name, strange = f"{self._place.at}#{self._place.name}", self._strange
+        name, strange = self._name, self._strange
         notes = {
             f"{name} was asked for {self.returns} documents a query; #NAME,limit=N asks for others": True,
-            **dict.fromkeys(self.notes_on_ids, True),
+            **dict.fromkeys(self._on_ids, True),
             f"{strange:,} answers of {name} are documents that the data do not have, and were left out": strange,
             f"{name} gave fewer documents than asked for in {self._short:,} searches": self._short,
         }
@@ -70,35 +67,27 @@ class Asked(SearchIndex):
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
         """What the collection answers, as positions."""
-        wanted = min(k, self._held.count)
+        wanted, n_docs = min(k, self._held.count), len(self._positions)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), np.nan, dtype=np.float32)
         for row, query in enumerate(queries):
-            with self._refusing("a search"):
+            with refusing(self._name, "a search"):
                 names, values = self._held.ask(query, wanted)
-            self._fill(positions[row], scores[row], [str(name) for name in names], np.asarray(values, dtype=np.float32))
+            # a document that the data do not have gets a number behind theirs
+            ids = [self._positions.get(str(name), n_docs + names.index(name)) for name in names]
+            values = self._similar(np.asarray(values, dtype=np.float32))
+            numbers, values = checked(ids, values, n_docs + len(names), wanted, what=self._name)
+            kept = (numbers >= 0) & (numbers < n_docs)
+            self._strange += int((numbers >= n_docs).sum())
             self._short += len(names) < wanted
+            positions[row, : kept.sum()], scores[row, : kept.sum()] = numbers[kept], values[kept]
         return Found(positions, scores)
-
-    def _fill(self, positions: NDArray[Any], scores: NDArray[Any], names: list[str], values: NDArray[Any]) -> None:
-        if len(names) > len(positions) or len(names) != len(values) or len({*names}) < len(names):
-            raise UnsupportedError(
-                f"{self._place.at}#{self._place.name} answered a query with {len(names):,} documents, "
-                f"{len({*names}):,} of them different, and {len(values):,} scores; expected at most {len(positions):,}"
-            )
-        kept = [place for place, name in enumerate(names) if name in self._positions]
-        self._strange += len(names) - len(kept)
-        values = self._similar(values)
-        if not np.isfinite(values).all():
-            raise UnsupportedError(f"{self._place.at}#{self._place.name} gave a score that is no finite number")
-        positions[: len(kept)] = [self._positions[names[place]] for place in kept]
-        scores[: len(kept)] = values[kept]
 
     def describe(self) -> dict[str, Any]:
         """Describe the collection for run.json."""
         held = self._held
         return {
-            "name": f"{self._place.at}#{self._place.name}",
+            "name": self._name,
             "search": None,
             "library": held.library,
             "bytes": None,
@@ -108,47 +97,28 @@ class Asked(SearchIndex):
 
     def _compared(self, dim: int) -> tuple[str, ...]:
         """Hold the collection against the data; what is little is a note, what is much an error."""
-        held, name, n_docs = self._held, f"{self._place.at}#{self._place.name}", len(self._positions)
+        held, name, n_docs = self._held, self._name, len(self._positions)
         if held.dim != dim:
             raise UnsupportedError(
                 f"{name} holds vectors of {held.dim:,} numbers, and the model makes {dim:,}; expected the collection "
                 "of this model, or +dim= beside it"
             )
-        strange, examples, seen = 0, list[str](), set[str]()
-        if held.count <= n_docs * (1 + 2 * _LARGE) + 1:  # else it is not one of these data, whatever its ids
-            with self._refusing("to list its ids"):
-                for found in map(str, held.ids()):
-                    if found in self._positions:
-                        seen.add(found)
-                    else:
-                        strange += 1
-                        examples += [found] if len(examples) < 3 else []  # noqa: PLR2004 -- a few
+        if held.count > n_docs * (1 + 2 * _LARGE) + 1:  # it is not one of these data, whatever its ids
+            n_missing, n_strange, examples = n_docs, held.count - n_docs, list[str]()
         else:
-            strange = held.count - n_docs
-        missing = n_docs - len(seen)
-        told = [
-            f"{name} lacks {missing:,} of the {n_docs:,} documents of the data" if missing else "",
-            f"{name} holds {strange:,} documents that the data do not have"
-            + (f" ({some(examples)})" if examples else "")
-            if strange
-            else "",
-        ]
-        if max(missing, strange) > _LARGE * n_docs:
-            raise UnsupportedError(
-                f"{'; '.join(filter(None, told))}: expected a collection of these data, by their document ids"
-            )
-        return tuple(filter(None, told))
-
-    @contextmanager
-    def _refusing(self, what: str) -> Iterator[None]:
-        """Inside, an error of the library is one line."""
-        try:
-            yield
-        except (ModuleNotFoundError, QuantDriftError):
-            raise
-        except Exception as error:
-            reason = clean(" ".join(str(error).split()))[:300]
-            raise UnsupportedError(f"{self._place.at}#{self._place.name} refuses {what}: {reason}") from error
+            with refusing(name, "to list its ids"):
+                names = {*map(str, held.ids())}
+            n_missing, examples = len(self._positions.keys() - names), sorted(names - self._positions.keys())
+            n_strange = len(examples)
+        told = {
+            f"{name} lacks {n_missing:,} of the {n_docs:,} documents of the data": n_missing,
+            f"{name} holds {n_strange:,} documents that the data do not have"
+            + (f" ({some(examples)})" if examples else ""): n_strange,
+        }
+        said = tuple(line for line, holds in told.items() if holds)
+        if max(n_missing, n_strange) > _LARGE * n_docs:
+            raise UnsupportedError(f"{'; '.join(said)}: expected a collection of these data, by their document ids")
+        return said
 
 
 def _reading(metric: str, similarity: Similarity, name: str) -> Any:

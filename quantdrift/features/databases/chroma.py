@@ -1,15 +1,33 @@
-"""Chroma, embedded: a graph over float32, beside what was added last, which it compares one by one."""
+"""Chroma, in a folder: a graph over float32, beside what was added last, which it compares one by one."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.collection.place import Place, Reader
+from quantdrift.features.databases.database import Database, Hits, nearness
 from quantdrift.features.index.engine import Engine
+
+_PAGE = 1000
+_METRICS = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
+
+
+def _client(folder: Path) -> Any:
+    import chromadb
+    from chromadb.config import Settings
+
+    return chromadb.PersistentClient(str(folder), settings=Settings(anonymized_telemetry=False))
+
+
+def _nearest(collection: Any, query: NDArray[np.float32], k: int, metric: str) -> Hits:
+    found = collection.query(query_embeddings=query[None], n_results=k, include=["distances"])
+    return found["ids"][0], nearness(found["distances"][0], euclidean=metric == "euclidean")
 
 
 class Chroma(Database):
@@ -21,18 +39,12 @@ class Chroma(Database):
 
     def fill(self, folder: Path) -> None:
         """Add the vectors, as many at a time as it takes."""
-        import chromadb
-        from chromadb.config import Settings
-
-        order = self.order
-        self._space = {"cosine": "cosine", "dot": "ip"}.get(order.similarity, "l2")
-        self._client = chromadb.PersistentClient(str(folder), settings=Settings(anonymized_telemetry=False))
-        graph = {"space": self._space, **order.built, **order.asked}
+        order, client = self.order, _client(folder)
+        self.opened.callback(client.close)
+        graph = {"space": _METRICS[order.similarity], **order.built, **order.asked}
         graph.pop("limit", None)
-        self._collection = self._client.create_collection(
-            "documents", embedding_function=None, configuration={"hnsw": graph}
-        )
-        for start, chunk in order.chunks(min(1000, self._client.get_max_batch_size())):
+        self._collection = client.create_collection("documents", embedding_function=None, configuration={"hnsw": graph})
+        for start, chunk in order.chunks(min(_PAGE, client.get_max_batch_size())):
             self._collection.add(ids=[str(start + row) for row in range(len(chunk))], embeddings=chunk)
         if (held := self._collection.count()) != self.n_docs:
             raise RuntimeError(f"it holds {held:,} of {self.n_docs:,} documents")
@@ -40,15 +52,36 @@ class Chroma(Database):
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """What a search finds."""
         del exhaustive  # it holds the vectors themselves
-        found = self._collection.query(query_embeddings=query[None], n_results=k, include=["distances"])
-        distances = np.asarray(found["distances"][0], dtype=np.float32)
-        ids = [int(name) if name.isdecimal() else name for name in found["ids"][0]]
-        return ids, -np.sqrt(np.maximum(distances, 0)) if self._space == "l2" else 1 - distances
+        ids, scores = _nearest(self._collection, query, k, self.order.similarity)
+        return [int(name) if name.isdecimal() else name for name in ids], scores
 
-    def stop(self) -> None:
+
+class InFolder:
+    """A collection whose ids are the documents'; nothing that it was set to embed with is loaded."""
+
+    def __init__(self, place: Place) -> None:
+        self._client = _client(place.folder)
+        self._collection = self._client.get_collection(place.name, embedding_function=None)
+        self.count, self.library = self._collection.count(), f"chromadb {version_of('chromadb')}"
+        first = self._collection.peek(1)["embeddings"]
+        if not len(first):
+            raise UnsupportedError(f"{place} is empty; expected a collection of documents")
+        self.dim = len(first[0])
+        space = (self._collection.configuration.get("hnsw") or {}).get("space", "l2")
+        self.metric = next(metric for metric, name in _METRICS.items() if name == space)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all documents, a page at a time."""
+        for start in range(0, self.count, _PAGE):
+            yield from self._collection.get(limit=_PAGE, offset=start, include=[])["ids"]
+
+    def ask(self, query: NDArray[np.float32], k: int) -> Hits:
+        """What a search finds."""
+        return _nearest(self._collection, query, k, self.metric)
+
+    def close(self) -> None:
         """Let go of the files."""
-        if hasattr(self, "_client"):
-            self._client.close()
+        self._client.close()
 
 
 ENGINE = Engine(
@@ -58,4 +91,10 @@ ENGINE = Engine(
     words={"hnsw": Chroma.stored},
     built=("max_neighbors", "ef_construction"),
     asked=("limit", "ef_search"),
+)
+READER = Reader(
+    what="FOLDER#COLLECTION of Chroma",
+    accepts=lambda place: (place.folder / "chroma.sqlite3").is_file(),
+    open=InFolder,
+    packages=ENGINE.packages,
 )

@@ -1,13 +1,10 @@
 """A vector database as an index: filled in chunks in a folder of its own, asked query by query, its answers checked."""
 
-from __future__ import annotations
-
 import logging
 import os
-import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
@@ -16,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.extras import version_of
+from quantdrift.base.logs import heard
 from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
 from quantdrift.features.index.engine import Order
 
@@ -44,6 +42,7 @@ class Database(SearchIndex):
         varies: why it does not answer the same every time; empty where it does.
         rescores: whether it orders what it found by its codes by the vectors themselves.
         stored: what it holds of a document.
+        opened: takes what has to be closed before the folder goes.
     """
 
     package: str
@@ -54,21 +53,24 @@ class Database(SearchIndex):
 
     def __init__(self, order: Order) -> None:
         self.order, self.n_docs = order, len(order.documents)
+        self.library = f"{self.package} {version_of(self.package)}"
         self.returns = order.asked.get("limit", WANTED)
         self._short = 0
         self._said: list[str] = []
-        self._opened = ExitStack()
+        self.opened = ExitStack()
         try:
-            folder = self._opened.enter_context(TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True))
-            self._opened.enter_context(heard(self.modules, self._said))
+            folder = self.opened.enter_context(TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True))
+            self.opened.enter_context(heard(self.modules, self._hear))
             with self._refusing("to build it"), quietly(self._said):
-                self._opened.callback(self.stop)
                 self.fill(Path(folder))
-            self.size = size_of(Path(folder))
+            self.size = self.measured(Path(folder))
             self.known = self.lossless or (not self.rescores and self._can_be_asked_for_all())
         except BaseException:
             self.close()
             raise
+
+    def _hear(self, record: logging.LogRecord) -> None:
+        self._said.extend(clean(line)[:200] for line in record.getMessage().splitlines()[:1])
 
     def fill(self, folder: Path) -> None:
         """Build the index of the order's documents, known by their positions, in an empty folder."""
@@ -81,12 +83,13 @@ class Database(SearchIndex):
         """
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """Stop whatever it runs."""
+    def measured(self, folder: Path) -> int:
+        """Bytes that it takes on disk: a sparse file counts for what is written."""
+        return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
 
     def close(self) -> None:
-        """Stop, and remove the folder."""
-        self._opened.close()
+        """Close what is open, and remove the folder."""
+        self.opened.close()
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
@@ -128,7 +131,7 @@ class Database(SearchIndex):
         return {
             "name": self.order.name,
             "search": self.order.search,
-            "library": f"{self.package} {version_of(self.package)}",
+            "library": self.library,
             "bytes": self.size,
             "stored": self.stored,
         }
@@ -146,18 +149,8 @@ class Database(SearchIndex):
         # scores that are not in the order of the answer are no scores of a ranking
         return all((positions >= 0).all() and (np.diff(scores) <= _LEVEL).all() for positions, scores in found)
 
-    @contextmanager
-    def _refusing(self, what: str) -> Iterator[None]:
-        """Inside, an error of the library is one line; Rust's own come as no Exception."""
-        try:
-            yield
-        except (UnsupportedError, ModuleNotFoundError, MemoryError):
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            reason = clean(" ".join(str(error).split()))[:300]
-            raise UnsupportedError(f"+index={self.order.name}: {self.package} refuses {what}: {reason}") from error
+    def _refusing(self, what: str) -> AbstractContextManager[None]:
+        return refusing(f"+index={self.order.name}: {self.package}", what)
 
 
 def checked(
@@ -189,31 +182,24 @@ def checked(
     return positions, values
 
 
-def size_of(folder: Path) -> int:
-    """Bytes that a folder takes on disk: a sparse file counts for what is written."""
-    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+def nearness(distances: Any, *, euclidean: bool) -> NDArray[Any]:
+    """Scores of distances as engines give them: minus the root of a squared one, or 1 - that of an angle or product."""
+    numbers: NDArray[np.float32] = np.asarray(distances, dtype=np.float32)
+    return -np.sqrt(np.maximum(numbers, 0)) if euclidean else 1 - numbers
 
 
 @contextmanager
-def heard(modules: Collection[str], said: list[str]) -> Iterator[None]:
-    """Inside, what a library logs as a warning or worse is kept, and goes nowhere else."""
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines = record.getMessage().splitlines()
-            said.extend(re.sub(r"\s+", " ", clean(line))[:200] for line in lines[:1])
-
-    ear, before = Ear(logging.WARNING), []
-    for log in map(logging.getLogger, modules):
-        before.append((log, log.propagate))
-        log.addHandler(ear)
-        log.propagate = False
+def refusing(who: str, what: str) -> Iterator[None]:
+    """Inside, an error of a library is an UnsupportedError of one line; Rust's own come as no Exception."""
     try:
         yield
-    finally:
-        for log, propagate in before:
-            log.removeHandler(ear)
-            log.propagate = propagate
+    except (QuantDriftError, ModuleNotFoundError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = clean(" ".join(str(error).split()))[:300]
+        raise UnsupportedError(f"{who} refuses {what}: {reason}") from error
 
 
 @contextmanager

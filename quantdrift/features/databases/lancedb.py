@@ -1,7 +1,5 @@
 """LanceDB, embedded: inverted files and graphs over codes, beside the vectors."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.databases.database import Database, Hits, nearness
 from quantdrift.features.index.engine import Engine, Order
 
 _CONFIGS = {
@@ -72,9 +70,7 @@ class LanceDB(Database):
             if key in asked:
                 search = getattr(search, key)(asked[key])
         found = search.select(["id", "_distance"]).to_arrow()
-        distances = found["_distance"].to_numpy()
-        nearer = -np.sqrt(np.maximum(distances, 0)) if self._distance == "l2" else 1 - distances
-        return found["id"].to_pylist(), nearer
+        return found["id"].to_pylist(), nearness(found["_distance"].to_numpy(), euclidean=self._distance == "l2")
 
 
 ENGINE = Engine(

@@ -1,7 +1,5 @@
 """Milvus Lite: Milvus' interface in this process, over indexes of faiss."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +34,13 @@ class Milvus(Database):
 
     def fill(self, folder: Path) -> None:
         """Write the vectors to segments, and load them with an index each."""
+        from milvus_lite.server_manager import server_manager_instance
         from pymilvus import DataType, MilvusClient
 
-        order, word, self._path = self.order, self.order.word, folder / "milvus.db"
-        self._client = client = MilvusClient(str(self._path))
+        order, word, path = self.order, self.order.word, str(folder / "milvus.db")
+        self._client = client = MilvusClient(path)
+        self.opened.callback(server_manager_instance.release_server, path)  # it runs in a thread
+        self.opened.callback(client.close)
         schema = client.create_schema(auto_id=False)
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=order.documents.shape[1])
@@ -68,14 +69,6 @@ class Milvus(Database):
         )[0]
         scores = np.array([hit["distance"] for hit in found])
         return [hit["id"] for hit in found], -np.sqrt(np.maximum(scores, 0)) if self._metric == "L2" else scores
-
-    def stop(self) -> None:
-        """Stop the server that it runs in a thread."""
-        if hasattr(self, "_client"):
-            from milvus_lite.server_manager import server_manager_instance
-
-            self._client.close()
-            server_manager_instance.release_server(str(self._path))
 
 
 ENGINE = Engine(

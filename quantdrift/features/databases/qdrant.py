@@ -1,7 +1,5 @@
 """Qdrant's engine in this process (Qdrant Edge): a graph over vectors, or over codes that it makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +58,7 @@ class Qdrant(Database):
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=1, default_segment_number=1),
         )
         self._edge, self._shard = edge, edge.EdgeShard.create(str(folder), config)
+        self.opened.callback(self._shard.close)
         for start, chunk in order.chunks(1000):
             points = [edge.Point(id=start + row, vector=vector.tolist()) for row, vector in enumerate(chunk)]
             self._shard.update(edge.UpdateOperation.upsert_points(points))
@@ -79,11 +78,6 @@ class Qdrant(Database):
         found = self._shard.query(nearest)
         sign = -1.0 if self.order.similarity == "euclidean" else 1.0
         return [hit.id for hit in found], [sign * hit.score for hit in found]
-
-    def stop(self) -> None:
-        """Close the shard."""
-        if hasattr(self, "_shard"):
-            self._shard.close()
 
 
 ENGINE = Engine(

@@ -1,7 +1,5 @@
 """sqlite-vec: an SQLite table that compares a query with every vector, as floats, bytes or bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -47,16 +45,15 @@ class SqliteVec(Database):
 
         order, dim = self.order, self.order.documents.shape[1]
         self._base = base = apsw.Connection(str(folder / "vectors.sqlite"))
+        self.opened.callback(base.close)
         base.enable_load_extension(True)
         base.load_extension(sqlite_vec.loadable_path())
-        self._euclidean = order.similarity == "euclidean" and order.word != "bit"
         # nearest by inner product is nearest by angle where documents have one length, and vec0 has no inner product
         if order.similarity == "dot" and np.ptp(np.linalg.norm(order.documents, axis=1)) > _EQUAL:
             raise UnsupportedError(f"+index={order.name} has no inner product; expected a model of cosine similarity")
-        metric = "" if order.word == "bit" else f" distance_metric={'L2' if self._euclidean else 'cosine'}"
-        self._metric = {"bit": "vec_distance_hamming"}.get(
-            order.word, f"vec_distance_{'L2' if self._euclidean else 'cosine'}"
-        )
+        metric = "L2" if order.similarity == "euclidean" else "cosine"
+        self._metric = "vec_distance_" + ("hamming" if order.word == "bit" else metric)
+        metric = "" if order.word == "bit" else f" distance_metric={metric}"
         base.execute(f"CREATE VIRTUAL TABLE v USING vec0(id INTEGER PRIMARY KEY, e {order.word}[{dim}]{metric})")
         for start, chunk in order.chunks(8192):
             rows = ((start + row, vector.tobytes()) for row, vector in enumerate(chunk))
@@ -71,11 +68,6 @@ class SqliteVec(Database):
             asked = f"SELECT id, distance FROM v WHERE e MATCH {self._made} AND k = ? ORDER BY distance"
         found = self._base.execute(asked, (query.astype(np.float32).tobytes(), k)).fetchall()
         return [name for name, _ in found], [-distance for _, distance in found]
-
-    def stop(self) -> None:
-        """Close the database."""
-        if hasattr(self, "_base"):
-            self._base.close()
 
 
 ENGINE = Engine(

@@ -1,7 +1,5 @@
 """`quantdrift demo`: the stock mteb command on an embedded model and corpus, explained; or a look without mteb."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
 from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
@@ -37,7 +38,7 @@ def command(options: DiagnoseOptions) -> Output:
     """Why do two runtimes of what should be one model give different embeddings? Before anyone blames bits.
 
     A few texts are encoded by both. Then the side that is a model in memory is changed in one way at a time (prompt,
-    pooling, special tokens, token limit, case) and encodes again; vectors are compared in length and order of
+    pooling, special tokens, token limit, case) and encodes again; vectors are compared in length and
     dimensions. What makes the difference go away explains it; what is left is quantization, number type or kernels.
 
     A server gets the texts as they are, without prompts, as a client that knows of none would send them.
@@ -84,6 +85,9 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
         return
     distance = f"mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}"
     yield f"{'They point the same way' if diagnosis.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
+    if n_words := len(diagnosis.shortest.split()):
+        text = clean(diagnosis.shortest[:80])
+        yield f"The text that differs most does so from {counted(n_words, 'word')} on: {text!r}."
     for cause in diagnosis.found:
         yield f"{cause.name}: {cause.told}. What to do: {cause.advice}."
     if not diagnosis.found:

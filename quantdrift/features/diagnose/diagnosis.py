@@ -5,8 +5,6 @@ changes the first in one way (other pooling, a prompt, no [CLS], fewer tokens) a
 away. What no hypothesis explains is what quantization, a number type or kernels did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
@@ -104,6 +100,7 @@ class Diagnosis:
         tried: every hypothesis by itself.
         found: what explains the difference together, the largest part first.
         left: mean 1 - cosine that is left then.
+        shortest: the shortest beginning of the text that differs most, of which the embeddings differ; empty if none.
     """
 
     n: int
@@ -116,6 +113,7 @@ class Diagnosis:
     tried: tuple[Tried, ...]
     found: tuple[Tried, ...]
     left: float
+    shortest: str
 
 
 def chosen_texts(dataset: RetrievalDataset, n: int) -> dict[str, list[str]]:
@@ -349,6 +347,7 @@ def diagnose(
         if by_vectors.verdict == "explains it" or (by_vectors.verdict == "part of it" and not found):
             found.append(by_vectors)
     changes = [int((_first(part, n_queries) != _first(theirs, n_queries)).sum()) for part in (plain, best)]
+    role, text = [(role, text) for role, part in texts.items() for text in part][int(angles.argmax())]
     cut = next((cause.after for cause in found if cause.name == "dimensions"), None)
     return Diagnosis(
         n=len(plain),
@@ -361,6 +360,7 @@ def diagnose(
         tried=tuple(tried),
         found=tuple(found),
         left=float(_angles(best, theirs).mean()) if cut is None else cut,
+        shortest=_shortest((mine or reference, unchanged), text, role) if before > ROUNDING else "",
     )
 
 
@@ -439,25 +439,26 @@ def _on_lengths(plain: Vectors, theirs: Vectors, before: float, name: str, other
 
 
 def _on_dimensions(plain: Vectors, theirs: Vectors, before: float) -> Tried:
-    """Whether dimensions are cut off, or in another order; the order is found on half of the texts."""
-    same = Tried(name="dimensions", told="in the same order", before=before, after=before)
+    """Whether dimensions are cut off."""
+    same = Tried(name="dimensions", told="as many", before=before, after=before)
     if plain.shape[1] != theirs.shape[1]:
         widths = sorted((plain.shape[1], theirs.shape[1]))
         told = f"{widths[0]} and {widths[1]} dimensions"
         advice = "cut both to the same number of dimensions, and normalize again"
         judged = _judged("dimensions", told, advice, 1.0, _angles(plain, theirs))
         return judged if judged.verdict != "does not" else replace(same, told=told)
-    if before <= ROUNDING:
-        return same
-    half = np.arange(len(plain)) % 2 == 0
-    order = linear_sum_assignment(cdist(_unit(plain)[half].T, _unit(theirs)[half].T))[1]
-    ordered = np.empty_like(plain)
-    ordered[:, order] = plain
-    judged = _judged(
-        "dimensions",
-        "in another order",
-        "put the dimensions of one side in the order of the other",
-        float(_angles(plain[~half], theirs[~half]).mean()),
-        _angles(ordered[~half], theirs[~half]),
-    )
-    return judged if judged.verdict != "does not" else replace(judged, told="no other order comes nearer")
+    return same
+
+
+def _shortest(sides: Sequence[Model], text: str, role: str) -> str:
+    """Return the shortest beginning of a text, in words, that both sides embed differently; empty if there is none.
+
+    Found by bisection: what differs at a length is taken to differ at every longer one, as behind a limit.
+    """
+    words = text.split()
+    low, high = 0, len(words) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        one, other = (_encoded(side, {role: [" ".join(words[:middle])]}, 1) for side in sides)
+        low, high = (low, middle) if _angles(one, other)[0] > ROUNDING else (middle, high)
+    return "" if high > len(words) else " ".join(words[:high])

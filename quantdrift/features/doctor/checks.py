@@ -1,14 +1,13 @@
 """What `quantdrift doctor` reports: the start-up hook, what is installed, where the cache is.
 
-It answers at once, and also where an import would fail: no package is imported to look at it.
+It answers also where an import would fail: no package is imported to look at it, but one, in a process of its own.
 """
-
-from __future__ import annotations
 
 import os
 import platform
 import shutil
 import site
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.encoders import KINDS
+from quantdrift.engine import UNASKED
 from quantdrift.features.index.engine import ENGINES
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import STAGES
@@ -62,7 +62,7 @@ def components() -> list[dict[str, Any]]:
 
 
 def diagnose() -> dict[str, Any]:
-    """What there is in this environment, as JSON values; nothing is imported for it.
+    """What there is in this environment, as JSON values.
 
     `problems` keep the main job from working, and `advice` is what else is worth knowing: a sentence each.
     """
@@ -82,7 +82,7 @@ def diagnose() -> dict[str, Any]:
             for package in packages
             if package["name"] in NEEDED and package["install"]
         ],
-        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache), *_broken()],
+        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache), *_broken(), *_warned()],
     }
 
 
@@ -97,6 +97,16 @@ def _broken() -> Iterator[str]:
             yield clean(
                 f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package that it comes from"
             )
+
+
+def _warned() -> list[str]:
+    """What the library warns of that transformers imports unasked; commands that measure do not print it."""
+    if version_of(UNASKED) is None:
+        return []
+    script = f"import quantdrift.engine as engine, {UNASKED}; print(*engine.WARNED, sep=chr(10))"
+    asked = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    lines = asked.stdout.split("\n") if asked.returncode == 0 else asked.stderr.strip().splitlines()[-1:]
+    return [f"{clean(line)} (when {UNASKED} is imported)" for line in lines if line]
 
 
 def _hook_report() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """`quantdrift doctor`: whether this environment can do the main job, and what to do if not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

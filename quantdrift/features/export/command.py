@@ -1,7 +1,5 @@
 """`quantdrift allocate --export`: an allocation as runtimes read it."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An allocation in the words of the libraries and runtimes that quantize by themselves: a function for each format."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

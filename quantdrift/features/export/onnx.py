@@ -1,7 +1,5 @@
 """A sentence encoder as an ONNX folder: its transformer as a graph with packed weights, and its settings."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping

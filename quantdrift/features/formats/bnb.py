@@ -9,8 +9,6 @@ columns that hold an outlier, 6 or more in size, for any token of a batch: these
 Sources: Dettmers et al., QLoRA (2023) and LLM.int8() (2022); bitsandbytes.functional and its CPU backend.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

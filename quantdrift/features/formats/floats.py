@@ -12,8 +12,6 @@ int8; all round to nearest, halves to even, and clip. All is computed in float32
 Sources: OCP Microscaling Formats (MX) 1.0; compressed_tensors.quantization.utils.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The transformer of a GGUF file, its weights unpacked, and how they are stored."""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 from typing import Any

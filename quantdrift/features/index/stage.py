@@ -1,7 +1,5 @@
 """The approximate index of a candidate, built by the engine that its scheme names."""
 
-from __future__ import annotations
-
 from quantdrift.base.extras import extras_named
 from quantdrift.engine.scoring.indexes import SearchIndex
 from quantdrift.engine.scoring.precision import Stored

@@ -1,7 +1,5 @@
 """`quantdrift list`: what there is to name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import isinf
 from typing import Any
@@ -99,16 +97,16 @@ def _quantizers() -> list[dict[str, Any]]:
     for name, entry in QUANTIZERS.items():
         packages = [package.name for package in entry.packages]
         versions = {package: component[package]["version"] for package in packages}
-        default = next((package for package in packages if versions[package]), None)
+        default = next(iter(packages), None)
         rows.append(
             {
                 "quantizer": name,
                 "calibrated": entry.calibrated,
                 "backends": packages,
-                "default_backend": default or next(iter(packages), None),
+                "default_backend": default,
                 "versions": versions,
-                "available": default is not None or not packages,
-                "install": None if default or not packages else component[packages[0]]["install"],
+                "available": default is None or versions[default] is not None,
+                "install": default and component[default]["install"],
             }
         )
     return rows
@@ -131,8 +129,7 @@ def _encoders() -> list[dict[str, Any]]:
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
     """A quantizer as a table has it: the library that is used first."""
-    in_order = sorted(row["backends"], key=lambda name: name != row["default_backend"])
-    libraries = [f"{name} {row['versions'][name] or '(missing)'}" for name in in_order]
+    libraries = [f"{name} {version or '(missing)'}" for name, version in row["versions"].items()]
     return {
         "quantizer": row["quantizer"],
         "calibrated": "on documents" if row["calibrated"] else "no",

@@ -1,7 +1,5 @@
 """`quantdrift metrics`: from run folders, without torch."""
 
-from __future__ import annotations
-
 from operator import attrgetter, itemgetter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The candidate's documents as they are kept, where each is several rows: pooled, pruned, at a precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

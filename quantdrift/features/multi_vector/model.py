@@ -1,17 +1,15 @@
 """Late-interaction models of sentence-transformers: a vector for every token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Placed, Reads, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import SentenceEncoder, as_pictures, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -81,15 +79,9 @@ def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
     return [torch.as_tensor(matrix).float().cpu().numpy() for matrix in encoded]
 
 
-def load_multi_vector(
-    source: ModelSource,
-    *,
-    device: torch.device,
-    revision: str | None = None,
-    dtype: str = "float32",
-    trusted: bool = False,
-) -> MultiVectorModel:
+def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVectorModel:
     """Load a late-interaction model."""
+    revision = where.get("revision")
     named = model_json(source, "config.json", revision).get("architectures") or ()
     native = any(str(name).endswith("ForRetrieval") for name in named)
     if not native and not model_json(source, "modules.json", revision):
@@ -97,15 +89,8 @@ def load_multi_vector(
             f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
             "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
         )
-    model, notes = load_sentence_transformer(
-        source,
-        device=device,
-        revision=revision,
-        dtype=dtype,
-        trusted=trusted,
-        kind="MultiVectorEncoder",
-        reads="head" if native else "states",  # the projection of transformers' own is its head
-    )
+    reads: Reads = "head" if native else "states"  # the projection of transformers' own is its head
+    model, notes = load_sentence_transformer(source, kind="MultiVectorEncoder", reads=reads, **where)
     return multi_vector_of(model, source, notes=notes)
 
 

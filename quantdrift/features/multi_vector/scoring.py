@@ -4,8 +4,6 @@ Documents are read a tile at a time, so a corpus stays on disk; of every pair of
 go into the same running state as everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -41,27 +39,21 @@ class Product(Protocol):
     @property
     def name(self) -> str:
         """What a run calls it."""
-        raise NotImplementedError
 
     def prepared(self, side: Ragged, device: torch.device) -> Any:
         """Queries or documents as they are multiplied."""
-        raise NotImplementedError
 
     def scores(self, queries: Any, documents: Any) -> Tensor:
         """Scores float32 [n_queries, n_docs]."""
-        raise NotImplementedError
 
     def exact(self, query: NDArray[Any], documents: Ragged) -> NDArray[np.float64]:
         """The scores of one query in float64."""
-        raise NotImplementedError
 
     def values(self, rows: Matrix) -> Matrix:
         """The numbers of rows that a precision changes, as a view."""
-        raise NotImplementedError
 
     def row_bits(self, width: int, bits: int) -> int:
         """What a row takes, if each of its numbers takes so many bits."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

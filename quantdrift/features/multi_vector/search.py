@@ -1,9 +1,7 @@
 """A search by outputs of several rows an input."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from quantdrift.features.multi_vector.kept import check_stored, score_kept
 from quantdrift.features.multi_vector.scoring import Product
 
 
-def row_search(search: Search, product: Product) -> RowSearch:
+def row_search(search: Search, product: Product) -> "RowSearch":
     """The same search by rows instead of one vector an input."""
     return RowSearch(**{part.name: getattr(search, part.name) for part in fields(search)}, product=product)
 
@@ -37,7 +35,7 @@ class RowSearch(Search):
         """What it compares, as stages name it."""
         return self.product.of
 
-    def ready(self, flow: Flow) -> Search:
+    def ready(self, flow: Flow) -> Self:
         """Refuse what is of one vector an input."""
         for stage in flow.pair.vector_stages:
             check_stored(stage.scheme, self.product)

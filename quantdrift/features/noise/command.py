@@ -13,7 +13,7 @@ from quantdrift.base.paths import RUNS
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
-from quantdrift.cli.options import DATA, SPLIT, TASK, argument, corpus, flag, of_texts, option, prints
+from quantdrift.cli.options import OnSchemes, argument, flag, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
@@ -26,28 +26,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseOptions:
+class NoiseOptions(OnSchemes):
     """The options of `quantdrift noise`."""
 
     model: str = argument("MODEL: Model at full precision, without a scheme, or openai:URL#MODEL")
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     against: Path | None = option(
         "RUN: A run of the model on the same data, whose flip rate is held against the noise."
     )
     every: bool = flag("--all: Every combination of settings, and not one at a time.")
     out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA_noise.")
-    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
-    batch_size: int = option("Inputs per forward pass, usually.", default=32, min=1)
-    plan: bool = flag("Print what there is to do, and stop.")
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
-    quiet: bool = option("-q --quiet: No progress bars.", default=False)
-
-    @property
-    def cache(self) -> bool:
-        """Always, but for servers."""
-        return True
 
 
 @prints("json", "markdown")
@@ -58,13 +45,14 @@ def command(options: NoiseOptions) -> Output:
     and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
     command goes on where it was stopped.
 
-    Of a server, the requests under way at a time and the texts in each are varied; every answer is asked for anew.
+    Of a server, the requests under way at a time and the texts in each are varied, and each text is sent beside itself,
+    so that nothing is padded; every answer is asked for anew.
 
     For example: quantdrift noise minilm --data ./cranfield
 
     More: docs/guides/servers.md
     """
-    dataset = of_texts(corpus(options.data, options.task, options.split), "noise")
+    dataset = of_texts(options.dataset, "noise")
     from quantdrift.features.noise.study import METRICS, measured_schemes, of_results, run_on, schemes_of
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json

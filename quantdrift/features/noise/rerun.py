@@ -1,7 +1,5 @@
 """A server's own noise: the same texts asked of it once more, in other company."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,8 +17,12 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.record import Evidence
 from quantdrift.spec.grammar import read_endpoint
 
-CONFIGURATIONS = ((1, 32), (4, 32), (16, 32), (4, 1))
-"""Requests under way at a time, and inputs in each; the first is what the others are compared with, also by itself."""
+CONFIGURATIONS = ((1, 32, 1), (4, 32, 1), (16, 32, 1), (4, 1, 1), (4, 2, 2))
+"""Requests under way at a time, inputs in each, and how often each text is among them.
+
+The first is what the others are compared with, also by itself. A text beside itself is a batch of one length, which
+nothing is padded in: runtimes left out a mask there that other batches get.
+"""
 
 
 def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Progress) -> Iterator[tuple[str, Evidence]]:
@@ -28,9 +30,11 @@ def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Prog
     endpoint = read_endpoint(name)
     encoder = open_endpoint(endpoint, Servers(concurrency=1), hosts=[endpoint.host], root=None)
     reading = search_of(dataset, Similarity.COSINE)
-    for concurrency, batch in CONFIGURATIONS:
-        pair = TwoModels(encoder, replace(encoder, concurrency=concurrency), device=torch.device("cpu"))
+    for concurrency, batch, copies in CONFIGURATIONS:
+        other = replace(encoder, concurrency=concurrency, copies=copies)
+        pair = TwoModels(encoder, other, device=torch.device("cpu"))
         pair.batch_size = batch
         settings = Settings(k=k, batch_size=CONFIGURATIONS[0][1], noise_floor=False)
         measured = measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=progress)
-        yield f"{concurrency} requests of {batch}" if concurrency > 1 else f"1 request of {batch}", measured.evidence
+        requests = f"{concurrency} requests" if concurrency > 1 else "1 request"
+        yield f"{requests} of {'a text twice' if copies > 1 else batch}", measured.evidence

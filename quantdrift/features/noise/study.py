@@ -1,7 +1,5 @@
 """How much of a flip rate is the runtime's own: the model at full precision, in other configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -43,7 +41,7 @@ def measured_schemes(
         data=[DataEntry(folder=folder, task=options.task, split=options.split)],
         settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
     )
-    return measured(study, out, device=options.device, quiet=options.quiet, plan=options.plan, kind=kind)
+    return measured(study, out, options, kind=kind)
 
 
 def run_on(path: Path, fingerprint: str) -> Run:

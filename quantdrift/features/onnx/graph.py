@@ -4,8 +4,6 @@ It is read as data, by the onnx package, before onnxruntime is given it: a file 
 may lie in files that it names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

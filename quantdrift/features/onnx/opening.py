@@ -1,7 +1,5 @@
 """A graph that somebody else wrote, as a model: how it is fed and read, and what stands around it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Tokenization, prompts, pooling and normalization are those of sentence-transform
 of tokens, finished embeddings or logits. No float weights of the transformer are loaded, there are none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

@@ -1,41 +1,37 @@
 """`quantdrift gate --plan`: how many inputs does a verdict need?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quantdrift.ask import ensure
 from quantdrift.base.display import duration, note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
-from quantdrift.cli.options import ANY_DATA, METRIC, SPLIT, TASK, Measuring, any_data, argument, option, prints
+from quantdrift.cli.options import METRIC, Measuring, OnData, argument, option, prints
+from quantdrift.data.labelled import Dataset, sampled, size_of
+from quantdrift.features.plan.power import Needed, Question, needed_by
+from quantdrift.gate.rules import Rule, default_rules, parse_rule
+from quantdrift.gate.target import target_of_run
+from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import cell
+from quantdrift.runs.folder import Run, check_place
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, chooses, parse
-
-if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
-    from quantdrift.features.plan.power import Needed
-    from quantdrift.gate.rules import Rule
-    from quantdrift.runs.folder import Run
+from quantdrift.statistics.verdicts import MARGIN
 
 LEAST = 20
 """Inputs of a pilot: with fewer nothing is known of how much differs."""
-MARGIN = 0.03
-"""As most of the gate's own rules have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Measuring):
+class PlanOptions(OnData, Measuring):
     """The options of `quantdrift gate --plan`."""
 
     spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
-    data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     margin: float | None = option(
         "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
         "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03.",
@@ -72,9 +68,6 @@ def command(options: PlanOptions) -> Output:
     More: docs/guides/ci.md
     """
     from quantdrift.features.noise.study import run_on
-    from quantdrift.features.plan.power import Question, needed_by
-    from quantdrift.gate.rules import default_rules
-    from quantdrift.gate.target import target_of_run
 
     spec = parse(options.spec)
     if chooses(spec.scheme):
@@ -82,7 +75,7 @@ def command(options: PlanOptions) -> Output:
             f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; store "
             f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
         )
-    dataset = any_data(options.data, options.task, options.split)
+    dataset = options.dataset
     against = None if options.against is None else run_on(options.against, dataset.fingerprint)
     rules = _given(options)  # what cannot be judged is refused before anything is measured
     run = _pilot(spec, dataset, options)
@@ -93,21 +86,13 @@ def command(options: PlanOptions) -> Output:
         target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
     if not rules:
         rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
-    question = Question(there=_size(dataset), margin=options.margin or MARGIN, alpha=options.alpha, power=options.power)
+    margin = options.margin or MARGIN
+    question = Question(there=size_of(dataset), margin=margin, alpha=options.alpha, power=options.power)
     return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
-
-
-def _size(dataset: Dataset) -> int:
-    from quantdrift.data.labelled import ClassificationDataset
-
-    return len(dataset.test.ids) if isinstance(dataset, ClassificationDataset) else len(dataset.query_ids)
 
 
 def _given(options: PlanOptions) -> list[Rule]:
     """The rules that were asked for by rule or metric, each with a number."""
-    from quantdrift.gate.rules import Rule, parse_rule
-    from quantdrift.metrics import parse_metric
-
     rules = [parse_rule(text) for text in options.rule or ()]
     for rule in rules:
         if rule.on is not None:
@@ -120,21 +105,12 @@ def _given(options: PlanOptions) -> list[Rule]:
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     """The run of the pilot: that of before, where it is of the same."""
-    from quantdrift.ask import Ask, ensure
-    from quantdrift.data.labelled import sampled
     from quantdrift.engine.refusals import check_pair
-    from quantdrift.runs.folder import check_place
 
     check_pair(spec, dataset)
     seed = f"-seed{options.seed}" if options.seed else ""
     part = sampled(dataset, options.pilot, options.seed)
     out = options.out or default_place(spec, part, f"_pilot{options.pilot}{seed}")
-    ask = Ask(
-        pair=spec,
-        data=[part.name, part.split, part.fingerprint],
-        settings={**asdict(options.settings), "device": options.device, "revision": options.revision},
-        part=("pilot", options.pilot, options.seed),
-    )
 
     def measure(fingerprint: str) -> Run:
         check_place(out.absolute())
@@ -143,7 +119,7 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
         note(f"the pilot is kept in {out}")
         return run
 
-    return ensure(ask, out, measure)
+    return ensure(options.ask(spec, part, "pilot", options.pilot, options.seed), out, measure)
 
 
 def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: str, out: Path) -> Run:
@@ -175,7 +151,7 @@ def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: s
 
 
 def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
-    there, pilot = _size(dataset), run.record["pilot"]
+    there, pilot = size_of(dataset), run.record["pilot"]
     most = max((need.to_pass for need in needs if need.to_pass is not None), default=None)
     seconds = {n: _seconds(pilot, n, dataset) for n in (there, most) if n is not None}
     lines = [*_sentences(needs, options)]
@@ -213,12 +189,6 @@ def _seconds(pilot: Mapping[str, Any], n: int, dataset: Dataset) -> float:
     return float(n * pilot["seconds_per_input"] + again * pilot["seconds_per_item"])
 
 
-def _pilot_value(need: Needed) -> str:
-    from quantdrift.metrics.numbers import cell
-
-    return cell(need.rule.metric, need.pilot)
-
-
 def _to_pass(need: Needed) -> str:
     ends = "" if need.to_pass_low is None else f" ({need.to_pass_low:,} to {need.to_pass_high:,})"
     return "-" if need.to_pass is None else f"{need.to_pass:,}{ends}"
@@ -235,7 +205,7 @@ def _up(margin: float | None) -> str:
 
 _COLUMNS = (
     Column("rule", "rule"),
-    Column("pilot (95 %)", _pilot_value),
+    Column("pilot (95 %)", lambda need: cell(need.rule.metric, need.pilot)),
     Column("differ", "differs", percent),
     Column("to pass", _to_pass),
     Column("to fail", "to_fail", lambda n: "-" if n is None else f"{n:,}"),

@@ -1,7 +1,5 @@
 """How many inputs the rules of a gate need, from the disagreement in a pilot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

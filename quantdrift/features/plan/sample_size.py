@@ -6,8 +6,6 @@ common, the number of inputs that a test needs beside the number there are, is t
 A. Kotawala, Resolution Diagnostics for Paired LLM Evaluation, arXiv 2605.30315 (2026).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable

@@ -1,20 +1,16 @@
 """`quantdrift allocate --predict`: what every width would change, before anything is quantized."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from quantdrift.allocation.curve import Point
 from quantdrift.base.text import with_interval
-from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
+from quantdrift.checkpoints.checkpoint import full_precision
+from quantdrift.cli.options import OnQueries, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.spec.grammar import Spec, parse_scheme
-
-if TYPE_CHECKING:
-    from quantdrift.allocation.curve import Point
-    from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 _FEW = 32
 """Calibration queries below which a rate is known to some twenty points only, and its interval alone is shown."""
@@ -58,7 +54,6 @@ def command(options: PredictOptions) -> Output:
     group = options.group if options.group == "channel" else f"g{options.group}"
     scheme = parse_scheme(f"W{options.widths[:1]}-{group}+gap+widths={options.widths}")
     group_size, _ = scheme.group_size, scheme.widths  # two of them at least, or it is refused
-    from quantdrift.checkpoints.checkpoint import full_precision
 
     dataset = options.dataset
     full_precision(options.model)
@@ -89,7 +84,7 @@ def command(options: PredictOptions) -> Output:
             f"codes alone{scales}",
             *_NOTES,
         ],
-        next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {data_words(options.data, options.task)}"],
+        next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {options.data_words}"],
     )
 
 

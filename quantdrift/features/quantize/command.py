@@ -1,7 +1,5 @@
 """`quantdrift quantize`: write the candidate to a folder."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +8,13 @@ from typing import Any, Literal
 
 from quantdrift.base.records import read_json
 from quantdrift.base.text import some
-from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
+from quantdrift.cli.options import SPEC, OnCorpus, OnModel, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(OnModel):
+class QuantizeOptions(OnCorpus, OnModel):
     """The options of `quantdrift quantize`."""
 
     spec: str = argument(SPEC)
@@ -26,9 +24,6 @@ class QuantizeOptions(OnModel):
         "onnxruntime runs.",
         default="safetensors",
     )
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
 
 
 @prints()
@@ -53,7 +48,7 @@ def command(options: QuantizeOptions) -> Output:
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
-    dataset = corpus(options.data, options.task, options.split) if named else None
+    dataset = options.dataset if named else None
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
     if form in MODEL_FILES:
@@ -95,4 +90,4 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
     if model in {"MultiVectorEncoder", "SparseEncoder"}:  # two such models are not compared
         return
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
-    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {data_words(options.data, options.task)}"
+    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {options.data_words}"

@@ -4,8 +4,6 @@ An answer is compared as SQuAD does: in lower case, without ASCII punctuation an
 record holds questions, gold answers and what was said in each condition; every figure is computed from it.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import ne
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +107,11 @@ class RagRecord(Record):
         notes: what to know; one sentence each, without a full stop.
     """
 
-    FORMAT: ClassVar[str] = "quantdrift-rag"
-    VERSION: ClassVar[int] = 1
-    WHAT: ClassVar[str] = "the record of answers behind a search"
-    MAKE: ClassVar[str] = "quantdrift rag RUN... --model hf --model-args pretrained=NAME"
+    FORMAT, VERSION = "quantdrift-rag", 1
+    WHAT, MAKE = (
+        "the record of answers behind a search",
+        "quantdrift rag RUN... --model hf --model-args pretrained=NAME",
+    )
 
     generator: str
     kind: Kind
@@ -133,7 +132,7 @@ class RagRecord(Record):
         return [*([] if self.control is None else [self.control]), self.reference, *self.candidates]
 
     @model_validator(mode="after")
-    def _whole(self) -> RagRecord:
+    def _whole(self) -> Self:
         n = len(self.ids)
         parts: list[Sequence[object] | None] = [self.ids, self.questions, self.golds]
         for condition in self.conditions:

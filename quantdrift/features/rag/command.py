@@ -1,28 +1,27 @@
 """`quantdrift rag`: which answers a generator changes when the search behind it is quantized."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.paths import RUNS
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli import Interrupted
+from quantdrift.cli.measuring import slug
 from quantdrift.cli.options import argument, flag, option, prints
+from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
+from quantdrift.features.rag.questions import ANSWERS, Generator, read_questions
 from quantdrift.metrics.numbers import show_p
+from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import as_json
-
-if TYPE_CHECKING:
-    from quantdrift.features.rag.answers import Rag
-    from quantdrift.features.rag.questions import Generator
 
 _MEASURES = {"exact_match": "exact match", "token_f1": "token F1", "gold_in_context": "gold in context"}
 _TEXT = 120
@@ -51,7 +50,7 @@ class RagOptions:
     max_tokens: int = option("Tokens of an answer, which ends at the end of its line.", default=32, min=1)
     chat: bool = flag("Put prompts through the chat template of the generator.")
     batch_size: int = option("Prompts per call; answers are kept after each call.", default=8, min=1)
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps, of a generator that runs here.")
+    device: str | None = option("DEVICE: cpu, cuda, cuda:1 or mps, of a generator that runs here.")
     changed: int = option("N: How many of the changed answers to show, right to wrong first.", default=5, min=0)
     out: Path | None = option(
         "-o --out FOLDER: Where answers and result lie; by default quantdrift-runs/rag_DATA_MODEL."
@@ -72,12 +71,6 @@ def command(options: RagOptions) -> Output:
 
     More: docs/guides/rag.md
     """
-    from quantdrift.base.paths import RUNS
-    from quantdrift.cli.measuring import slug
-    from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
-    from quantdrift.features.rag.questions import ANSWERS, read_questions
-    from quantdrift.runs.folder import find_runs
-
     first = options.what[0]
     if len(options.what) == 1 and (first.name == RECORD or (first / RECORD).is_file()):
         record = RagRecord.read(first / RECORD if first.is_dir() else first)

@@ -3,8 +3,6 @@
 Runs are searches that `quantdrift run` measured; nothing is searched here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,11 +142,9 @@ class Generator(Protocol):
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
         """Every prompt with its answer, a batch at a time, in any order."""
-        ...
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
         """What to know of these prompts: one sentence each, without a full stop."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

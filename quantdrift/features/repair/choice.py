@@ -4,8 +4,6 @@ A configuration is a scheme that spends the same bits otherwise. A deployment is
 alone or with the inputs that it is least sure of rescored or deferred at full precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -220,7 +218,7 @@ def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
 
 def chosen_apart(
     candidates: Sequence[Deployment], goals: Goals, bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
-) -> Repair:
+) -> "Repair":
     """Choose on one half of the held-out inputs, and measure what was chosen on the other.
 
     The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.

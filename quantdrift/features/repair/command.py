@@ -1,32 +1,24 @@
 """`quantdrift repair`: which deployment of a model changes fewest answers."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import percent, with_interval
-from quantdrift.cli.options import ANY_DATA, SPLIT, TASK, OnModel, any_data, argument, data_words, flag, option, prints
+from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
+from quantdrift.features.repair import choice
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Scheme, Spec, parse
 
-if TYPE_CHECKING:
-    from quantdrift.features.repair.choice import Deployment, Goals, Repair
-
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(OnModel):
+class RepairOptions(OnData, OnModel):
     """The options of `quantdrift repair`."""
 
     spec: str = argument("SPEC: The model and the plain scheme that is to be repaired: minilm@W4")
-    data: Path | None = option(ANY_DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     bits: float | None = option(
         "B: Bits a linear weight may take, scales counted; by default an eighth of a bit more than SPEC takes.", min=2
     )
@@ -69,16 +61,14 @@ def command(options: RepairOptions) -> Output:
     More: docs/guides/repair.md
     """
     spec = parse(options.spec)
-    from quantdrift.features.repair.choice import check_plain
-
-    check_plain(spec.scheme)
+    choice.check_plain(spec.scheme)
     goals = _goals(options)
     if options.plan:
         return _planned(spec, goals)
     from quantdrift.base.records import check_writable
     from quantdrift.engine.refusals import check_spec
 
-    dataset = any_data(options.data, options.task, options.split)
+    dataset = options.dataset
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
     from quantdrift.features.repair.search import Tuner
@@ -96,25 +86,23 @@ def command(options: RepairOptions) -> Output:
     )
 
 
-def _goals(options: RepairOptions) -> Goals:
-    from quantdrift.features.repair.choice import POSSIBLE, TRIED, Goals
-
+def _goals(options: RepairOptions) -> choice.Goals:
     target = None
     if options.target is not None:
         match = re.fullmatch(r"flip@1=(0?\.[0-9]+|0)", options.target)
         if match is None:
             raise QuantDriftError(f"--target {options.target}: expected flip@1=RATE with a rate below 1: flip@1=0.05")
         target = float(match[1])
-    names = tuple(TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
-    if unknown := [name for name in names if name not in POSSIBLE]:
-        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(POSSIBLE)}")
-    return Goals(bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names)
+    names = tuple(choice.TRIED) if options.quantizers is None else tuple(options.quantizers.split(","))
+    if unknown := [name for name in names if name not in choice.POSSIBLE]:
+        raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(choice.POSSIBLE)}")
+    return choice.Goals(
+        bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names
+    )
 
 
-def _planned(spec: Spec, goals: Goals) -> Output:
-    from quantdrift.features.repair.choice import uniform_configurations
-
-    names = [str(scheme) for scheme in uniform_configurations(spec.scheme, goals.quantizers)]
+def _planned(spec: Spec, goals: choice.Goals) -> Output:
+    names = [str(scheme) for scheme in choice.uniform_configurations(spec.scheme, goals.quantizers)]
     return Output(
         data={"ways": names},
         title=f"{spec}: what repair tries",
@@ -123,7 +111,8 @@ def _planned(spec: Spec, goals: Goals) -> Output:
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best with widths chosen by gap",
-            "3. the best of all with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
+            "3. the best of all with scales, biases and norms tuned, with 8-bit token embeddings, with the query side",
+            "   alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
     )
@@ -138,19 +127,17 @@ _TRIALS = (
 )
 
 
-def _tried(repair: Repair) -> Grid:
+def _tried(repair: choice.Repair) -> Grid:
     last = {str(trial.scheme): trial for trial in repair.tried}.values()
     made = sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift))
     missing = [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
     return table(_TRIALS, made, title="Trials, on inputs that no rate below is over", lines=missing)
 
 
-def _found(repair: Repair) -> Grid:
+def _found(repair: choice.Repair) -> Grid:
     """A line for every scheme, with what deferring makes of it beside it."""
-    from quantdrift.features.repair.choice import front
-
-    stars = dict(zip(map(id, repair.deployments), front(repair.deployments), strict=True))
-    lines: dict[str, list[Deployment]] = {}
+    stars = dict(zip(map(id, repair.deployments), choice.front(repair.deployments), strict=True))
+    lines: dict[str, list[choice.Deployment]] = {}
     for deployment in repair.deployments:
         lines.setdefault(_short(deployment.scheme), []).append(deployment)
     most = max(lines.values(), key=len)[1:]
@@ -186,18 +173,16 @@ def _found(repair: Repair) -> Grid:
 
 def _short(scheme: Scheme) -> str:
     """The scheme, or the name of the file with its widths and what stands beside that."""
-    from quantdrift.features.repair.choice import named_by
-
     file = scheme.option("allocation")
-    return str(scheme) if file is None else named_by(Path(file).name, scheme)
+    return str(scheme) if file is None else choice.named_by(Path(file).name, scheme)
 
 
-def _name(deployment: Deployment) -> str:
+def _name(deployment: choice.Deployment) -> str:
     rescored = f", {100 * deployment.looked:.0f} % rescored or deferred" if deployment.looked else ""
     return f"{_short(deployment.scheme)}{rescored}"
 
 
-def _verdict(repair: Repair) -> list[str]:
+def _verdict(repair: choice.Repair) -> list[str]:
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
     if chosen is repair.deployments[0]:
@@ -216,16 +201,14 @@ def _verdict(repair: Repair) -> list[str]:
     return lines
 
 
-def _next(spec: Spec, repair: Repair, options: RepairOptions) -> list[str]:
-    from quantdrift.features.repair.choice import named_by
-
-    chosen, data = repair.chosen, data_words(options.data, options.task)
+def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str]:
+    chosen, data = repair.chosen, options.data_words
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
     scheme = replace(chosen.scheme, query_only=False)
     file = scheme.option("allocation")
-    named = f"{spec.model}@{scheme if file is None else named_by(file, scheme)}"
+    named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
     lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
     if chosen.looked:
         lines.append(

@@ -5,8 +5,6 @@ with far fewer inputs than top-1 changes do. The better half of the quantizers g
 and the best of these to widths by gap. What comes through is run on the whole corpus, with rates over held-out inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -31,19 +29,7 @@ from quantdrift.engine.run import measured_run
 from quantdrift.engine.sensitivity.allocate import choose_widths
 from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
-from quantdrift.features.repair.choice import (
-    MORE,
-    Deployment,
-    Goals,
-    Repair,
-    Tried,
-    allocated_configuration,
-    chosen_apart,
-    deployments,
-    finer_configurations,
-    named_by,
-    uniform_configurations,
-)
+from quantdrift.features.repair import choice
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Scheme, Spec, parse
 from quantdrift.stages import STAGES, Kind
@@ -78,7 +64,7 @@ class Tuner:
 
     spec: Spec
     dataset: Dataset
-    goals: Goals
+    goals: choice.Goals
     out: Path
     settings: Settings
     store: EmbeddingStore
@@ -87,7 +73,7 @@ class Tuner:
     revision: str | None = None
     model: LocalModel = field(init=False)
     held: Rows | None = field(init=False, default=None)
-    tried: list[Tried] = field(init=False, default_factory=list)
+    tried: list[choice.Tried] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries."""
@@ -100,10 +86,10 @@ class Tuner:
         self.model = load_model(self.spec.model, kind, **means)
         check_vectors(self.model, f"{self.spec}: configurations are compared")
 
-    def repaired(self) -> Repair:
+    def repaired(self) -> choice.Repair:
         """Try what can be done within the bits, and choose a deployment."""
         needed = self.plain[0].quantized.bits().linear_with_scales
-        bits = self.goals.bits or needed + MORE
+        bits = self.goals.bits or needed + choice.MORE
         if needed > bits + 1e-9:
             raise QuantDriftError(
                 f"{self.spec} takes {needed:g} bits a linear weight, scales counted, and {bits:g} are allowed; give "
@@ -111,15 +97,17 @@ class Tuner:
             )
         weights = list(self._weights(bits))
         finalists = [self.spec.scheme, *weights, *self._around(weights[-1])]
-        candidates: list[Deployment] = []
+        candidates: list[choice.Deployment] = []
         for scheme in dict.fromkeys(finalists):
             try:
                 run = self._run(scheme)
             except (MissingExtraError, UnsupportedError) as error:
-                self.tried.append(Tried(scheme=scheme, reason=str(error)))
+                self.tried.append(choice.Tried(scheme=scheme, reason=str(error)))
                 continue
-            candidates += deployments(scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals)
-        return chosen_apart(candidates, self.goals, bits, tried=self.tried, seed=self.settings.seed)
+            candidates += choice.deployments(
+                scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals
+            )
+        return choice.chosen_apart(candidates, self.goals, bits, tried=self.tried, seed=self.settings.seed)
 
     # --- configurations as pairs ------------------------------------------------------------------
 
@@ -191,13 +179,13 @@ class Tuner:
             rows, reference = np.arange(len(reading.train.ids)), ()
         return reading.problem(flow, reference, np.sort(rng.permutation(rows)[:n]).astype(np.int64))
 
-    def _trial(self, scheme: Scheme, problem: GapProblem, bits: float) -> Tried:
+    def _trial(self, scheme: Scheme, problem: GapProblem, bits: float) -> choice.Tried:
         """What a configuration does to some gaps; why not, where it cannot be made or takes too many bits."""
         try:
             opened, flow = self._open(scheme)
             pair = opened.quantized
             if not pair.needs_widths and (needed := pair.bits().linear_with_scales) > bits + 1e-9:
-                return Tried(scheme=scheme, bits=needed, reason=f"takes {needed:.3f} bits, scales counted")
+                return choice.Tried(scheme=scheme, bits=needed, reason=f"takes {needed:.3f} bits, scales counted")
             key = key_of(
                 version=1, weights=pair.fingerprint, scheme=str(scheme), on=problem.digest, runtime=dict(pair.runtime)
             )
@@ -212,10 +200,10 @@ class Tuner:
             with pair.candidate():
                 gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
         except (MissingExtraError, UnsupportedError) as error:
-            return Tried(scheme=scheme, reason=str(error))
+            return choice.Tried(scheme=scheme, reason=str(error))
         valid = problem.valid[:, 0]
         shifts = (gaps - problem.gaps(problem.reference_outputs())[:, 0])[valid]
-        return Tried(
+        return choice.Tried(
             scheme=scheme,
             bits=pair.bits().linear_with_scales,
             shift=float(np.sqrt(np.mean(shifts**2))),
@@ -227,7 +215,7 @@ class Tuner:
         with self.progress.stage(f"trial: {scheme}", problem.n_rows) as tell:
             return problem.gaps(problem.outputs(tell))
 
-    def _ranked(self, schemes: Sequence[Scheme], problem: GapProblem, bits: float) -> list[Tried]:
+    def _ranked(self, schemes: Sequence[Scheme], problem: GapProblem, bits: float) -> list[choice.Tried]:
         """The configurations that can be made, by the shift that they make, least first."""
         trials = [self._trial(scheme, problem, bits) for scheme in schemes]
         self.tried += trials
@@ -238,9 +226,9 @@ class Tuner:
     def _weights(self, bits: float) -> Iterator[Scheme]:
         """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
         few, many = map(self._problem, STEPS)
-        better = self._ranked(uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
+        better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
-        finer = [grouped for scheme in half for grouped in (scheme, *finer_configurations(scheme))]
+        finer = [grouped for scheme in half for grouped in (scheme, *choice.finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)
         best = ranked[0]
         yield best.scheme
@@ -248,7 +236,7 @@ class Tuner:
         for group in dict.fromkeys([best.scheme.group_size, self.spec.scheme.group_size]):
             same = replace(best.scheme, group_size=group)
             counted = self._open(same)[0].quantized.bits()
-            schemes.append(allocated_configuration(same, bits - (counted.linear_with_scales - counted.linear)))
+            schemes.append(choice.allocated_configuration(same, bits - (counted.linear_with_scales - counted.linear)))
         allocated = self._ranked([scheme for scheme in schemes if scheme is not None], many, bits)
         if allocated:
             yield self._stored(allocated[0].scheme)
@@ -264,7 +252,7 @@ class Tuner:
         self.out.mkdir(parents=True, exist_ok=True)
         file = self.out / "allocation.json"
         allocation.write(file)
-        return parse(f"{self.spec.model}@{named_by(str(file), scheme)}").scheme
+        return parse(f"{self.spec.model}@{choice.named_by(str(file), scheme)}").scheme
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
         """What can be done beside the weights."""
@@ -280,5 +268,5 @@ class Tuner:
             yield from tried("vectors")
 
 
-def _by_shift(trials: Iterable[Tried]) -> list[Tried]:
+def _by_shift(trials: Iterable[choice.Tried]) -> list[choice.Tried]:
     return sorted(trials, key=lambda trial: trial.shift or 0.0)

@@ -3,8 +3,6 @@
 Source: paper, section 5.3.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`quantdrift route`: what asking full precision about unsure inputs gives back, and what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ share of top-1 changes whose true first item is there is the ceiling.
 All of it is computed from stored evidence, which holds the reference's scores of the candidate's first items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Its texts are never all in memory. The files are gone through once, to count the
 of some thousand documents are read where they are needed, by whoever scores them.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re
@@ -24,19 +22,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import LONGEST, refuse_bomb
 from quantdrift.base.text import some
-from quantdrift.data.retrieval import (
-    check_ids,
-    check_string,
-    counted,
-    empty,
-    feed,
-    lines_of,
-    named,
-    read_queries,
-    read_records,
-    refuse_long,
-    text_of,
-)
+from quantdrift.data import retrieval
 from quantdrift.data.streamed import StreamedDataset, is_url
 
 SHARD = 16_384
@@ -92,13 +78,13 @@ class Shard:
         if len(documents) < self.n:
             end = self.row + len(documents)
             raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
-        check_ids([name for name, _ in documents], where=self.url)
+        retrieval.check_ids([name for name, _ in documents], where=self.url)
         return documents
 
     def _lines(self) -> Iterator[Document]:
-        lines = islice(lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
-        for where, name, record in read_records(self.url, '{"_id": "...", "text": "..."}', lines):
-            yield name, text_of(record, where)
+        lines = islice(retrieval.lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
+        for where, name, record in retrieval.read_records(self.url, '{"_id": "...", "text": "..."}', lines):
+            yield name, retrieval.text_of(record, where)
 
     def _rows(self) -> Iterator[Document]:
         with _unpacked(self.url) as stream:
@@ -112,8 +98,8 @@ class Shard:
                     where = f"{self.url}, row {row + place + 1}"
                     # a text that is kept once for many rows is unpacked row by row
                     record = batch.slice(place, 1).to_pylist()[0]
-                    check_string(record["text"], f'{where}: "text"')
-                    yield named(record[key], f'{where}: "_id"'), text_of(record, where)
+                    retrieval.check_string(record["text"], f'{where}: "text"')
+                    yield retrieval.named(record[key], f'{where}: "_id"'), retrieval.text_of(record, where)
                 row += len(batch)
 
 
@@ -176,7 +162,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
     with _refusals(url):
         files = _corpus_files(url)
         with _near(url) as folder:
-            query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=None)
+            query_ids, queries, qrels, notes = retrieval.read_queries(folder, split, document_ids=None)
         if queries and not isinstance(queries[0], str):
             raise DataError(f"{url}: a corpus in shards takes queries that are texts, and these are images")
         shards: list[Shard] = []
@@ -192,9 +178,9 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
     judgements = sorted((query, doc, str(grade)) for query, grades in qrels.items() for doc, grade in grades.items())
     digests = dict.fromkeys((piece.url, piece.digest) for piece in shards)  # one for each file
     for part in (query_ids, queries, [word for line in judgements for word in line], [end for _, end in digests]):
-        feed(digest, part)
+        retrieval.feed(digest, part)
     warnings = [
-        counted("empty queries", empty(query_ids, queries)),
+        retrieval.counted("empty queries", retrieval.empty(query_ids, queries)),
         "" if qrels else "no relevance labels: drift is measured, relevance metrics are not",
     ]
     return ShardedDataset(
@@ -287,7 +273,7 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
         else:
             digest, n, at = _digest(), 0, 0
             for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
-                refuse_long(line, f"{url}, line {number}")
+                retrieval.refuse_long(line, f"{url}, line {number}")
                 digest.update(line)
                 if line.strip():
                     begins += [(number, at)] if n % size == 0 else []

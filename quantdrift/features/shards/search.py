@@ -4,8 +4,6 @@ What a shard gives is a `ScoreState`, a few numbers a query whatever the corpus'
 written, under a digest of all that decides it, so that a run that was killed goes on behind the last shard.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

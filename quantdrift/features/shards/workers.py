@@ -4,8 +4,6 @@ Every worker has one shard at a time, and hands over what it found before it get
 at most one shard again.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,12 +1,10 @@
 """Sparse models of sentence-transformers: a weight for some terms of the vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Placed, refuse_small_vocabulary
 from quantdrift.engine.encoders.sentence import load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -144,18 +142,9 @@ def term_weights(encoded: Tensor) -> list[Matrix]:
     return [rows[a:b] for a, b in pairwise(ends.tolist())]
 
 
-def load_sparse(
-    source: ModelSource,
-    *,
-    device: torch.device,
-    revision: str | None = None,
-    dtype: str = "float32",
-    trusted: bool = False,
-) -> SparseModel:
+def load_sparse(source: ModelSource, **where: Unpack[Placed]) -> SparseModel:
     """Load a sparse model, whose head is what makes its weights."""
-    model, notes = load_sentence_transformer(
-        source, device=device, revision=revision, dtype=dtype, trusted=trusted, kind="SparseEncoder", reads="head"
-    )
+    model, notes = load_sentence_transformer(source, kind="SparseEncoder", reads="head", **where)
     return sparse_of(model, source, notes=notes)
 
 

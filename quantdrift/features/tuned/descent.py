@@ -1,7 +1,5 @@
 """Adam on scales, biases and norms of a model whose codes stay: their numbers lie behind one another in one vector."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
@@ -22,12 +20,12 @@ from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
 from quantdrift.engine.sensitivity.gaps import asking_gradients
 from quantdrift.engine.store import keeping
 
-SCALE_RATE, OTHER_RATE = 8e-3, 4e-3
+SCALE_RATE, OTHER_RATE = 5e-3, 2.5e-3
 """Learning rates, relative to the scale and to the root mean square of a bias or norm."""
 _FIRST, _SECOND, _EPSILON = 0.9, 0.99, 1e-12  # Adam's; few steps are taken
-_CHECKS = 8
+_CHECKS = 4
 """Looks at what is held out, beside that at the start."""
-_PATIENCE = 3
+_PATIENCE = 2
 """Looks without a new best after which it ends."""
 _LEAST = 1e-3
 """Root mean square of a bias below which its steps are as of this one."""

@@ -1,7 +1,5 @@
 """What is tuned for: outputs of pseudo-queries and documents of the calibration sample, as the reference has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +23,14 @@ Rows = NDArray[np.int64]
 Batch = tuple[Rows, ...]
 """Rows of each side that the model sees in one step."""
 
-DOCUMENTS, ASKED = 16, 2
-"""Documents of a step, and pseudo-queries of each."""
+DOCUMENTS = 32
+"""Documents of a step, and as many pseudo-queries; twice as many where these are alone."""
 PAIRED = 4
 """Documents that a cross-encoder reads with each pseudo-query: its own, and others."""
 _HELD_OUT, _MOST_HELD = 8, 32
 """One document in so many is held out, and at most so many are."""
-_WORDS, _CHARACTERS = 64, 400
-"""Of a document that are read."""
+_WORDS, _CHARACTERS = 24, 200
+"""Of a document that are read: any text gives as many numbers to tune by."""
 _LEAST, _MOST = 16, 240
 """Characters of a sentence that is asked."""
 _TINY = 1e-30
@@ -125,7 +123,6 @@ def _searching(kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, *, u
         queries = [opening(item) for item in _all(kinds[1])]
         cut = max(1, len(queries) // _HELD_OUT)
         pools = np.arange(cut, len(queries)), np.arange(cut)
-        own = None
     else:
         made = [sentences(item) if isinstance(item, str) else [item] for item in items]
         queries = [sentence for part in made for sentence in part]
@@ -134,14 +131,10 @@ def _searching(kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, *, u
     role = kinds[0].role
 
     def batch(rng: np.random.Generator) -> Batch:
-        documents = rng.permutation(parts[0])[:DOCUMENTS]
-        if own is None:
-            asked = rng.permutation(pools[0])[: ASKED * DOCUMENTS]
-        else:
-            asked = np.concatenate([rng.permutation(own[row])[:ASKED] for row in documents])
-        return (asked, documents)[:n_sides]
+        texts = DOCUMENTS * len(sides) // n_sides
+        return tuple(rng.permutation(pool)[:texts] for pool in (pools[0], parts[0]))[:n_sides]
 
-    some = pools[1][:: -(-len(pools[1]) // (ASKED * _MOST_HELD))]
+    some = pools[1][:: -(-len(pools[1]) // _MOST_HELD)]
     sides = (
         Side(role="query" if role == "document" else role, items=queries),
         Side(role=role, items=[opening(item) for item in items]),
@@ -155,7 +148,7 @@ def _labelled(items: Sequence[Any], role: str, parts: Batch) -> Problem:
     """Inputs of a classifier, by their logits."""
     return Problem(
         sides=(Side(role=role, items=items),),
-        batch=lambda rng: (rng.permutation(parts[0])[: ASKED * DOCUMENTS],),
+        batch=lambda rng: (rng.permutation(parts[0])[:DOCUMENTS],),
         held_out=((parts[1],),),
         what="inputs",
     )
@@ -169,13 +162,13 @@ def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Pro
         """Numbers of pairs, [n_pseudo_queries, n_documents]."""
         first, n = len(pairs), min(PAIRED, len(rows))
         for row in rows.tolist():
-            for sentence in rng.permutation(sentences(texts[row]))[:ASKED]:
+            for sentence in rng.permutation(sentences(texts[row]))[:2]:
                 others = rng.permutation(rows[rows != row])[: n - 1].tolist()
                 pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
         return np.arange(first, len(pairs)).reshape(-1, n)
 
     of_rest, of_held = map(groups, parts)
-    size = ASKED * DOCUMENTS // of_rest.shape[1]
+    size = DOCUMENTS // of_rest.shape[1]
     return Problem(
         sides=(Side(role="pair", items=pairs),),
         batch=lambda rng: (rng.permutation(of_rest)[:size].ravel(),),
@@ -203,8 +196,8 @@ def reference_outputs(
     lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in rows)]
     order = rows[np.argsort(lengths, kind="stable")]
     parts = []
-    for at in range(0, len(order), ASKED * DOCUMENTS):
-        parts.append(encode(side, order[at : at + ASKED * DOCUMENTS]))
+    for at in range(0, len(order), DOCUMENTS):
+        parts.append(encode(side, order[at : at + DOCUMENTS]))
         tell(len(parts[-1]))
     made = torch.cat(parts)
     outputs = made.new_full((len(side.items), made.shape[1]), torch.nan)

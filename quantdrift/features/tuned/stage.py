@@ -34,7 +34,7 @@ from quantdrift.spec.grammar import Scheme
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
-_VERSION = 1
+_VERSION = 2
 """Version of the tuning; another one makes what is kept void."""
 
 
@@ -103,7 +103,7 @@ class Tuned(ModelStage):
         for layer in made.layers:
             for part in () if layer.quantized is None else fields(layer.quantized):
                 add_tensor(digest, f"{layer.name}.{part.name}", getattr(layer.quantized, part.name))
-        settings = [descent.SCALE_RATE, descent.OTHER_RATE, problems.DOCUMENTS, problems.ASKED]
+        settings = [descent.SCALE_RATE, descent.OTHER_RATE, problems.DOCUMENTS]
         return key_of(
             version=_VERSION,
             of=[made.of[0], dict(made.of[1]), digest.hexdigest(), made.sample.key],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.text import counted, some
-from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
+from quantdrift.cli.options import DATA, SPEC, OnCorpus, OnModel, argument, of_texts, option, prints
 from quantdrift.data.sentences import PLAIN
 from quantdrift.features.canary.record import TEXTS, draw
 from quantdrift.show.output import Output
@@ -28,14 +28,12 @@ _N, _ROLES = 64, ("query", "document")
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(OnModel):
+class VerifyOptions(OnCorpus, OnModel):
     """The options of `quantdrift verify`."""
 
     deployed: str = argument("CHECKPOINT: A folder, an ONNX or GGUF file, or a server: openai:URL#MODEL")
     of: str = option(f"--of {SPEC.replace('What to compare', 'What was simulated')}", default=...)
     data: Path | None = option(f"{DATA} Texts come from it; methods that calibrate need what they had then.")
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
 
 
 @prints("json")
@@ -60,7 +58,7 @@ def command(options: VerifyOptions) -> Output:
     refuse_uncalibrated(spec, has_data=named)
     dataset, texts = None, [*TEXTS, *(("document", " ".join(two)) for two in permutations(PLAIN, 2))][:_N]
     if named:
-        dataset = of_texts(corpus(options.data, options.task, options.split), "verify")
+        dataset = of_texts(options.dataset, "verify")
         texts = draw(dataset.queries, dataset.documents, _N)
     by_role = {role: [text for part, text in texts if part == role] for role in _ROLES}
     from quantdrift.engine.saving.save import make_candidate

@@ -6,8 +6,6 @@ being the width of the widest layer. What both sides change by themselves in oth
 instead where it is more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

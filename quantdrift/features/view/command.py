@@ -1,7 +1,5 @@
 """`quantdrift view`: finished runs as pages of a server on this machine."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What lies below a folder: runs, studies, results of gates, and what cannot be read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The history of a gate: its committed baseline as every commit left it, from git."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Iterator

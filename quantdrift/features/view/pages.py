@@ -1,7 +1,5 @@
 """The first page of a server of finished runs: all that there is; and the page of one of them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page of two candidates beside each other: every input that either answers otherwise, with three rankings."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -5,8 +5,6 @@ have a name that leads here (DNS rebinding). What a request names is looked up a
 it never becomes a path.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -83,7 +81,7 @@ def _plain(title: str, why: str = "") -> str:
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD of the browser on this machine."""
 
-    server: Server
+    server: "Server"
     server_version, sys_version, timeout = "quantdrift", "", _SECONDS
 
     def do_GET(self) -> None:

@@ -1,38 +1,24 @@
 """`quantdrift waterfall`: which part of a deployment changes the answers?"""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantdrift.cli.options import DATA, DTYPE, SPLIT, TASK, argument, corpus, flag, option, prints
+from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
+from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import dtype_named, parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaterfallOptions:
+class WaterfallOptions(OnSchemes):
     """The options of `quantdrift waterfall`."""
 
     spec: str = argument("SPEC: The deployment, MODEL@SCHEME of two stages or more: minilm@W4+emb=int8+index=HNSW32")
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA_waterfall.")
-    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
-    batch_size: int = option("Inputs per forward pass.", default=32, min=1)
     noise_floor: bool = option("Run the reference a second time, once for all combinations.", default=True)
-    plan: bool = flag("Print what there is to do, and stop.")
-    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
     dtype: str = option(DTYPE, default="float32")
-    quiet: bool = option("-q --quiet: No progress bars.", default=False)
-
-    @property
-    def cache(self) -> bool:
-        """Always: combinations share embeddings through it."""
-        return True
 
 
 @prints("json", "markdown")
@@ -56,19 +42,26 @@ def command(options: WaterfallOptions) -> Output:
 
     spec = parse(options.spec)
     schemes = combinations_of(spec.scheme)
-    dataset = corpus(options.data, options.task, options.split)
+    dataset = options.dataset
     check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, "_waterfall")
     settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
     ended = measured_schemes(spec.model, list(map(str, schemes)), options, out, kind="waterfall", **settings)
     if options.plan or ended.code:
         return ended
-    waterfalls = waterfalls_of(open_study(out))
+    study = open_study(out)
+    waterfalls, whole = waterfalls_of(study), study.run(study.cells[-1])
+    assert whole is not None  # all are measured
+    outcome = verdict(whole.record)
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
         grids=list(map(grid_of, waterfalls)),
-        lines=[*in_words(waterfalls, named=str(spec.scheme)), "In brackets 95 % intervals, by resampling inputs."],
+        lines=[
+            *in_words(waterfalls, named=str(spec.scheme)),
+            f"Verdict: {outcome.word}. {outcome.next}".rstrip(),
+            "In brackets 95 % intervals, by resampling inputs.",
+        ],
         next=[
             f"\nruns of all combinations: {out}",
             f"as a page for a browser: quantdrift report {shlex.quote(str(out))}",

@@ -1,7 +1,5 @@
 """A waterfall as people look at it: a table and a chart for each metric."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -7,8 +7,6 @@ can come. Shares add up to the change by the whole deployment, exactly and for e
 Source: Shapley (1953), A value for n-person games.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """Formats of finished runs, told by their content and not by their name: one a module, or an entry point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rankings as JSON: query to document to score, as beir's search returns them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from quantdrift.base.errors import DataError

@@ -1,7 +1,5 @@
 """The samples that lm-eval logs, samples_TASK_DATE.jsonl: one line per document and filter."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions that mteb writes: TASK_predictions.json, by subset and split."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """One arm of a run folder of quantdrift."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

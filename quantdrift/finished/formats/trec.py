@@ -1,7 +1,5 @@
 """TREC run files: query, Q0, document, rank, score and tag, one line per document."""
 
-from __future__ import annotations
-
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import excerpt
 from quantdrift.finished import formats

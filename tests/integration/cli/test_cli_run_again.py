@@ -1,7 +1,5 @@
 """The same `quantdrift run` once more: what is finished is shown, and measured again where anything differs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -177,7 +177,7 @@ def test_a_packed_layer_is_seen_through_its_kernel() -> None:
     assert _weight(None, "weight", weight, "layer") is None
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow  # 40 s, most of them for gptqmodel to load
 def test_a_folder_in_the_layout_of_gptqmodel(tmp_path: Path) -> None:
     pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
     tensors, group = makers.weights(), makers.GROUP

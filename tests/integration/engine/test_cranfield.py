@@ -57,7 +57,7 @@ def store(pytestconfig: pytest.Config, tmp_path: Path) -> EmbeddingStore:
         ),
         pytest.param("W4-rtn+query", 1400, {"flip@1": (35 / QUERIES, 1 / QUERIES)}, marks=pytest.mark.very_slow),
         ("W4-rtn", 350, {"flip@1": (58 / QUERIES, 1 / QUERIES), "separation": (0.1174, 0.001)}),
-        ("W4-rtn+query", 350, {"flip@1": (60 / QUERIES, 1 / QUERIES)}),
+        pytest.param("W4-rtn+query", 350, {"flip@1": (60 / QUERIES, 1 / QUERIES)}, marks=pytest.mark.very_slow),
     ],
 )
 def test_figures(

@@ -34,7 +34,7 @@ def test_too_little_to_learn_from_is_refused(data: Path, capsys: pytest.CaptureF
     assert not (data / "reranker").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_model_prefers_what_is_right(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """`quantdrift noise` on a tiny model, and on a server whose answers depend on the company of a text."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,21 @@ def test_every_way_is_a_run_and_is_held_against_one(place: Path, quantdrift: Run
     quantdrift("noise", "TINY", "--data", "ROOT/b", "--against", "w2", code=2)
 
 
-def test_a_server_that_answers_by_the_size_of_a_batch(quantdrift: Run) -> None:
-    """Batches of one are embedded by another model: all that changes is of the way with one text a request."""
+@pytest.mark.parametrize(
+    ("odd", "way"),
+    [
+        (lambda texts: len(texts) == 1, "4 requests of 1"),
+        (lambda texts: len(texts) > 1 and len({*texts}) == 1, "4 requests of a text twice"),
+    ],
+)
+def test_a_server_that_answers_by_what_is_in_a_batch(quantdrift: Run, odd: Callable[..., bool], way: str) -> None:
+    """Some batches are embedded by another model: all that changes is of the way that has them."""
 
     def embed(texts):
-        return of_letters(texts) if len(texts) > 1 else of_odd_letters(texts)
+        return of_odd_letters(texts) if odd(texts) else of_letters(texts)
 
     with serving(m=embed) as server:
         result = json.loads(quantdrift("noise", server.name("m"), "--data", "ROOT/a", "-k", "20", "--json"))
     flips = {way["way"]: way["metrics"]["flip@1"]["value"] for way in result["ways"]}
-    assert flips.pop("4 requests of 1") > 0
+    assert flips.pop(way) > 0
     assert set(flips.values()) == {0}

@@ -1,7 +1,5 @@
 """The offline variants of the text suites, run on a tiny model and a tiny corpus: each gives the tables it is for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,17 @@ def test_doctor_fails_only_where_models_cannot_be_scored(installed: dict[str, st
     assert {c["name"]: c["version"] for c in report["components"]}["mteb"] == "2.26.24"
 
 
+def test_what_a_library_warns_of_on_import_stands_in_doctor_alone(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], tmp_path: Path
+) -> None:
+    installed["torchao"] = "0.1"
+    (tmp_path / "torchao.py").write_text("import logging; logging.getLogger(__name__).warning('no kernels: lost.so')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    assert "Note: torchao warns: no kernels: lost.so (when torchao is imported)" in cli("doctor")[1]
+    ended = subprocess.run([sys.executable, "-c", "import quantdrift.engine, torchao"], capture_output=True, check=True)
+    assert (ended.stdout, ended.stderr) == (b"", b"")
+
+
 @pytest.mark.parametrize(
     ("installed", "off", "errors", "says"),
     [
@@ -52,6 +65,7 @@ def test_the_advice_names_the_reason_and_the_way_without_the_hook(
     finder.errors.update(errors)
     monkeypatch.setenv(_hook.OFF_SWITCH, off)
     monkeypatch.setattr(_hook, "installed_finder", lambda: finder if installed else None)
+    monkeypatch.setattr(doctor, "version_of", INSTALLED.get)
     report = doctor.diagnose()["hook"]
     assert says in report["advice"]
     assert report["active"] == (installed and not off)
@@ -90,5 +104,6 @@ def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str])
         "install": None,
     }
     assert (rows["rtn"]["backends"], rows["rtn"]["available"]) == ([], True)
-    assert rows["awq"]["available"] is False
-    assert rows["awq"]["install"] == 'pip install "quantdrift[awq]"'
+    assert (rows["awq"]["backends"], rows["awq"]["available"]) == (["gptqmodel", "autoawq"], True)
+    assert rows["hqq"]["available"] is False
+    assert rows["hqq"]["install"] == 'pip install "quantdrift[hqq]"'

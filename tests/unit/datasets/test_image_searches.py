@@ -1,7 +1,5 @@
 """Searches among images: the folder, what is refused, and what tells two of them apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

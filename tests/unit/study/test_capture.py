@@ -1,13 +1,12 @@
 """The capture of a study by hand: pooled over points, paired over queries; what it is not defined for."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap, spearmanr
+from scipy.stats import bootstrap
 
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
@@ -174,79 +173,6 @@ def test_what_has_no_capture_is_refused(tmp_path: Path) -> None:
 
 
 PAPERS = "gap_exact+solver=greedy"
-BOTH = {
-    "a": {"W3": 48, "W4": 18, "W3.5+gap_exact": 30, "W3.5+gap": 24, "W3.5+reconstruction": 36, "W3.25+gap_exact": 42},
-    "b": {"W3": 30, "W4": 12, "W3.5+gap_exact": 18, "W3.5+gap": 24, "W3.5+reconstruction": 21, "W3.25+gap_exact": 27},
-}
-BY_LAYER = {
-    "gap_exact 0": ("x", [3, 3, 4, 4], [0.1, 0.2, 0.3, 0.4]),
-    "gap_exact 1": ("y", [3, 4, 4, 3], [0.2, 0.1, 0.4, 0.3]),
-    "gap 0": ("x", [3, 3, 4, 4], [1, 2, 3, 4]),
-    "gap 1": ("y", [3, 3, 4, 4], [1, 2, 3, 4]),
-    "reconstruction 0": ("-", [4, 4, 3, 3], [9.0, 5.0, 7.0, 1.0]),
-}
-
-
-def told(text: str) -> float:
-    """A number in a cell, without its bold."""
-    return float(re.findall(r"[-+]?\d+\.\d+", text)[0])
-
-
-@pytest.mark.parametrize(("kind", "own"), [({}, "alloc_nograd"), ({"modalities": "text to image"}, "alloc_clip")])
-def test_the_tables_of_allocations_by_hand(tmp_path: Path, kind: Mapping[str, str], own: str) -> None:
-    """In these runs the first answer of the reference is right: R@1 is one less the flips, and gold lost the flips."""
-    allocation = {
-        name: {"data_digest": digest, "widths": dict(enumerate(widths)), "losses": dict(enumerate(losses))}
-        for name, (digest, widths, losses) in BY_LAYER.items()
-    }
-    block = {"criteria": [PAPERS, "gap", "reconstruction"], "budgets": [3.25, 3.5], "seeds": [0, 1]}
-    study = study_of(tmp_path, BOTH, allocation, kind, **block)
-    tables, _ = Source(folders=[study]).tables()
-
-    def total(name: str) -> float:
-        return sum(of[name] for of in BOTH.values()) / (2 * N)
-
-    room = total("W3") - total("W4")
-    share = {c: 100 * (total("W3") - total(f"W3.5+{c}")) / room for c in ("gap_exact", "gap", "reconstruction")}
-    rows = [row for row in tables[own].rows if row]
-    assert [row[0] for row in rows[:3]] == [
-        "Gap sensitivity (paper)",
-        "Gap, first order (ours)",
-        "Reconstruction error",
-    ]
-    assert [told(row[1]) for row in rows] == pytest.approx(
-        [*share.values(), *(share[c] - share["reconstruction"] for c in ("gap_exact", "gap"))], abs=0.05
-    )
-    best = max(share, key=lambda name: share[name])
-    assert [name for name, row in zip(share, rows, strict=False) if "textbf" in row[1]] == [
-        name for name in share if share[name] == share[best]
-    ]
-
-    clip = "clip_" * bool(kind)
-    levels = [total("W3"), *(total(f"W3.5+{c}") for c in ("reconstruction", "gap_exact", "gap")), total("W4")]
-    absolute = [row for row in tables[f"{clip}alloc_absolute"].rows if row]
-    assert [row[0] for row in absolute][::4] == ["All W3", "All W4"]
-    for row, level in zip(absolute, levels, strict=True):
-        assert [told(cell) for cell in row[1:]] == pytest.approx(
-            [100 * level, 100 - 100 * level, 100 * level], abs=0.06
-        )
-
-    (model,) = tables[f"{clip}alloc_permodel"].rows
-    order = BY_LAYER["reconstruction 0"][2]
-    rhos = [spearmanr(order, BY_LAYER[f"gap_exact {seed}"][2]).statistic for seed in (0, 1)]
-    assert [told(cell) for cell in model[1:4]] == pytest.approx(
-        [share[c] for c in ("reconstruction", "gap_exact", "gap")], abs=0.05
-    )
-    assert model[4:] == ["4", f"${np.mean(rhos):+.3f}$", f"$[{min(rhos):+.2f}, {max(rhos):+.2f}]$"]
-
-    budgets = [row for row in tables["alloc_budget"].rows if row]
-    narrow = 100 * (total("W3") - total("W3.25+gap_exact")) / room
-    assert [row[:2] for row in budgets if row[1]] == [["CLIP" if kind else "Text", f"{b} bits"] for b in (3.25, 3.5)]
-    assert [told(cell) for cell in budgets[0][3:6]] == pytest.approx([narrow] * 3, abs=0.05)
-    assert told(budgets[2][6]) == pytest.approx(share["gap_exact"] - share["reconstruction"], abs=0.05)
-    (seeds,) = tables["alloc_seed"].rows  # two corpora, and two budgets by the first criterion
-    same = [np.mean(np.equal(*(BY_LAYER[f"{c} {seed}"][1] for seed in (0, 1)))) for c in ("gap_exact", "gap")]
-    assert [seeds[2], *map(told, seeds[3:])] == ["4", *(100 * value for value in same)]
 
 
 def test_the_claim_of_the_paper_is_told_first_whether_it_is_seen(

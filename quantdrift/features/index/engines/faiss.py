@@ -1,7 +1,5 @@
 """faiss: every index that its index_factory makes, and exhaustive search of the same codes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +60,9 @@ class Faiss(SearchIndex):
         asked = queries
         for transform in self._chain:
             asked = transform.apply(asked)
-        with self._alone("the exhaustive search"), _all_lists(self._faiss, self._exact):
-            values, positions = self._exact.search(asked, self.n_docs)
+        with self._alone("the exhaustive search"):
+            everywhere = _everywhere(self._faiss, self._exact)
+            values, positions = self._exact.search(asked, self.n_docs, params=everywhere)
         if (positions < 0).any():
             raise UnsupportedError(
                 f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
@@ -150,24 +149,13 @@ def _told(index: Any, n: int, name: str) -> tuple[str, ...]:
     return (f"+index={name} was trained on {n:,} documents; faiss advises {wanted:,} for its {centroids} centroids",)
 
 
-@contextmanager
-def _all_lists(faiss: Any, index: Any) -> Iterator[None]:
-    """Inside, an inverted file looks into all of its lists."""
+def _everywhere(faiss: Any, index: Any) -> Any:
+    """Parameters of a search that looks into all lists of an inverted file; None for what has none."""
     if not isinstance(index, faiss.IndexIVF):
-        yield
-        return
-    coarse = faiss.downcast_index(index.quantizer)
-    graph = getattr(coarse, "hnsw", None)
-    before, breadth = index.nprobe, None if graph is None else graph.efSearch
-    index.nprobe = index.nlist
-    if graph is not None:
-        graph.efSearch = index.nlist
-    try:
-        yield
-    finally:
-        index.nprobe = before
-        if graph is not None:
-            graph.efSearch = breadth
+        return None
+    graph = hasattr(faiss.downcast_index(index.quantizer), "hnsw")
+    coarse = faiss.SearchParametersHNSW(efSearch=index.nlist) if graph else None
+    return faiss.SearchParametersIVF(nprobe=index.nlist, quantizer_params=coarse)
 
 
 def _check(name: str, search: str | None) -> None:

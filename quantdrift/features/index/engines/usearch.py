@@ -1,7 +1,5 @@
 """usearch: a graph over the documents as they are stored."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text-to-image searches: CLIP of transformers and of open_clip, against these libraries themselves."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

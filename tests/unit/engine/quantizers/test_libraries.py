@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.engine.quantizers import awq
 from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import is_installed
@@ -16,8 +18,11 @@ from support.quantizer_samples import LIBRARIES, moments_of, weights
 INSTALLED = all(map(is_installed, LIBRARIES.values()))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
 
-CALIBRATED = [Gptq(bits=4, group_size=None), Awq(bits=4, group_size=None)]
-calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=lambda quantizer: quantizer.describe()["backend"])
+CALIBRATED = [
+    Gptq(bits=4, group_size=None),
+    *(Awq(bits=4, group_size=None, package=LIBRARIES[name]) for name in ("gptqmodel", "autoawq")),
+]
+calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=["gptq", "awq", "awq by autoawq"])
 
 
 @calibrated
@@ -28,6 +33,12 @@ def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, gro
     inputs[:, 2] = 0
     made = replace(method, bits=8, group_size=group_size).quantize(weight, moments_of(inputs))
     torch.testing.assert_close(made.dequantize(torch.float32)[:, 2], weight[:, 2], atol=0.002, rtol=0)
+
+
+def test_a_library_that_answers_otherwise_than_the_method_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(awq._SEARCHES, "gptqmodel", lambda _, magnitude, *__: magnitude**0.33)
+    with pytest.raises(UnsupportedError, match=r"one of 20 powers .* from gptqmodel, got another scaling"):
+        CALIBRATED[1].quantize(weights(0, 4, 8), moments_of(paper.outlying_inputs(0, 400, 8)))
 
 
 ALONE = """

@@ -36,7 +36,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W4-gptq", Gptq(bits=4, group_size=128)),
         ("W3-channel-gptq_ao", Gptq(bits=3, group_size=None, act_order=True)),
         ("W8A8-gptq+backend=gptqmodel+grid=library+calib=64", Gptq(bits=8, group_size=128, grid="library")),
-        ("W2-awq", Awq(bits=2, group_size=128)),
+        ("W2-awq", Awq(bits=2, group_size=128, package=libraries.GPTQMODEL)),
+        ("W2-awq+backend=autoawq", Awq(bits=2, group_size=128, package=libraries.AUTOAWQ)),
         ("W6-g32-hqq", Hqq(bits=6, group_size=32)),
         ("W3-g64-adaround+calib=64", AdaRound(bits=3, group_size=64)),
     ],
@@ -47,7 +48,12 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
 
 @pytest.mark.parametrize(
     ("scheme", "package", "extra"),
-    [("W4-g128-gptq", "gptqmodel", "gptq"), ("W4-g128-awq", "autoawq", "awq"), ("W4-g128-hqq", "hqq", "hqq")],
+    [
+        ("W4-g128-gptq", "gptqmodel", "gptq"),
+        ("W4-awq", "gptqmodel", "gptq"),
+        ("W4-awq+backend=autoawq", "autoawq", "autoawq"),
+        ("W4-g128-hqq", "hqq", "hqq"),
+    ],
 )
 def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, package: str, extra: str) -> None:
     installed.clear()
@@ -68,6 +74,7 @@ def test_a_backend_that_went_is_told_with_the_one_that_makes_its_codes(backend: 
         ("W4+widths=3,4", r"add a criterion \(\+gap\)"),
         ("W4+calib=64", r"\+calib= has no effect on W4"),
         ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes attention, batch, .*head, "),
+        ("W4-gptq+backend=autoawq", r"autoawq does no gptq; expected \+backend=gptqmodel"),
         ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
     ],
 )

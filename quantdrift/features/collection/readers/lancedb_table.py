@@ -1,8 +1,6 @@
 """A table of LanceDB, in a folder."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +8,8 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.features.collection.place import Place, Reader, field_of_ids
-from quantdrift.features.index.engine import ENGINES
+from quantdrift.features.databases import lancedb as engine
+from quantdrift.features.databases.database import Hits, nearness
 
 
 class InFolder:
@@ -20,12 +19,11 @@ class InFolder:
         import lancedb
         import pyarrow as pa
 
-        where, base = f"{place.at}#{place.name}", lancedb.connect(str(place.folder))
-        self._table = table = base.open_table(place.name)
-        self._field = field_of_ids(table.schema.names, where)
+        self._table = table = lancedb.connect(str(place.folder)).open_table(place.name)
+        self._field = field_of_ids(table.schema.names, place)
         vectors = [column for column in table.schema if pa.types.is_fixed_size_list(column.type)]
         if len(vectors) != 1:
-            raise UnsupportedError(f"{where} has {len(vectors)} columns of vectors; expected one")
+            raise UnsupportedError(f"{place} has {len(vectors)} columns of vectors; expected one")
         self._column, self.dim = vectors[0].name, int(vectors[0].type.list_size)
         self.count, self.library = int(table.count_rows()), f"lancedb {version_of('lancedb')}"
         indexed = [index.name for index in table.list_indices() if self._column in index.columns]
@@ -38,13 +36,12 @@ class InFolder:
         for batch in self._table.search().select([self._field]).to_batches():
             yield from map(str, batch[self._field].to_pylist())
 
-    def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
+    def ask(self, query: NDArray[np.float32], k: int) -> Hits:
         """What a search finds."""
         search = self._table.search(query, vector_column_name=self._column).distance_type(self._distance)
         found = search.limit(k).select([self._field, "_distance"]).to_arrow()
-        distances = found["_distance"].to_numpy()
-        scores = -np.sqrt(np.maximum(distances, 0)) if self._distance == "l2" else 1 - distances
-        return list(map(str, found[self._field].to_pylist())), scores.tolist()
+        scores = nearness(found["_distance"].to_numpy(), euclidean=self._distance == "l2")
+        return list(map(str, found[self._field].to_pylist())), scores
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -52,7 +49,7 @@ class InFolder:
 
 READER = Reader(
     what="FOLDER#TABLE of LanceDB",
-    accepts=lambda place: not place.on_server and (place.folder / f"{place.name}.lance").is_dir(),
+    accepts=lambda place: (place.folder / f"{place.name}.lance").is_dir(),
     open=InFolder,
-    packages=ENGINES["lancedb"].packages,
+    packages=engine.ENGINE.packages,
 )

@@ -1,7 +1,5 @@
 """A collection of a Qdrant server, over its HTTP interface; the key, if any, is in QDRANT_API_KEY."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -33,21 +31,21 @@ class OnServer:
             timeout=_TIMEOUT,
             headers={"api-key": key} if key else {},
         )
-        self._where = f"{place.at}#{place.name}"
+        self._place, self._using = place, dict[str, str]()
         about = self._asked("GET", "")
         vectors = about["config"]["params"]["vectors"]
         if "size" not in vectors:  # vectors that have names
             if len(vectors) != 1:
-                raise ServerError(f"{self._where} holds vectors of several names ({', '.join(vectors)}); expected one")
-            self._name, vectors = next(iter(vectors.items()))
-        else:
-            self._name = None
+                raise ServerError(f"{self._place} holds vectors of several names ({', '.join(vectors)}); expected one")
+            name, vectors = next(iter(vectors.items()))
+            self._using = {"using": name}
         self.dim, self.count = int(vectors["size"]), int(about["points_count"])
         self.metric = _METRICS.get(vectors["distance"], str(vectors["distance"]))
         self.library = "Qdrant, over HTTP"
         first = self._asked("POST", "/points/scroll", {"limit": 1, "with_payload": True})["points"]
         payload = (first[0].get("payload") or {}) if first else {}
         self._field = next((field for field in IDS if field in payload), None)
+        self._payload = {"with_payload": False if self._field is None else [self._field]}
 
     def _asked(self, method: str, path: str, body: Any = None) -> Any:
         with self._client.stream(method, path, json=body) as answer:
@@ -55,36 +53,29 @@ class OnServer:
             for piece in answer.iter_bytes():
                 content += piece
                 if len(content) > _MOST:
-                    raise ServerError(f"{self._where}: the answer is larger than {_MOST:,} bytes")
+                    raise ServerError(f"{self._place}: the answer is larger than {_MOST:,} bytes")
         if answer.status_code != 200:  # noqa: PLR2004 -- HTTP's own number
-            raise ServerError(f"{self._where}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
+            raise ServerError(f"{self._place}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
         return json.loads(content)["result"]
 
     def _id(self, point: Any) -> str:
         return str(point["id"] if self._field is None else point["payload"][self._field])
 
-    @property
-    def _payload(self) -> bool | list[str]:
-        return False if self._field is None else [self._field]
-
     def ids(self) -> Iterator[str]:
         """Ids of all documents, a page at a time."""
-        at: Any = None
-        listed = 0
+        listed, at = 0, dict[str, Any]()
         while listed <= self.count:  # pages may be smaller than asked for, but not without end
-            body = {"limit": _PAGE, "with_payload": self._payload, "with_vector": False}
-            page = self._asked("POST", "/points/scroll", body if at is None else {**body, "offset": at})
+            page = self._asked("POST", "/points/scroll", {"limit": _PAGE, **self._payload, **at})
             yield from map(self._id, page["points"])
             listed += max(1, len(page["points"]))
-            if (at := page.get("next_page_offset")) is None:
+            if page.get("next_page_offset") is None:
                 return
+            at = {"offset": page["next_page_offset"]}
 
     def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], Sequence[float]]:
         """What a search finds, set as the collection is."""
-        body = {"query": query.tolist(), "limit": k, "with_payload": self._payload}
-        points = self._asked("POST", "/points/query", body if self._name is None else {**body, "using": self._name})[
-            "points"
-        ]
+        body = {"query": query.tolist(), "limit": k, **self._payload, **self._using}
+        points = self._asked("POST", "/points/query", body)["points"]
         sign = -1.0 if self.metric == "euclidean" else 1.0
         return [self._id(point) for point in points], [sign * float(point["score"]) for point in points]
 
@@ -95,7 +86,7 @@ class OnServer:
 
 READER = Reader(
     what="URL#COLLECTION of a Qdrant server",
-    accepts=lambda place: place.on_server,
+    accepts=lambda place: place.at.startswith(("http://", "https://")),
     open=OnServer,
     packages=(Package(name="httpx", module="httpx", extra="openai", note="asks servers"),),
 )

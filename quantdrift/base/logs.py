@@ -1,0 +1,23 @@
+"""What libraries log is kept, in place of printed."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def heard(loggers: Iterable[str], hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+    """Inside, what these log as a warning or worse is handed over, and goes nowhere else."""
+    ear, before = logging.Handler(logging.WARNING), []
+    ear.emit = hear  # type: ignore[method-assign,assignment]
+    for log in map(logging.getLogger, loggers):
+        before.append((log, log.handlers, log.propagate, log.level))
+        log.handlers, log.propagate = [ear], False
+        if not log.isEnabledFor(logging.WARNING):
+            log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for log, handlers, propagate, level in before:
+            log.handlers, log.propagate = handlers, propagate
+            log.setLevel(level)
