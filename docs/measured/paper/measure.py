@@ -24,7 +24,8 @@ from quantdrift.statistics.conformal import accepts, observe, threshold_of
 from quantdrift.statistics.estimates import RESAMPLES, percentile_interval, rate_estimate
 from quantdrift.study.folder import StudyFolder, open_study
 from quantdrift.trust.certify import random_splits
-from quantdrift.trust.sweep import answers_of, percentile_threshold
+from quantdrift.trust.router import percentile_threshold
+from quantdrift.trust.sweep import answers_of
 from quantdrift_paper.capture import read_capture
 
 SPLITS, FEW = 20, 200

@@ -23,6 +23,26 @@ def test_a_split_by_hand() -> None:
     assert "99" in (strict.coverage.reason or "")
 
 
+def test_coverage_and_violation_are_of_the_inputs_that_did_not_calibrate() -> None:
+    rng = np.random.default_rng(3)
+    reference = rng.normal(size=(60, 5))
+    candidate = reference + 0.5 * rng.normal(size=(60, 5))
+    check, generic = certify((reference, candidate), [0.3], ["S", "gap"], n_splits=1).certificates
+    order, delta, ranked = np.random.default_rng(0).permutation(60), candidate - reference, np.sort(candidate, axis=1)
+    gap, changed = ranked[:, -1] - ranked[:, -2], reference.argmax(axis=1) != candidate.argmax(axis=1)
+    s = delta[np.arange(60), candidate.argmax(axis=1)] - delta.min(axis=1)
+    fit, rest = order[:30], order[30:]
+    accepted = gap[rest] >= np.sort(s[fit])[22 - 1]  # ceil(31 * 0.7)
+    assert check.coverage.value == pytest.approx(accepted.mean())
+    flipped = np.sort(gap[fit][changed[fit]])
+    accepted = gap[rest] > flipped[math.ceil((len(flipped) + 1) * 0.7) - 1]
+    joint = (accepted & changed[rest]).mean()
+    assert [generic.coverage.value, generic.joint_violation.value, generic.violation.value] == pytest.approx(
+        [accepted.mean(), joint, joint / accepted.mean()]
+    )
+    assert joint > 0
+
+
 @pytest.mark.parametrize("wrong", [{"n_splits": 0}, {"share": 0}, {"share": 1.0}])
 def test_splits_that_are_none_are_refused(wrong: Any) -> None:
     scores = np.eye(4)

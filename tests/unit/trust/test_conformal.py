@@ -17,6 +17,7 @@ from quantdrift.statistics.conformal import (
     Statistic,
     confidence_of,
     conformal_rank,
+    generic_threshold,
     least_inputs,
     observe,
     softmax_confidence,
@@ -98,3 +99,12 @@ def test_the_threshold_is_a_smallest_value_not_a_largest_one() -> None:
     for alpha in (0, 1, -0.1, 1.5, math.nan):
         with pytest.raises(StabilityError, match="a level above 0 and below 1"):
             split_conformal_threshold(np.ones(3), alpha)
+
+
+def test_the_generic_threshold_is_a_quantile_of_the_inputs_that_flipped() -> None:
+    confidence = np.arange(1.0, 11.0)
+    flipped = confidence <= 3
+    assert generic_threshold(confidence, flipped, 0.1) == 3  # the third of three, as ceil(4 * 0.9) is 4
+    assert generic_threshold(confidence, flipped, 0.5) == 2
+    assert generic_threshold(confidence, confidence > 99, 0.1) == -math.inf
+    assert generic_threshold(confidence[:8], flipped[:8], 0.1) == math.inf  # nine inputs are the least
