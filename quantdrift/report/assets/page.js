@@ -368,13 +368,12 @@ class Changes {
       return el("div", {}, el("dt", {}, data.arms[arm]), el("dd", {},
         sign && el(`b.${right ? "good" : "bad"}`, { "aria-label": right ? data.right : `not ${data.right}`, role: "img" }, sign), outside(text || id || "–")));
     };
-    const more = data.changed.length - listed.length;
     return el("section.examples", { id: "examples" },
       el("h2", {}, listed.length < data.changed.length ? `The worst ${listed.length} of ${plural(Object.values(data.kinds).reduce((a, b) => a + b, 0) || data.changed.length, "change")}` : "What changed"),
       el("ol", {}, listed.map((one) => el("li", {},
         el("p", {}, this.badge(one.kind), el("a", { href: this.link(one) }, outside(one.text || one.id))),
         el("dl", {}, this.firsts(one).map((item, arm) => line(one, item, arm)))))),
-      more > 0 && el("p.note", {}, el("a", { href: "#changed" }, `${plural(more, "more change")} below`)));
+      data.changed.length > 3 && el("p.note", {}, el("a", { href: "#changed" }, `${plural(data.changed.length, "change")} below`)));  // a phone shows 3
   }
 
   draw() {
