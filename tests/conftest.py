@@ -12,6 +12,9 @@ settings.register_profile("quick", deadline=None, max_examples=30)
 settings.load_profile("quick")
 
 SLOWEST = (
+    "test_somebody_elses.py",
+    "test_readme.py",
+    "test_cli_verify.py",
     "test_cranfield.py",
     "test_mteb_cli.py",
     "test_disk.py",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("mteb")  # first: it imports the tasks itself
 mteb_tasks = pytest.importorskip("quantdrift_tasks.mteb_tasks", reason="the extra 'mteb' is not installed")
 
 
