@@ -271,8 +271,10 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Return a reference to the storage of a tensor; None for sparse and fake tensors, which have none."""
+    """Return a reference to the storage of a tensor, of a sparse one of its values; None for a fake one, without any."""
     try:
+        if tensor.layout is not torch.strided:
+            tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
         storage = tensor.untyped_storage()
         storage.data_ptr()
     except (RuntimeError, NotImplementedError):

@@ -80,6 +80,7 @@ def test_both_arms_score_as_their_library_does(name: str, place: Path, quantdrif
     assert evidence.delta_max == pytest.approx(delta.max(axis=1), abs=1e-5)
     assert evidence.delta_min == pytest.approx(delta.min(axis=1), abs=1e-5)
     assert finished.record["settings"]["similarity"] == ("maxsim" if name == "multi" else "dot")
+    assert finished.record["model"]["layers_never_reached"] == (["0.model.pooler.dense"] if name == "multi" else [])
     assert "run again" in shown
 
 
