@@ -271,7 +271,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Return a reference to the storage of a tensor, of a sparse one of its values; None for a fake one, without any."""
+    """Return a reference to the storage of a tensor, of a sparse one of its values; None for a fake one."""
     try:
         if tensor.layout is not torch.strided:
             tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
