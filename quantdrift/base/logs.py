@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def heard(loggers: Iterable[str], hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     """Inside, what these log as a warning or worse is handed over, and goes nowhere else."""
     ear, before = logging.Handler(logging.WARNING), []
-    ear.emit = hear  # type: ignore[method-assign,assignment]
+    ear.emit = hear  # type: ignore[method-assign,assignment]  # a handler of one function
     for log in map(logging.getLogger, loggers):
         before.append((log, log.handlers, log.propagate, log.level))
         log.handlers, log.propagate = [ear], False
