@@ -14,10 +14,11 @@ from torch import nn
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out, named_modules
+from quantdrift.spec.grammar import Scheme
 
 NO_HEAD = "none"
 """In place of a head's name: every layer is quantized."""
-HEAD = "classification head"
+HEAD, NO_MODULE = "classification head", "no nn.Linear of its own"
 """Why a layer is left out."""
 _CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
 _NAME = re.compile(r"classif|score|logits_proj|head|^fc$|sequence_summary")
@@ -109,12 +110,12 @@ def _size(module: nn.Module) -> int:
 
 
 def quantizable_layers(
-    modules: Sequence[nn.Module], name: str, *, head: str | None = None, needed: bool = True
+    modules: Sequence[nn.Module], name: str, scheme: Scheme
 ) -> tuple[list[LinearLayer], dict[str, str]]:
     """The linear layers that are quantized, in order of definition, and name to reason of those left out.
 
-    All have floating-point weights in memory; a classification head is out. Where they are not `needed`, as the scheme
-    leaves them alone, there may be none.
+    All have floating-point weights in memory; a classification head is out, and with `+layers=linear` what no nn.Linear
+    keeps. Where the scheme leaves layers alone, there may be none.
     """
     linears = find_linears(modules)
     if adapter := next((path for path, module in named_modules(modules) if hasattr(module, "lora_A")), None):
@@ -122,7 +123,7 @@ def quantizable_layers(
             f"{name} has an adapter beside its weights ({adapter}), which nobody rounds by itself; merge it into them "
             "first: model.merge_and_unload()"
         )
-    if not linears and not needed:
+    if not linears and scheme.full_precision:
         refuse_broken(modules, name)
         return [], {}
     if not linears:
@@ -130,18 +131,23 @@ def quantizable_layers(
             f"{name} has no nn.Linear layer, which a width is of; expected a torch model with linear layers (not bm25 "
             "or an API), or of a static embedding its embedding matrix alone: fp+table=8"
         )
+    head = scheme.option("head")
     head_paths = find_head(modules) if head is None else named_head(modules, head)
-    out = _in_head(linears, modules, head_paths)
-    layers = [layer for layer in linears if layer not in out]
-    if not layers or (head_paths and head is not None and not out):
-        held = ", ".join(layer.name for layer in out) or "none"
+    in_head = _in_head(linears, modules, head_paths)
+    out = {layer.name: HEAD for layer in in_head}
+    if scheme.option("layers") is not None:
+        kept = {id(part.weight) for _, part in named_modules(modules) if isinstance(part, nn.Linear)}
+        out |= {layer.name: NO_MODULE for layer in linears if id(layer.parameter) not in kept}
+    layers = [layer for layer in linears if layer.name not in out]
+    if not layers or (head_paths and head is not None and not in_head):
+        held = ", ".join(layer.name for layer in in_head) or "none"
         raise UnsupportedError(
             f"of the nn.Linear layers of {name} its head holds {held}, and {len(layers)} are left to quantize; "
             f"expected some of both. +head={NO_HEAD} quantizes the head, +head=NAME names another"
         )
     refuse_unfit(layers, name)
     refuse_broken(modules, name)
-    return layers, left_out(modules) | {layer.name: HEAD for layer in out}
+    return layers, left_out(modules) | out
 
 
 def refuse_broken(modules: Sequence[nn.Module], name: str) -> None:

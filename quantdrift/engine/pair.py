@@ -102,9 +102,7 @@ class QuantizedPair:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
-        self.layers, self.left_out = quantizable_layers(
-            self.modules, name, head=scheme.option("head"), needed=not scheme.full_precision
-        )
+        self.layers, self.left_out = quantizable_layers(self.modules, name, scheme)
         self.stages = model_stages(scheme, self)
         reached = {name for stage in self.stages.values() for name in stage.reaches}
         self.left_out = {layer: why for layer, why in self.left_out.items() if layer not in reached}

@@ -34,7 +34,7 @@ def refuse_settings(scheme: Scheme) -> None:
     for stage in there:
         if (problem := stage.check(scheme)) is not None:
             raise UnsupportedError(f"{problem}; got {scheme}")
-    takes = {"head", *QUANTIZERS[scheme.quantizer].options}
+    takes = {"head", "layers", *QUANTIZERS[scheme.quantizer].options}
     others = [
         stage for name, stage in STAGES.items() if name != "weights" and (stage.kind != "layers" or stage in there)
     ]

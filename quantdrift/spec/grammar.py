@@ -31,6 +31,7 @@ _SHARED = {
         values='a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
     ),
     "head": Option(values="the path of the module that is the classification head, or none"),
+    "layers": Option(pattern="linear", values="linear: weights of nn.Linear modules alone"),
     "seed": Option(pattern="[0-9]{1,18}", values="a whole number, 0 or more"),
 }
 """Options of no stage alone."""
@@ -334,7 +335,8 @@ class Scheme:
         changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
         if layers and QUANTIZERS[self.quantizer].inputs:  # it rounds activations alone, too
             changed.pop("quantizer", None), changed.pop("group_size", None)
-        dropped = {"calib", "seed", *(key for stage in others for key in stage.options), *(() if layers else ("head",))}
+        dropped = {"calib", "seed", *(key for stage in others for key in stage.options)}
+        dropped |= set() if layers else {"head", "layers"}
         changed["query_only"] = self.query_only and layers
         scheme = replace(self, **changed, options=self._but(dropped))
         dropped |= {

@@ -105,7 +105,7 @@ class Stage:
 
 
 def _taken(stages: Mapping[str, Stage], stage: Stage) -> str | None:
-    taken = {"calib", "head", "seed", "query", *(key for other in stages.values() for key in other.options)}
+    taken = {"calib", "head", "layers", "seed", "query", *(key for other in stages.values() for key in other.options)}
     return next((f"there is an option +{key}= already" for key in stage.options if key in taken), None)
 
 

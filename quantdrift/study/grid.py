@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from itertools import product
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -57,6 +57,7 @@ class CaptureGrid(Part):
         seeds: of all that is drawn; those of the study if none are given.
         documents: that quantizers calibrate on, where not as many as usual.
         query_only: whether the query side alone is quantized.
+        layers: linear, or none for all of them, as in a scheme.
     """
 
     criteria: list[str] = Field(["gap", "reconstruction", "random"], min_length=1)
@@ -69,6 +70,7 @@ class CaptureGrid(Part):
     seeds: list[_Seed] = []
     documents: int | None = Field(None, ge=1)
     query_only: bool = False
+    layers: Literal["linear"] | None = None
 
     @model_validator(mode="after")
     def _can_be_compared(self) -> Self:
@@ -111,7 +113,7 @@ class CaptureGrid(Part):
     ) -> Scheme:
         """The scheme of one point: widths by a criterion, or one for all; what does not change it is left out."""
         width = f"W{bits:g}" if activations == FULL_BITS else f"W{bits:g}A{activations}"
-        options = filter(None, ["query" * self.query_only, criterion])
+        options = filter(None, ["query" * self.query_only, self.layers and f"layers={self.layers}", criterion])
         text = "+".join([f"{width}-{self.granularity}-{quantizer}", *options])
         if criterion is not None and self.widths and sorted(self.widths) != [int(bits), int(bits) + 1]:
             text += f"+widths={','.join(map(str, sorted(self.widths)))}"

@@ -10,7 +10,7 @@ have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's
 import re
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ def quantity(place: Path, suite: str, text: str) -> Quantity:
         return np.array(float(text)), 0
     cell, name = text.split(" ")
     suite, cell = cell.split(":") if ":" in cell else (suite, cell)
-    if special := re.fullmatch(r"(\w+)\((.+)\)", name):
-        return SPECIAL[special[1]](place, suite, cell, *special[2].split(","))
+    if special := re.fullmatch(r"(\w+)\((.*)\)", name):
+        return SPECIAL[special[1]](place, suite, cell, *filter(None, special[2].split(",")))
     sign, metric, of = -1 if name[0] == "-" else 1, parse_metric(name.lstrip("-")), evidence(place, suite, cell)
     rows = drawn(tuple(of.input_ids.tolist()), RESAMPLES)
     if metric.arm == "relative":
@@ -115,6 +115,15 @@ def recovered(place: Path, suite: str, cell: str, score: Any, percentile: str) -
     return _over_splits(share, tuple(of.input_ids.tolist()[: len(answers.gain)]))
 
 
+def threshold(place: Path, suite: str, cell: str, statistic: Any, alpha: str) -> Quantity:
+    """The threshold of the stability check, all inputs calibrating."""
+    of = evidence(place, suite, cell)
+    whole = observe(of, statistic)
+    inputs = whole.part(whole.defined)
+    rows = drawn(tuple(of.input_ids[whole.defined].tolist()), FEW)
+    return np.array([threshold_of(inputs.part(row), float(alpha)) for row in rows]), int(whole.defined.sum())
+
+
 def order(place: Path, suite: str, _: str, *metrics: str) -> Quantity:
     """The rank correlation of two metrics over all cells of a study."""
     from scipy.stats import rankdata  # noqa: PLC0415 -- takes long to import
@@ -139,7 +148,7 @@ def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
     read = _read(place, suite, metric)
     wanted = (quantizer, float(budget), 8 if "A8" in rest else 16)
     columns = [
-        read.corpora[point.data].means[metric][:, runs[criterion]]
+        read.corpora[point.data].means[metric][:, runs[_named(runs, criterion)]]
         for point, runs in read.points.items()
         if (point.quantizer, point.budget, point.activations) == wanted
         and all(part in {"A8", f"n={point.size}"} for part in rest)
@@ -147,12 +156,28 @@ def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
     return np.mean(columns, axis=0), sum(corpus.n_queries for corpus in read.corpora.values())
 
 
+def agreement(place: Path, suite: str, criterion: str) -> Quantity:
+    """The share of layers with the same width under two draws of queries, mean over budgets; layers are resampled."""
+    read, widths = _read(place, suite, "flip@1"), dict[tuple[Any, ...], list[Any]]()
+    for point, runs in read.points.items():
+        allocation = read.corpora[point.data].runs[runs[_named(runs, criterion)]].record["quantization"]["allocation"]
+        widths.setdefault((point.data, point.budget, point.size), []).append(allocation["widths"])
+    same = np.mean([[a[name] == b[name] for name in a] for a, b in widths.values()], axis=0)
+    return same[drawn(tuple(next(iter(widths.values()))[0]), RESAMPLES)].mean(axis=1), len(same)
+
+
+def _named(runs: Mapping[str, int], criterion: str) -> str:
+    """A criterion as the study has it, with its options."""
+    return next(name for name in runs if name.partition("+")[0] == criterion)
+
+
 @cache
 def _read(place: Path, suite: str, metric: str) -> Any:
     return read_capture([study(place, suite)], [parse_metric(metric)])
 
 
-SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in (certify, recovered, order, capture, mean)}
+_ALL = (certify, recovered, threshold, order, capture, mean, agreement)
+SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in _ALL}
 
 
 def interval(first: Quantity, second: Quantity) -> tuple[float, float]:

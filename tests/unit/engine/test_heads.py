@@ -59,3 +59,14 @@ def test_a_name_that_is_none_gets_the_nearest() -> None:
         QuantizedPair([model], parse_scheme("W4+head=clasifier"))
     with pytest.raises(UnknownNameError, match="unknown module ''"):
         named_head([model], "classifier,")
+
+
+def test_what_is_no_module_of_its_own_can_be_left_alone() -> None:
+    # as open_clip's towers: torch's attention keeps three projections in one parameter
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 4))
+    everything, pair = QuantizedPair(model, "W4"), QuantizedPair(model, "W4+layers=linear")
+    modules = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    assert [layer.name for layer in pair.layers] == modules
+    assert (
+        {layer.name for layer in everything.layers} - {*modules} == {"0.self_attn.in_proj_weight"} == {*pair.left_out}
+    )
