@@ -21,7 +21,7 @@ from paper import COMPARISONS, OFFLINE, rows_in, write_page, written
 from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.conformal import accepts, observe, threshold_of
-from quantdrift.statistics.estimates import RESAMPLES, percentile_interval, rate_estimate
+from quantdrift.statistics.estimates import CONFIDENCE, RESAMPLES, percentile_interval, rate_estimate
 from quantdrift.study.folder import StudyFolder, open_study
 from quantdrift.trust.certify import random_splits
 from quantdrift.trust.router import percentile_threshold
@@ -139,7 +139,8 @@ def capture(place: Path, suite: str, cell: str, metric: str) -> Quantity:
     """The captured share of a wider width's benefit; the cell is CRITERION/QUANTIZER/BUDGET, with /A8 or /n=QUERIES."""
     criterion, _, point = cell.partition("/")
     (low, n), (mine, _), (high, _) = (mean(place, suite, f"{c}/{point}", metric) for c in ("low", criterion, "high"))
-    return (low - mine) / (low - high), n
+    room = low - high
+    return np.divide(low - mine, room, out=np.full_like(room, np.nan), where=room * room[0] > 0), n
 
 
 def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
@@ -153,7 +154,7 @@ def mean(place: Path, suite: str, cell: str, metric: str) -> Quantity:
         if (point.quantizer, point.budget, point.activations) == wanted
         and all(part in {"A8", f"n={point.size}"} for part in rest)
     ]
-    return np.mean(columns, axis=0), sum(corpus.n_queries for corpus in read.corpora.values())
+    return np.mean(columns, axis=0), sum(corpus.values[metric].shape[1] for corpus in read.corpora.values())
 
 
 def agreement(place: Path, suite: str, criterion: str) -> Quantity:
@@ -181,10 +182,14 @@ SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in _ALL}
 
 
 def interval(first: Quantity, second: Quantity) -> tuple[float, float]:
-    """The 95 % interval of first less second; where a share has no spread, from an interval of each (Newcombe)."""
+    """The 95 % interval of first less second; where a share has no spread, from an interval of each (Newcombe).
+
+    None, that is NaN, where one resample in twenty has no value, as the wider width repairs nothing there.
+    """
     steps = np.asarray(first[0] - second[0])
-    if all(n == 0 or np.ptp(values[1:]) > 0 for values, n in (first, second)):
-        return percentile_interval(steps[1:])
+    if all(n == 0 or np.nanmax(values[1:]) > np.nanmin(values[1:]) for values, n in (first, second)):
+        there = steps[1:][np.isfinite(steps[1:])]
+        return percentile_interval(there) if len(there) > CONFIDENCE * (len(steps) - 1) else (np.nan, np.nan)
     down, up = [], []
     for (values, n), side in ((first, 1), (second, -1)):
         value, low, high = values.flat[0], values.flat[0], values.flat[0]

@@ -77,7 +77,8 @@ def shown(row: Row, found: Row | None, word: str) -> dict[str, str]:
             f"{times * float(found[k]):{'.1f' if times > 1 else '.3g'}}"
             for k in ("first", "second", "difference", "low", "high")
         )
-        here, difference, n = f"{first} and {second}", f"{step} ({low} to {high})", found["n"]
+        between = "no interval" if isnan(float(found["low"])) else f"{low} to {high}"
+        here, difference, n = f"{first} and {second}", f"{step} ({between})", found["n"]
     paper = "; ".join(f"{a:g} and {b:g}" for a, b in pairs_of(row))
     unit = f" ({row['unit']})" if row["unit"] else ""
     what = f"{row['of']}{unit}: {row['first']} {'>' if '>' in row['paper'] else '<'} {row['second']}"

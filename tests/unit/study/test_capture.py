@@ -1,5 +1,6 @@
 """The capture of a study by hand: pooled over points, paired over queries; what it is not defined for."""
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from quantdrift_paper.capture import METRICS, Captured, Contest, columns_of, rea
 from quantdrift_paper.tables import Source
 from support.command_line import cli
 from support.comparison_samples import N, evidence_of, flipped, scores
+from support.places import ROOT
 from support.study_samples import planned
 
 FLIP = parse_metric("flip@1")
@@ -76,6 +78,17 @@ def test_capture_is_the_sum_of_gains_over_the_sum_of_headrooms(tmp_path: Path) -
     between = contest(study)
     assert between.difference.value == pytest.approx(1 / 2 - 1 / 3)
     assert (between.ahead, between.behind, between.difference.n) == (1, 1, 2)
+
+
+def test_the_page_on_the_paper_takes_the_same_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "measured" / "paper")
+    measure = importlib.import_module("measure")
+    draws = {seed: {"widths": {"a": 3, "b": width}} for seed, width in (("0", 3), ("1", 4))}
+    study_of(tmp_path / "s", {"a": MUCH}, draws, seeds=[0, 1], criteria=["gap+solver=greedy", "random"])
+    row = measure.measured(tmp_path, "s", "gap/rtn/3.5 capture(flip@1) | random/rtn/3.5 capture(flip@1)")
+    assert (row["n"], float(row["first"]), float(row["second"])) == (str(N), pytest.approx(0.8), pytest.approx(0.2))
+    row = measure.measured(tmp_path, "s", "gap agreement() | 0.5")
+    assert (row["n"], row["first"], row["difference"]) == ("2", "0.5", "0")
 
 
 def test_quantized_activations_are_in_the_uniform_widths_too(tmp_path: Path) -> None:
