@@ -172,11 +172,6 @@ class OnCells:
     cache = True  # through which cells share embeddings
 
     @property
-    def probe(self) -> bool:
-        """Whether each model is loaded first, to tell how long it will take."""
-        return self.plan
-
-    @property
     def streaming(self) -> Mapping[str, Any]:
         """How data are measured that are never in memory as a whole."""
         return {}

@@ -45,7 +45,6 @@ class Running(Streaming, OnCells):
         "in it."
     )
     limit: int | None = option(LIMIT, min=1)
-    probe: bool = option("Load each model to tell how long it will take.", default=True)
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
 
 

@@ -16,7 +16,7 @@ NEEDS_MORE = {"arch", "regime", "law", "sephist", "certificate_tau", "gold", "ha
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["text", "query", "granularity", "activations"])
 def test_a_suite_gives_its_tables(name: str, quantdrift: Run) -> None:
-    quantdrift("study", "run", "--suite", name, "--offline", "--models", "TINY", "--data", "ROOT/data", "--no-probe")
+    quantdrift("study", "run", "--suite", name, "--offline", "--models", "TINY", "--data", "ROOT/data")
     folder = Path(f"quantdrift-runs/{name}-offline")
     quantdrift("tables", str(folder), "-o", "tex", quiet=False)
     made = {file.stem for file in Path("tex/tables").glob("*.tex")}
