@@ -28,7 +28,6 @@ COMMANDS: dict[str, str] = {
     "export gptqmodel": "allocate --export allocation.json --format gptqmodel",
     "export hqq": "allocate --export allocation.json --format hqq",
     "export torchao": "allocate --export allocation.json --format torchao",
-    "export autoround": "allocate --export allocation.json --format autoround",
     "export compressed": "allocate --export allocation.json --format compressed_tensors",
     # --- read
     "metrics": "metrics runs/w4 --json",
