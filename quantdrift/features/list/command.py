@@ -101,8 +101,7 @@ def _quantizers() -> list[dict[str, Any]]:
             {
                 "quantizer": name,
                 "calibrated": entry.calibrated,
-                "backends": packages,
-                "default_backend": default,
+                "libraries": packages,
                 "versions": versions,
                 "available": default is None or versions[default] is not None,
                 "install": default and component[default]["install"],

@@ -61,7 +61,6 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
         "of": 60,
         "corpus": "sixty",
         "corpus_fingerprint": other["data"]["fingerprint"],
-        "relevant_inside": {"all": 4, "some": 0, "none": 0},
     }
     for part in ("bits_per_weight", "data", "settings", "metrics"):
         assert in_study[part] == other[part], part
