@@ -172,11 +172,6 @@ class OnCells:
     cache = True  # through which cells share embeddings
 
     @property
-    def probe(self) -> bool:
-        """Whether each model is loaded first, to tell how long it will take."""
-        return self.plan
-
-    @property
     def streaming(self) -> Mapping[str, Any]:
         """How data are measured that are never in memory as a whole."""
         return {}
@@ -302,51 +297,20 @@ class Streaming:
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnQueries(OnCorpus, OnModel):
-    """Options of commands that measure layers on queries: `allocate` and `predict`."""
-
-    queries: Path | None = option(
-        "FILE: Data: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
-    )
-    documents: Path | None = option("FILE: Data: Documents to go with --queries, in the same formats.")
-
-    @property
-    def dataset(self) -> RetrievalDataset:
-        """The data that are named."""
-        if self.queries is None and self.documents is None:
-            return corpus(self.data, self.task, self.split, also=", or --queries FILE with --documents FILE")
-        if self.queries is None or self.documents is None or self.data is not None or self.task is not None:
-            raise QuantDriftError("expected one of --data, --task, or --queries FILE with --documents FILE")
-        from quantdrift.data.retrieval import RetrievalDataset
-        from quantdrift.engine.calibration.sample import read_texts
-
-        queries, documents = (tuple(read_texts(path)) for path in (self.queries, self.documents))
-        return RetrievalDataset(
-            name=self.queries.stem,
-            query_ids=tuple(f"query-{number}" for number in range(len(queries))),
-            queries=queries,
-            document_ids=tuple(f"document-{number}" for number in range(len(documents))),
-            documents=documents,
-            qrels={},
-            split="unlabeled",
-        )
-
-
-def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
-    """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
+def corpus(data: Path | None, task: str | None, split: str) -> RetrievalDataset:
+    """The folder in BEIR layout or the task that the options name."""
     from quantdrift.data.labelled import searched
 
-    return searched(any_data(data, task, split, also=also))
+    return searched(any_data(data, task, split))
 
 
-def any_data(data: Path | None, task: str | None, split: str, *, also: str = "") -> Dataset:
+def any_data(data: Path | None, task: str | None, split: str) -> Dataset:
     """The folder, the array file or the task that the options name, of whatever kind."""
     from quantdrift.data.labelled import load_task, read_folder
 
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
-        raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
+        raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks); got {got}")
     return read_folder(data, split) if data is not None else load_task(str(task), split)
 
 

@@ -18,6 +18,7 @@ from quantdrift.metrics.numbers import show_p
 from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
+from quantdrift.statistics.estimates import as_json
 from quantdrift.study.folder import STUDY, StudyFolder, open_study
 from quantdrift.study.plan import Study, read_study
 from quantdrift.study.results import Sized, columns_of, results_of, sized_of
@@ -45,7 +46,6 @@ class Running(Streaming, OnCells):
         "in it."
     )
     limit: int | None = option(LIMIT, min=1)
-    probe: bool = option("Load each model to tell how long it will take.", default=True)
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
 
 
@@ -139,8 +139,7 @@ def results(
             "cells": records(columns, cells),
             "pooled": [scheme.to_json() for scheme in compared],
             "corpus_sizes": [
-                {"model": row.model, "scheme": row.scheme, "corpus": row.corpus, **row.effect.to_json()}
-                for row in sized
+                {"model": row.model, "scheme": row.scheme, "corpus": row.corpus, **as_json(row.effect)} for row in sized
             ],
         },
         title=f"{folder.path}: {counted(len(done), 'run')}",

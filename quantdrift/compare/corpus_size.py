@@ -7,7 +7,6 @@ Source: paper, appendix, "Corpus size, case by case".
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,8 @@ from quantdrift.compare.buckets import EDGES
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.statistics.estimates import Estimate, as_json
+from quantdrift.statistics.estimates import Estimate
 from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference
-
-LEVEL = 0.05
-"""p below which a change counts as seen, as in the paper's table of corpus sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,61 +58,6 @@ class SizeEffect:
     fell: int
     rose: int
     p_separation: float
-
-    @property
-    def flip_moved(self) -> int:
-        """1 if the top-1 change rate rose with the corpus, -1 if it fell, 0 if neither was seen."""
-        return int(np.sign(self.only_large - self.only_small)) if self.p_flip < LEVEL else 0
-
-    @property
-    def separation_moved(self) -> int:
-        """1 if the separation rose with the corpus, -1 if it fell, 0 if neither was seen."""
-        return int(np.sign(self.rose - self.fell)) if self.p_separation < LEVEL else 0
-
-    @property
-    def follows_separation(self) -> bool | None:
-        """Whether the top-1 change rate moved and the separation the other way; None if it stayed."""
-        return self.flip_moved == -self.separation_moved if self.flip_moved else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object, with what it means in words."""
-        more = {name: getattr(self, name) for name in ("flip_moved", "separation_moved", "follows_separation")}
-        return {**as_json(self), **more, "says": self.explain()}
-
-    def explain(self) -> list[str]:
-        """The finding in plain sentences."""
-        small, large = (f"{100 * flips / self.n:.1f} %" for flips in (self.flip_small, self.flip_large))
-        medians = [
-            "undefined" if value is None else f"{value:.3f}" for value in (self.separation_small, self.separation_large)
-        ]
-        value, low, high = (
-            f"{100 * (end or 0):+.1f}" for end in (self.change.value, self.change.low, self.change.high)
-        )
-        moved = {
-            1: f"The top-1 change rate rises with the corpus, from {small} to {large}.",
-            -1: f"The top-1 change rate falls as the corpus grows, from {small} to {large}.",
-            0: f"The top-1 change rate is not seen to move: {small} and {large}, a difference of {value} points "
-            f"(95 % interval {low} to {high}).",
-        }
-        way = {1: "rose", -1: "fell", 0: "did not move either way"}[self.separation_moved]
-        reason = f"That is {'' if self.follows_separation else 'not '}in line with the separation: it {way}."
-        if not self.flip_moved:
-            reason = "Nor is the separation seen to move."
-            if self.separation_moved:
-                reason = f"The separation {way}, but the flips of these queries do not show it."
-        lines = [
-            f"Of the same {self.n:,} queries, {self.only_small:,} flip only at {self.small:,} documents, "
-            f"{self.only_large:,} only at {self.large:,}: {_p(self.p_flip)} (exact McNemar).",
-            f"The separation is lower at {self.large:,} for {self.fell:,} queries, higher for {self.rose:,}: "
-            f"{_p(self.p_separation)} (exact sign test); its median goes from {medians[0]} to {medians[1]}.",
-            f"{moved[self.flip_moved]} {reason}",
-        ]
-        if self.expected_large is not None:
-            lines.append(
-                f"If queries flipped at {self.large:,} as often as those of like separation did at {self.small:,}, "
-                f"{100 * self.expected_large:.1f} % would; {large} do."
-            )
-        return lines
 
 
 def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
@@ -164,7 +105,3 @@ def _expected(flips: NDArray[np.bool_], ratios: NDArray[np.float64], others: NDA
         return None
     rates = np.bincount(here, weights=flips, minlength=len(starts)) / np.maximum(held, 1)
     return float(rates[there].mean())
-
-
-def _p(value: float) -> str:
-    return "p < 0.0001" if value < 0.0001 else f"p = {value:.2g}"  # noqa: PLR2004 -- as papers print it

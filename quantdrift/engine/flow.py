@@ -24,8 +24,6 @@ from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
 
 PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
-PACED = 16
-"""Inputs that are encoded to see how fast a model is."""
 SAMPLED = 64
 """Inputs that are always encoded again for the noise floor."""
 MARGIN = 4.0
@@ -318,15 +316,6 @@ class Flow:
             start = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             shown = f"{len(side.items[row]):,} characters: {start!r}" if text else "an empty text"
             raise ServerError(f"{error.where}: {side.role} {side.ids[row]!r} ({shown}): {error.reason}") from error
-
-    def pace(self, side: Inputs) -> tuple[float, int]:
-        """Seconds that a unit of `side.work()` takes the arm in place, by a few inputs; and numbers an output has."""
-        work = side.work()
-        rows = np.argsort(work, kind="stable")[:: -(-len(work) // PACED)]
-        self.run(side, rows[:1], 1)  # the first call does what later ones need not
-        start = time.perf_counter()
-        probed = self.run(side, rows, self.settings.batch_size)
-        return (time.perf_counter() - start) / float(work[rows].sum()), probed.size // max(1, len(probed))
 
     def key(self, side: Inputs, order: Rows, weights: str, batch_size: int) -> str | None:
         """A digest of all that decides the outputs for one side; None if that cannot be told."""

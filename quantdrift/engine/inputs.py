@@ -80,11 +80,6 @@ class Inputs:
             return np.arange(len(self.ids), dtype=np.int64)
         return np.argsort(-self.lengths, kind="stable").astype(np.int64)
 
-    def work(self) -> NDArray[np.float64]:
-        """The work that each item takes, in units of its own: by its length where that is known."""
-        lengths = np.zeros(len(self.ids)) if self.lengths is None else self.lengths
-        return np.asarray(lengths + 1, dtype=np.float64)
-
     def at(self, rows: Rows) -> Chosen:
         """The items of some rows."""
         return Chosen(self.items, rows)

@@ -12,7 +12,6 @@ import numpy as np
 
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.data.labelled import Dataset
-from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Rows
 from quantdrift.engine.opening import Opened
 from quantdrift.engine.readings import Search
@@ -49,38 +48,14 @@ def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0)
         )
     n_documents = len(opened.reading.sides[-1].ids)
     subset = nested_subset(n_documents, n_documents if size == ALL else int(size), seed=seed)
-    data = _describe_part(opened.data, dataset, subset, seed)
+    data = _describe_part(opened.data, subset, seed)
     return replace(opened, reading=replace(opened.reading, rows=subset), data=data)
 
 
-def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
-    """Number of queries that have "all", "some" and "none" of their relevant documents in a part of the corpus.
-
-    Counted are relevant documents that the whole corpus holds; a query without any does not count.
-    """
-    held, inside = set(dataset.document_ids), {dataset.document_ids[position] for position in subset.tolist()}
-    counts = {"all": 0, "some": 0, "none": 0}
-    for query in dataset.query_ids:
-        relevant = {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0} & held
-        if relevant:
-            there = len(relevant & inside)
-            counts["all" if there == len(relevant) else "some" if there else "none"] += 1
-    return counts
-
-
-def _describe_part(data: Mapping[str, Any], dataset: Dataset, subset: Rows, seed: int) -> dict[str, Any]:
+def _describe_part(data: Mapping[str, Any], subset: Rows, seed: int) -> dict[str, Any]:
     """Describe a part of a corpus for run.json; parts differ in fingerprint as corpora do."""
     n, of = len(subset), data["n_documents"]
-    size = {
-        "seed": seed,
-        "n": n,
-        "of": of,
-        "corpus": data["name"],
-        "corpus_fingerprint": data["fingerprint"],
-        "relevant_inside": relevant_inside(dataset, subset)
-        if isinstance(dataset, RetrievalDataset) and dataset.qrels
-        else None,
-    }
+    size = {"seed": seed, "n": n, "of": of, "corpus": data["name"], "corpus_fingerprint": data["fingerprint"]}
     said = {**data, "corpus_size": size, "n_documents": n}
     if n < of:
         said["name"] = f"{data['name']}, {n} documents"

@@ -82,17 +82,6 @@ class EmbeddingStore:
     def __init__(self, root: Path | None) -> None:
         self.root = root
 
-    def has(self, key: str | None) -> bool:
-        """Whether the embeddings of a key are kept; whether they are whole shows when they are read."""
-        if self.root is None or key is None:
-            return False
-        stem = self._stem(key)
-        return stem.with_suffix(".npy").exists() or _finished(stem).exists()
-
-    def _stem(self, key: str) -> Path:
-        assert self.root is not None  # nothing is kept without
-        return self.root / "embeddings" / key[:2] / key
-
     def get(
         self,
         key: str | None,
@@ -106,7 +95,7 @@ class EmbeddingStore:
         chunks = [order[at : at + chunk] for at in range(0, len(order), chunk)]
         if self.root is None or key is None:
             return _in_memory(len(order), chunks, encode, progress)
-        stem = self._stem(key)
+        stem = self.root / "embeddings" / key[:2] / key
         with ExitStack() as held:
             with keeping(self.root):
                 stem.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of
 from quantdrift.finished.shortlist import Shortlist
-from quantdrift.spec.grammar import Spec, chooses, parse
+from quantdrift.spec.grammar import chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
 from quantdrift.study.plan import Cell, DataEntry
 from quantdrift.study.sources import Data
@@ -36,95 +36,6 @@ def settings_of(cell: Cell) -> Settings:
     return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
 
-# --- what there is to do --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """The work that the open cells of one model on one corpus take.
-
-    Attributes:
-        model: as the study calls it.
-        data: likewise.
-        cells: how many are open.
-        inputs: texts or images of a whole pass.
-        passes: whole passes to make: by the reference, where it is not kept from before, and by the candidates.
-        kept: whether the reference's outputs are kept from before.
-        seconds: expected for these passes, at the rate of a few inputs.
-        of_cells: seconds of encoding expected for each cell, by its name.
-        bytes: of the outputs that will be kept.
-        problem: why nothing can be done.
-    """
-
-    model: str
-    data: str
-    cells: int
-    inputs: int = 0
-    passes: float = 0.0
-    kept: bool = False
-    seconds: float = 0.0
-    of_cells: Mapping[str, float] = field(default_factory=dict)
-    bytes: int = 0
-    problem: str = ""
-
-
-def survey(
-    cells: Sequence[Cell], data: Data, *, store: EmbeddingStore, progress: Progress, device: str | None
-) -> list[Work]:
-    """Estimate what open cells take: each model is loaded, a few inputs are encoded, and the cache is looked into."""
-    works, models = [], _Models(device)
-    with progress.stage("looking at what there is to do", len(cells)) as tell:
-        for group in _groups(cells):
-            first = group[0]
-            work = Work(model=first.model, data=first.data.corpus, cells=len(group))
-            try:
-                whole = data.known(first.data)
-                if isinstance(whole, StreamedDataset):  # how long it takes depends on who works
-                    n = len(whole.query_ids) + whole.n_documents
-                    work = replace(work, inputs=n, passes=2.0 * len(group))
-                elif first.data.retriever is not None:  # what is reranked is found when it is needed
-                    dataset = _searched(first.data, data)
-                    models.of(first, data)
-                    n = len(dataset.queries) * min(first.data.top, len(dataset.documents))
-                    work = replace(work, inputs=n, passes=len(group) + 1.0)
-                else:
-                    model = models.of(first, data)
-                    work = _timed(work, group, _opened(first, model, data), store=store, progress=progress)
-            except QuantDriftError as error:
-                work = replace(work, problem=str(error))
-            works.append(work)
-            tell(len(group))
-    return works
-
-
-def _timed(work: Work, group: Sequence[Cell], opened: Opened, *, store: EmbeddingStore, progress: Progress) -> Work:
-    """Tell how much of the work is done, and how long the rest takes at the rate of a few inputs."""
-    flow = Flow(pair=opened.pair, settings=settings_of(group[0]), store=store, progress=progress)
-    sides, weights = opened.reading.sides, opened.pair.fingerprint
-    kept = [store.has(flow.key(side, side.order(), weights, flow.settings.batch_size)) for side in sides]
-    pace, dim = flow.pace(sides[-1])
-    sizes = [float(side.work().sum()) for side in sides]
-    missing = sum(size for size, there in zip(sizes, kept, strict=True) if not there)
-    wanted, of_cells = missing, dict[str, float]()
-    one_of_each: dict[Spec, Cell] = {}
-    for cell in group:  # what is encoded for one size of a corpus is kept for all
-        one_of_each.setdefault(cell.spec, cell)
-    for cell in one_of_each.values():
-        candidate = sizes[0] if cell.spec.scheme.query_only else sum(sizes)
-        of_cells[cell.name] = pace * (candidate if of_cells else candidate + missing)
-        wanted += candidate
-    inputs = sum(len(side.ids) for side in sides)
-    return replace(
-        work,
-        inputs=inputs,
-        passes=wanted / sum(sizes),
-        kept=all(kept),
-        seconds=wanted * pace,
-        of_cells=of_cells,
-        bytes=round(4 * inputs * dim * wanted / sum(sizes)),
-    )
-
-
 def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """The cells of each model on each corpus; those of one model follow each other."""
     keyed: dict[str, dict[str, list[Cell]]] = {}
@@ -133,9 +44,6 @@ def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
         of_model.setdefault(cell.data.whole.model_dump_json(), []).append(cell)
     for of_model in keyed.values():
         yield from of_model.values()
-
-
-# --- doing it -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

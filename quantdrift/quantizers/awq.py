@@ -1,15 +1,11 @@
-"""AWQ, by gptqmodel or autoawq."""
+"""AWQ, by gptqmodel."""
 
-from quantdrift.quantizers import Package, Quantizer, gptq
+from quantdrift.quantizers import Quantizer, gptq
 
 QUANTIZER = Quantizer(
     title="AWQ",
     make="quantdrift.engine.quantizers.awq:from_scheme",
     calibrated=True,
-    options=("backend",),
-    packages=(
-        *gptq.QUANTIZER.packages,
-        Package(name="autoawq", module="awq", extra="autoawq", note="awq, +backend=autoawq (deprecated)"),
-    ),
+    packages=gptq.QUANTIZER.packages,
     place=30,
 )

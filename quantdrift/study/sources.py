@@ -59,16 +59,18 @@ def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:
     return limited(dataset, entry.limit or 1)
 
 
-def fingerprint_of(cell: Cell, data: Data) -> str | None:
-    """The fingerprint that the cell's run must have; None where model or data are not to be had."""
+def fingerprint_of(cell: Cell, data: Data) -> str:
+    """The fingerprint that the cell's run must have.
+
+    Raises:
+        QuantDriftError: model or data are not to be had.
+        OSError: a file that the spec names cannot be read.
+    """
     entry = cell.data
     part: list[Any] = []
-    try:
-        digest = data.known(entry).fingerprint
-        if entry.retriever is not None:
-            part += ["retriever", entry.retriever, stamp_of(entry.retriever), entry.top]
-        part += ["neighbours"] if entry.neighbours else []
-        part += ["sizes", *entry.sizes] if entry.sizes else []
-        return Ask(pair=cell.spec, data=[digest, entry.split], settings=cell.settings.said(), part=part).fingerprint
-    except (QuantDriftError, OSError):
-        return None
+    digest = data.known(entry).fingerprint
+    if entry.retriever is not None:
+        part += ["retriever", entry.retriever, stamp_of(entry.retriever), entry.top]
+    part += ["neighbours"] if entry.neighbours else []
+    part += ["sizes", *entry.sizes] if entry.sizes else []
+    return Ask(pair=cell.spec, data=[digest, entry.split], settings=cell.settings.said(), part=part).fingerprint

@@ -281,7 +281,7 @@ def write_study(place: Path, root: Path, **changes: Any) -> None:
     (place / "study.yaml").write_text(json.dumps({**study, **changes}))
 
 
-RUN = ("study", "run", "study.yaml", "--quiet", "--no-probe", "--out", "out")
+RUN = ("study", "run", "study.yaml", "--quiet", "--out", "out")
 RETRY = ("study", "retry", *RUN[2:])
 _MOMENTARY = {"times", "seconds", "seconds_in_method", "layers_kept_from_before", "digest"}
 

@@ -14,9 +14,9 @@ COMMANDS: dict[str, str] = {
     "run adaround": "run tiny@W4-adaround --data docs -k 20 --out tinies/adaround --json",
     "run classes": "run minilm@W3-rtn --data classes -k 5 --out classes-w3 --json",
     "run shortlist": "run cross@W3-rtn --data docs --shortlist bm.trec -k 12 --out reranked --json",
-    "corpus size": "study run sizes.yaml --out sizes --no-probe",
+    "corpus size": "study run sizes.yaml --out sizes",
     "corpus size results": "study results sizes --json",
-    "neighbours": "study run neighbours.yaml --out contrasted --no-probe",
+    "neighbours": "study run neighbours.yaml --out contrasted",
     "neighbours results": "study results contrasted --json",
     # --- repair
     "quantize": "quantize tiny@W4-gptq --data docs -o saved",
@@ -28,7 +28,6 @@ COMMANDS: dict[str, str] = {
     "export gptqmodel": "allocate --export allocation.json --format gptqmodel",
     "export hqq": "allocate --export allocation.json --format hqq",
     "export torchao": "allocate --export allocation.json --format torchao",
-    "export autoround": "allocate --export allocation.json --format autoround",
     "export compressed": "allocate --export allocation.json --format compressed_tensors",
     # --- read
     "metrics": "metrics runs/w4 --json",

@@ -16,20 +16,18 @@ N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
 
 
-def _write(folder: Path, start: int) -> tuple[list[str], list[str]]:
+def _write(folder: Path, start: int) -> None:
     queries = [text(start + number, 5) for number in range(N_QUERIES)]
     documents = [text(start + 1000 + number, 9) for number in range(N_DOCS)]
     write_beir_folder(folder, numbered("q", queries), numbered("c", documents))
-    return queries, documents
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, a folder in BEIR layout and the same texts as plain files."""
+    """A model, and a folder in BEIR layout."""
     root = tmp_path_factory.mktemp("tiny")
     save_backbone(root / "tiny")
-    for name, texts in zip(("queries", "corpus"), _write(root / "data", 0), strict=True):
-        (root / f"{name}.txt").write_text("\n".join(texts))
+    _write(root / "data", 0)
     return root
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
-from quantdrift.cli.options import OnQueries, argument, option, prints
+from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table
 from quantdrift.spec.grammar import chooses, parse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocateOptions(OnQueries):
+class AllocateOptions(OnCorpus, OnModel):
     """The options of `quantdrift allocate`."""
 
     spec: str = argument(

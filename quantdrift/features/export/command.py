@@ -14,9 +14,7 @@ from quantdrift.spec.allocation import Allocation
 def command(
     *,
     file: Path = argument("ALLOCATION: An allocation.json."),
-    format_: str = option(
-        "--format NAME: gptqmodel, compressed_tensors, torchao, llama_cpp or autoround.", default=...
-    ),
+    format_: str = option("--format NAME: gptqmodel, compressed_tensors, torchao or llama_cpp.", default=...),
     out: Path | None = option("-o --out: File to write; standard output if not given."),
 ) -> None:
     """Write the widths of an allocation as a quantization library or a runtime reads them.

@@ -73,7 +73,7 @@ def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, 
         needs = f"{exporter.name} needs input widths that groups of {group_size} divide; the first has"
         raise _refused(short, f"{needs} {short[0].shape[1]}", "allocate with another group size")
     content = exporter.content(layers, group_size)
-    note = _VLLM if untied and exporter.name in {"gptqmodel", "autoround"} else exporter.note
+    note = _VLLM if untied and exporter.name == "gptqmodel" else exporter.note
     return content if isinstance(content, str) else f"{json_text(content)}\n", note
 
 
@@ -253,18 +253,6 @@ def _llama_cpp(layers: Layers, group_size: int | None) -> Content:
     return lines
 
 
-# --- AutoRound's `layer_config` ----------------------------------------------------------------------
-
-
-def _autoround(layers: Layers, group_size: int | None) -> Content:
-    odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % 32 for size in layer.shape)]
-    if odd:
-        why = "AutoRound passes over layers whose shape 32 does not divide"
-        raise _refused(odd, why, "leave such layers unquantized with --keep")
-    grid = {"group_size": -1 if group_size is None else group_size, "sym": True}
-    return {x.name: {"bits": x.width, **(grid if x.width != FULL_BITS else {})} for x in layers}
-
-
 # --- the table of formats, in the order in which they are shown --------------------------------------
 
 _FORMATS = (
@@ -301,14 +289,6 @@ _FORMATS = (
         widths=(2, 3, 4, 5, 6, 8),
         content=_llama_cpp,
         note="llama.cpp's types have groups of their own and take more bits than these widths, as they hold scales",
-    ),
-    Exporter(
-        name="autoround",
-        file="layer_config.json",
-        usage="import json, auto_round\n"
-        'rounded = auto_round.AutoRound("MODEL", layer_config=json.load(open("FILE")))\n',
-        widths=(2, 3, 4, 8),
-        content=_autoround,
     ),
 )
 EXPORTERS = {entry.name: entry for entry in _FORMATS}

@@ -13,7 +13,7 @@ from quantdrift.base.paths import RUNS
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
-from quantdrift.cli.options import OnSchemes, argument, flag, of_texts, option, prints
+from quantdrift.cli.options import OnSchemes, argument, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import is_endpoint, parse
@@ -33,7 +33,6 @@ class NoiseOptions(OnSchemes):
     against: Path | None = option(
         "RUN: A run of the model on the same data, whose flip rate is held against the noise."
     )
-    every: bool = flag("--all: Every combination of settings, and not one at a time.")
     out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA_noise.")
 
 
@@ -70,7 +69,7 @@ def command(options: NoiseOptions) -> Output:
         from quantdrift.engine.refusals import check_pair
         from quantdrift.study.folder import open_study
 
-        schemes = schemes_of(every=options.every)
+        schemes = schemes_of()
         path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
         check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
         ended = measured_schemes(options.model, schemes, options, path, kind="noise")

@@ -1,7 +1,6 @@
 """How much of a flip rate is the runtime's own: the model at full precision, in other configurations."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,9 @@ _CONFIGURATIONS = {key: option.usual for key, option in STAGES["runtime"].option
 """Other than the usual: float32, batches of 32, texts filled up on the right, the attention that transformers takes."""
 
 
-def schemes_of(*, every: bool = False) -> list[str]:
-    """Schemes of a model at full precision in other configurations: one setting at a time, or every combination."""
-    if not every:
-        return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _CONFIGURATIONS.items() for value in values]
-    options = [["", *(f"+{name}={value}" for value in values)] for name, values in _CONFIGURATIONS.items()]
-    return [str(parse_scheme(f"fp{''.join(chosen)}")) for chosen in product(*options) if any(chosen)]
+def schemes_of() -> list[str]:
+    """Schemes of a model at full precision in other configurations, one setting at a time."""
+    return [str(parse_scheme(f"fp+{name}={value}")) for name, values in _CONFIGURATIONS.items() for value in values]
 
 
 def measured_schemes(

@@ -1,12 +1,11 @@
 """`quantdrift gate --plan`: how many inputs does a verdict need?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from quantdrift.ask import ensure
-from quantdrift.base.display import duration, note
+from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
@@ -105,7 +104,9 @@ def _given(options: PlanOptions) -> list[Rule]:
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     """The run of the pilot: that of before, where it is of the same."""
+    from quantdrift.engine.opening import open_pair
     from quantdrift.engine.refusals import check_pair
+    from quantdrift.engine.run import measured_run
 
     check_pair(spec, dataset)
     seed = f"-seed{options.seed}" if options.seed else ""
@@ -115,36 +116,14 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     def measure(fingerprint: str) -> Run:
         check_place(out.absolute())
         with options.stoppable("no pilot was written"):
-            run = _measured(spec, part, options, fingerprint=fingerprint, out=out)
+            loading = {"device": options.device, "revision": options.revision, **options.settings.loading}
+            means = {name: value for name, value in options.how.items() if name in {"settings", "store", "progress"}}
+            pilot = {"seed": options.seed, "n": size_of(part)}
+            run = measured_run(open_pair(spec, part, **loading), out=out, cell=fingerprint, pilot=pilot, **means)
         note(f"the pilot is kept in {out}")
         return run
 
     return ensure(options.ask(spec, part, "pilot", options.pilot, options.seed), out, measure)
-
-
-def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: str, out: Path) -> Run:
-    """Measure a part of the inputs, against all documents, and write the run, whose record says what one more takes.
-
-    Per input that is a pass by either arm, and with the noise floor a third one and up to 10 documents.
-    """
-    from quantdrift.engine.flow import NOISE_DEPTH, Flow
-    from quantdrift.engine.opening import open_pair
-    from quantdrift.engine.run import measured_run
-
-    means = {name: value for name, value in options.how.items() if name in {"settings", "store", "progress"}}
-    settings = options.settings
-    opened = open_pair(spec, part, device=options.device, revision=options.revision, **settings.loading)
-    flow = Flow(pair=opened.pair, **means)
-    sides = opened.reading.sides
-    seconds = [flow.pace(side)[0] * float(side.work().mean()) for side in sides]
-    pilot = {
-        "seed": options.seed,
-        "n": len(sides[0].ids),
-        "seconds_per_input": (3 if settings.noise_floor else 2) * seconds[0],
-        "seconds_per_item": seconds[-1] if settings.noise_floor and len(sides) > 1 else 0.0,
-        "items_per_input": NOISE_DEPTH,
-    }
-    return measured_run(opened, out=out, cell=fingerprint, pilot=pilot, **means)
 
 
 # --- what is said ---------------------------------------------------------------------------------
@@ -153,15 +132,12 @@ def _measured(spec: Spec, part: Dataset, options: PlanOptions, *, fingerprint: s
 def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
     there, pilot = size_of(dataset), run.record["pilot"]
     most = max((need.to_pass for need in needs if need.to_pass is not None), default=None)
-    seconds = {n: _seconds(pilot, n, dataset) for n in (there, most) if n is not None}
     lines = [*_sentences(needs, options)]
     if against is None and any(need.rule.compares for need in needs):
         lines.append(
             "How much run and baseline differ is assumed: both change as many inputs as the pilot, each its own. "
             "Candidates that are alike need fewer inputs; --against RUN measures it."
         )
-    times = [f"{n:,} inputs about {duration(time)}" for n, time in seconds.items()]
-    lines.append(f"Time here, with the documents kept from the pilot: {', '.join(times)}.")
     return Output(
         data={
             "spec": run.record["spec"],
@@ -172,21 +148,12 @@ def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dat
             "pilot": pilot["n"],
             **{name: getattr(options, name) for name in ("alpha", "power", "seed")},
             "needed": most,
-            "seconds": None if most is None else seconds[most],
-            "seconds_of_data": seconds[there],
             "rules": [need.to_json() for need in needs],
         },
         title=f"{run.record['spec']} on {dataset.name}: a pilot of {pilot['n']:,} of {counted(there, 'input')}",
         grids=[table(_COLUMNS, needs, stacked=True)],
         lines=lines,
     )
-
-
-def _seconds(pilot: Mapping[str, Any], n: int, dataset: Dataset) -> float:
-    """Of both arms and the noise floor for n inputs; documents that could be first are encoded once more."""
-    documents = len(getattr(dataset, "document_ids", ()))
-    again = min(pilot["items_per_input"] * n, documents)
-    return float(n * pilot["seconds_per_input"] + again * pilot["seconds_per_item"])
 
 
 def _to_pass(need: Needed) -> str:

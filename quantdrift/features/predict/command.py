@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from quantdrift.allocation.curve import Point
 from quantdrift.base.text import with_interval
 from quantdrift.checkpoints.checkpoint import full_precision
-from quantdrift.cli.options import OnQueries, argument, option, prints
+from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.spec.grammar import Spec, parse_scheme
@@ -25,7 +25,7 @@ _NOTES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(OnQueries):
+class PredictOptions(OnCorpus, OnModel):
     """The options of `quantdrift allocate --predict`."""
 
     model: str = argument(

@@ -205,7 +205,6 @@ class Effect:
         name: of the candidate.
         other_passages: questions that got other passages, or the same in another order; None where not known.
         changed: share of the questions whose normalized answer differs, with a Wilson interval.
-        changed_to_the_letter: questions whose answer differs before it is normalized, too.
         right_to_wrong: questions whose answer was an exact match and is none now.
         wrong_to_right: the other way.
         p_value: exact McNemar test that neither way is the more frequent.
@@ -218,7 +217,6 @@ class Effect:
     name: str
     other_passages: int | None
     changed: Estimate
-    changed_to_the_letter: int
     right_to_wrong: int
     wrong_to_right: int
     p_value: float
@@ -268,7 +266,6 @@ class Rag:
             name=name,
             other_passages=other_passages,
             changed=rate_estimate(differs.astype(float)),
-            changed_to_the_letter=sum(map(ne, *said)),
             right_to_wrong=test.only_a,
             wrong_to_right=test.only_b,
             p_value=test.p_value,

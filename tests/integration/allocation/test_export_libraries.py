@@ -1,7 +1,6 @@
 """Exported allocations, read by the libraries they are for: each layer gets its width, no other.
 
-Not installed here, and so checked for their form only (tests/unit): llm-compressor, AutoRound and
-llama.cpp.
+Not installed here, and so checked for their form only (tests/unit): llm-compressor and llama.cpp.
 """
 
 from copy import deepcopy

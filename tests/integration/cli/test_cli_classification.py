@@ -128,7 +128,7 @@ def both_ways(quantdrift: Run, model: Path, scheme: str, data: Path) -> None:
     entries = [{"folder": str(data)}, {"folder": str(data), "neighbours": True}]
     study = {"models": [{"model": str(model), "name": model.name}], "schemes": [scheme], "data": entries}
     Path("study.yaml").write_text(json.dumps(study))
-    quantdrift("study", "run", "study.yaml", "--out", "both", "--no-probe")
+    quantdrift("study", "run", "study.yaml", "--out", "both")
 
 
 @pytest.mark.parametrize("model", ["bert", "roberta"])  # a linear head, and one of two layers

@@ -48,7 +48,7 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
     data = {"folder": str(place / "sixty"), "sizes": [10, 30, "all"]}
     study = {"models": [{"model": str(place / "tiny"), "name": "tiny"}], "schemes": ["W2"], "data": [data]}
     Path("study.yaml").write_text(json.dumps({**study, "settings": {"k": 15}}))
-    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
+    quantdrift("study", "run", "study.yaml", "--out", "out")
     looked_at = 3 * PROBE  # a few inputs of each cell, to see which layers are reached
     assert encoded == {"query": 2 * 4 + looked_at, "document": 2 * 60 + looked_at}  # both arms, once for all sizes
     quantdrift("run", *COMMON, "--out", "plain", "--no-noise-floor")
@@ -61,7 +61,6 @@ def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
         "of": 60,
         "corpus": "sixty",
         "corpus_fingerprint": other["data"]["fingerprint"],
-        "relevant_inside": {"all": 4, "some": 0, "none": 0},
     }
     for part in ("bits_per_weight", "data", "settings", "metrics"):
         assert in_study[part] == other[part], part
@@ -78,5 +77,5 @@ def test_a_size_that_the_corpus_does_not_have_fails_alone(quantdrift: Run, place
     data = {"folder": str(place / "sixty"), "sizes": [60, 61]}
     study = {"models": [str(place / "tiny")], "schemes": ["W2"], "data": [data], "settings": {"k": 15}}
     Path("study.yaml").write_text(json.dumps(study))
-    shown = quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)
+    shown = quantdrift("study", "run", "study.yaml", "--out", "out", code=1)
     assert "a size from 1 up to the 60 documents of the corpus; got 61" in shown

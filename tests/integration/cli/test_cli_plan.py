@@ -31,7 +31,6 @@ def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quant
     assert [str(name) for name in run.evidence().input_ids] == list(drawn.query_ids)  # type: ignore[union-attr]
     flips = parse_metric("flip@1").per_input(run.evidence())
     assert rule["pilot"]["value"] == pytest.approx(flips.mean())
-    assert result["seconds"] > 0
 
     other = json.loads(quantdrift(*LINE, "--margin", "0.1", "--power", "0.9", "-m", "flip@1", "-r", "flip@1 <= 0.5"))
     assert (kept / "run.json").stat().st_mtime_ns == stamp

@@ -13,7 +13,7 @@ __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
 DATA = ("--data", "ROOT/data", "--group", "64")
 RUN = ("--data", "ROOT/data", "--no-noise-floor")
-FILES = ("--queries", "ROOT/queries.txt", "--documents", "ROOT/corpus.txt", "--group", "64")
+FILES = ("--data", "ROOT/data", "--group", "64")
 
 
 def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run) -> None:

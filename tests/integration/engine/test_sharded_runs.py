@@ -130,7 +130,7 @@ def test_a_study_takes_shards(quantdrift: Run, corpus: Path, place: Path) -> Non
     Path("study.yaml").write_text(
         f"models: [{place}/tiny]\nschemes: [W4, W3.5+gap]\ndata: [{place}/sharded, {place}/whole, {parts}]\n"
     )
-    quantdrift("study", "run", "study.yaml", "--out", "study", "--no-probe", code=1)
+    quantdrift("study", "run", "study.yaml", "--out", "study", code=1)
     status = quantdrift("study", "status", "study", "--json", quiet=False)
     assert "W3.5-g128-rtn+gap: gap chooses widths on a corpus in memory" in status
     assert "is a corpus in shards, which is searched as a whole" in status

@@ -1,4 +1,4 @@
-"""Stored embeddings and indexes inside mteb: as a pair, and as a search backend of a model alone."""
+"""Stored embeddings and indexes inside mteb."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,9 @@ from mteb.models import SearchEncoderWrapper
 from mteb.models.model_meta import ScoringFunction
 from mteb.models.search_encoder_index import FaissSearchIndex
 
-from integration.quantdrift_mteb.mteb_samples import Model, retrieval_task, scores, split_data, stock
-from quantdrift.base.errors import UnsupportedError
+from integration.quantdrift_mteb.mteb_samples import retrieval_task, scores, split_data, stock
 from quantdrift.metrics import measure
 from quantdrift.runs.folder import read_run
-from quantdrift_mteb.index import DeployedIndex
 
 faiss = pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 
@@ -37,25 +35,11 @@ def test_a_pair_is_scored_by_what_its_index_returns(deployment: str, folder: Pat
     assert entry["main_score"] == pytest.approx(estimates["ndcg@10"].value, abs=6e-6)
     assert entry["drift_flip_at_1"] == pytest.approx(estimates["flip@1"].value, abs=1e-6)
     assert ("drift_index_flip_at_1" in entry) == ("index=" in deployment)
-    plain = stock(folder)
-    assert entry["drift_reference_main_score"] == figures(plain)["main_score"]
-    alone = figures(SearchEncoderWrapper(plain, index_backend=DeployedIndex(deployment)))
-    assert alone["main_score"] == entry["main_score"]
-    assert alone["recall_at_10"] == entry["recall_at_10"]
+    assert entry["drift_reference_main_score"] == figures(stock(folder))["main_score"]
 
 
 def test_a_flat_index_is_what_mteb_s_own_backend_finds(folder: Path) -> None:
-    model = stock(folder)
-    ours = figures(SearchEncoderWrapper(model, index_backend=DeployedIndex("index=Flat")))
+    ours, model = figures(mteb.get_model(f"quantdrift:{folder}@fp+index=Flat")), stock(folder)
     model.mteb_model_meta.similarity_fn_name = ScoringFunction.COSINE  # a model that is not saved to the hub has none
     theirs = figures(SearchEncoderWrapper(model, index_backend=FaissSearchIndex(model)))
     assert ours["main_score"] == theirs["main_score"]
-
-
-def test_what_is_no_index_is_refused(models: dict[str, Model]) -> None:
-    with pytest.raises(UnsupportedError, match="expected for example emb=int8"):
-        DeployedIndex("dtype=bf16")
-    with pytest.raises(UnsupportedError, match="scores again what codes"):
-        DeployedIndex("rescore=4")
-    with pytest.raises(UnsupportedError, match="reranks a shortlist"):
-        DeployedIndex("index=Flat").search([[1.0]], 1, models["encoder"].stock.similarity, top_ranked={"q": ["d"]})

@@ -61,7 +61,7 @@ def run_of(model: Path, task: str, scheme: str) -> Run:
     """The only run of a study of a task."""
     plan = {"models": [{"model": str(model), "name": "tiny"}], "schemes": [scheme], "data": [{"mteb": task}]}
     Path("study.yaml").write_text(json.dumps({**plan, "settings": {"k": DEPTH, "batch_size": 8}}))
-    code, _, err = cli("study", "run", "study.yaml", "--no-probe", "--quiet")
+    code, _, err = cli("study", "run", "study.yaml", "--quiet")
     assert code == 0, err
     (cell,) = Path("quantdrift-runs/study/cells").iterdir()
     return read_run(cell)
@@ -166,7 +166,7 @@ def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: P
     name = listed(search("TinyPrompted"))
     model = save_encoder(tmp_path, prompts={**PROMPTS, "TinyPrompted-query": "now "})
     Path("study.yaml").write_text(json.dumps({"models": [str(model)], "schemes": ["W2"], "data": [{"mteb": name}]}))
-    code, out, err = cli("study", "run", "study.yaml", "--no-probe", "--quiet")
+    code, out, err = cli("study", "run", "study.yaml", "--quiet")
     assert code == 1
     assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
 

@@ -53,7 +53,7 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
         whole = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, n=name, f=whole: (times.update([n]), f(*given))[1])
     write(place, "a", seeds=[0, 1], sizes=[4])
-    quantdrift("study", "run", "study.yaml", "--no-probe")
+    quantdrift("study", "run", "study.yaml")
     runs = finished()
     assert len(runs) == 2 * (2 + 2 * (2 + 1))  # by either quantizer: uniform, and two budgets of two draws and of none
     assert times == {"_contributions": 2, "_rounding_losses": 1}
@@ -82,7 +82,7 @@ def test_layers_are_measured_once_for_all_budgets_and_quantizers_and_results_are
 
     before = {name: (run.path / "run.json").stat().st_mtime_ns for name, run in runs.items()}
     write(place, "a", seeds=[0, 1], sizes=[4], budgets=[3.25, 3.5, 3.75])  # a larger grid measures what is new
-    quantdrift("study", "run", "study.yaml", "--no-probe")
+    quantdrift("study", "run", "study.yaml")
     after = {name: (run.path / "run.json").stat().st_mtime_ns for name, run in finished().items()}
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 2 * 3
@@ -93,7 +93,7 @@ def test_activations_leave_the_choice_of_widths_as_it_is(place: Path, quantdrift
     """The paper evaluates stored allocations again: what is chosen for weights alone is what A8 gets."""
     block: dict[str, Any] = {"criteria": ["gap"], "budgets": [3.5], "quantizers": ["rtn"], "sizes": [4]}
     write(place, "a", exclude=("W3-*", "W4-*", "W3A8-*", "W4A8-*"), activations=[16, 8], **block)
-    quantdrift("study", "run", "study.yaml", "--no-probe")
+    quantdrift("study", "run", "study.yaml")
     runs = finished()
     alone, both = (runs[f"tiny@W3.5{a}-g128-rtn+gap+queries=4_on_a"] for a in ("", "A8"))
     assert both.record["quantization"]["allocation"] == alone.record["quantization"]["allocation"]
@@ -115,14 +115,14 @@ def test_no_criterion_sees_a_query_that_it_is_judged_on(place: Path, quantdrift:
     asked: dict[str, Any] = {"criteria": ["gap", "activation_error"], "budgets": [3.5], "quantizers": ["rtn"]}
     asked |= {"sizes": [5], "exclude": ("W3-*", "W4-*")}
     write(place, "a", **asked)
-    quantdrift("study", "run", "study.yaml", "--no-probe")
+    quantdrift("study", "run", "study.yaml")
     name = "tiny@W3.5-g128-rtn+{}+queries=5_on_{}"
     held = {int(query[1:]) for query in finished()[name.format("gap", "a")].evidence().input_ids}
     assert len(held) == 30
     changed(place, "others", held)
     changed(place, "own", set(range(N_QUERIES)) - held)
     write(place, "a", "others", "own", **asked)
-    quantdrift("study", "run", "study.yaml", "--no-probe")
+    quantdrift("study", "run", "study.yaml")
     runs = finished()
     for criterion in ("gap", "activation_error"):
         losses, others, seen = (

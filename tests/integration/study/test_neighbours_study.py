@@ -64,7 +64,7 @@ def test_the_query_side_alone_is_that_of_a_search_of_the_same_texts(
     place: Path, labelled: Path, quantdrift: Run
 ) -> None:
     study(place, "W3+query")
-    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe", code=1)  # of classes there is no query side
+    quantdrift("study", "run", "study.yaml", "--out", "out", code=1)  # of classes there is no query side
     among = read_run(Path("out/cells/tiny@W3-g128-rtn+query_on_labelled-self")).evidence()
     rows = [json.loads(line)["text"] for line in (labelled / "test.jsonl").read_text().splitlines()]
     data = write_beir_folder(Path("search"), numbered("q", rows), numbered("d", rows), {"q0": ["d0"]})
@@ -88,7 +88,7 @@ def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelle
     data = [{"folder": str(labelled), "neighbours": True, **more} for more in ({}, {"sizes": [10, "all"]})]
     content = {"models": [{"model": str(place / "tiny"), "name": "tiny"}], "schemes": ["W3"], "data": data}
     Path("study.yaml").write_text(yaml.safe_dump({**content, "settings": {"noise_floor": False}}))
-    quantdrift("study", "run", "study.yaml", "--out", "out", "--no-probe")
+    quantdrift("study", "run", "study.yaml", "--out", "out")
     names = (f"tiny@W3-g128-rtn_on_labelled-self{size}" for size in ("", "-all", "-10"))
     whole, every, part = (read_run(Path("out") / "cells" / name) for name in names)
     assert whole.record["files"] == every.record["files"]

@@ -42,7 +42,7 @@ def test_cells_are_the_runs_of_the_plain_command(place: Path, cross: Path, quant
     )
     # a shorter shortlist is another measurement
     write(place, top=5)
-    assert "0 done" in quantdrift("study", "run", "study.yaml", "--out", "out", "--plan", "--no-probe")
+    assert "0 done" in quantdrift("study", "run", "study.yaml", "--out", "out", "--plan")
 
 
 def test_models_that_search_take_no_retriever(place: Path, quantdrift: Run) -> None:

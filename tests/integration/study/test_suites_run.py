@@ -71,7 +71,7 @@ def models(place: Path) -> None:
 @pytest.mark.parametrize("name", suite_names())
 def test_a_suite_gives_its_tables(name: str, quantdrift: Run) -> None:
     model, data = WITH.get(name, ("TINY", "ROOT/data"))
-    quantdrift("study", "run", "--suite", name, "--offline", "--models", model, "--data", data, "--no-probe")
+    quantdrift("study", "run", "--suite", name, "--offline", "--models", model, "--data", data)
     folder = Path(f"quantdrift-runs/{name}-offline")
     print(quantdrift("tables", str(folder), "-o", "tex", quiet=False))
     made = {file.stem for kind in ("tables", "figures") for file in Path("tex", kind).iterdir()}

@@ -66,7 +66,6 @@ def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
 def test_a_whole_channel_is_written_as_each_format_calls_it() -> None:
     given = allocation(decoder({}), group_size=None)
     assert content(given, "gptqmodel")["group_size"] == -1
-    assert content(given, "autoround")[Q]["group_size"] == -1
     recipe = content(allocation(decoder({DOWN: 8, OUT: 16}), group_size=None), "compressed_tensors")
     groups = [(group["weights"], len(group["targets"])) for group in recipe["config_groups"].values()]
     assert [(weights["num_bits"], n_targets) for weights, n_targets in groups] == [(4, 5), (8, 1)]
@@ -100,7 +99,7 @@ def test_llama_cpp_gets_the_names_of_tensors_and_types_whose_blocks_divide_the_i
 @pytest.mark.parametrize(
     ("name", "layer", "width", "group_size", "said"),
     [
-        ("autoround", Q, 5, 32, r"widths of 2, 3, 4, 8; .*\+widths=4,8"),
+        ("llama_cpp", Q, 7, 32, r"widths of 2, 3, 4, 5, 6, 8; .*\+widths=4,8"),
         ("gptqmodel", Q, 4, 48, "not of 48"),
         ("torchao", Q, 4, 96, "the first has 256"),
         ("llama_cpp", "h.0.attn.c_attn", 4, 32, "is not known"),

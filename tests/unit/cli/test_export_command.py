@@ -19,9 +19,12 @@ def stored(tmp_path: Path) -> Path:
 
 
 def test_the_text_goes_to_standard_output_or_a_file_and_notes_to_standard_error(stored: Path) -> None:
-    code, out, err = cli("allocate", "--export", stored, "--format", "autoround")
-    assert json.loads(out)["encoder.layer.0.attention.self.query"]["bits"] == 8
-    assert "'layer_config.json'" in err
+    code, out, err = cli("allocate", "--export", stored, "--format", "torchao")
+    layers = json.loads(out)["_data"]["fqn_to_config"]
+    assert (
+        layers[r"re:^(?:.*\.)?encoder\.layer\.0\.attention\.self\.query$"]["_data"]["weight_dtype"]["_data"] == "int8"
+    )
+    assert '"torchao_config.json"' in err.replace("'", '"')
     assert "quantdrift: " not in err  # as errors begin
     place = stored.parent / "new" / "types.txt"
     assert cli("allocate", "--export", stored, "--format", "llama_cpp", "-o", place)[:2] == (code, "") == (0, "")
@@ -30,7 +33,7 @@ def test_the_text_goes_to_standard_output_or_a_file_and_notes_to_standard_error(
 
 @pytest.mark.parametrize(
     ("name", "format_name", "said"),
-    [("recipe.json", "compressed_tensors", "+units=fused"), ("allocation.json", "autoround", "the allocation itself")],
+    [("recipe.json", "compressed_tensors", "+units=fused"), ("allocation.json", "torchao", "the allocation itself")],
 )
 def test_a_refusal_writes_nothing(stored: Path, name: str, format_name: str, said: str) -> None:
     before = stored.read_text()

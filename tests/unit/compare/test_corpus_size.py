@@ -23,7 +23,6 @@ def test_two_sizes_by_hand() -> None:
     assert (effect.fell, effect.rose, effect.p_separation) == (2, 1, 1.0)
     assert effect.separation_small == 4
     assert effect.separation_large == 0.5
-    assert effect.follows_separation is None
 
 
 def test_what_the_separation_alone_would_give() -> None:

@@ -13,7 +13,6 @@ from support.tiny_command_line import N_QUERIES, Run, one_thread, place, quantdr
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
 DATA = ("--data", "ROOT/data")
-FILES = ("--queries", "ROOT/queries.txt", "--documents", "ROOT/corpus.txt")
 GAP = "TINY@W3.5-g64+gap"
 
 
@@ -27,18 +26,18 @@ def measured(run: str) -> tuple[dict[str, Any], set[str]]:
     return record, set(read_evidence(Path(run) / "evidence.parquet").input_ids.tolist())
 
 
-def test_unlabeled_files_are_enough(quantdrift: Run) -> None:
-    shown = quantdrift("allocate", GAP, *FILES)
+def test_unlabeled_texts_are_enough(quantdrift: Run) -> None:
+    shown = quantdrift("allocate", GAP, *DATA)
     for said in ("measured on 10 queries", "30 other queries", "reconstruction", "W3 throughout"):
         assert said in shown
-    assert "tiny@allocation.json --data FOLDER" in shown
+    assert "tiny@allocation.json --data " in shown
     allocation = stored()
     assert len(allocation.layers) == 13
     assert 3.4 < (allocation.bits_per_weight or 0) <= 3.5
     assert set(allocation.width_of.values()) == {3, 4}
     # the pooler is a layer that no embedding depends on: nothing is lost there
     assert allocation.width_of["0.model.pooler.dense"] == 3
-    assert set(allocation.input_ids) <= {f"query-{number}" for number in range(N_QUERIES)}
+    assert set(allocation.input_ids) <= {f"q{number}" for number in range(N_QUERIES)}
 
 
 def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
@@ -96,7 +95,6 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeyp
         (("TINY@W3.5+gap+queries=no", *DATA), "unusable value of queries 'no'"),
         (("TINY@allocation.json", *DATA), "the widths of its layers are given"),
         (("TINY@W3.5+gap", *DATA, "-o", "notes.json"), "not an allocation"),
-        (("TINY@W3.5+gap", *DATA, *FILES), "--data"),
     ):
         assert said in quantdrift("allocate", *args, code=2)
     monkeypatch.setattr("quantdrift.engine.sensitivity.jobs.open_pair", pressed)
