@@ -51,6 +51,9 @@ def refuse_settings(scheme: Scheme) -> None:
             raise UnsupportedError(
                 f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
             )
+    backend, packages = scheme.option("backend"), [package.name for package in QUANTIZERS[scheme.quantizer].packages]
+    if backend is not None and backend not in packages:
+        raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------

@@ -1,11 +1,15 @@
-"""AWQ, by gptqmodel."""
+"""AWQ, by gptqmodel or autoawq."""
 
-from quantdrift.quantizers import Quantizer, gptq
+from quantdrift.quantizers import Package, Quantizer, gptq
 
 QUANTIZER = Quantizer(
     title="AWQ",
     make="quantdrift.engine.quantizers.awq:from_scheme",
     calibrated=True,
-    packages=gptq.QUANTIZER.packages,
+    options=("backend",),
+    packages=(
+        *gptq.QUANTIZER.packages,
+        Package(name="autoawq", module="awq", extra="autoawq", note="awq, +backend=autoawq (deprecated)"),
+    ),
     place=30,
 )

@@ -22,6 +22,7 @@ VALUES = st.one_of(
 FREE = dict.fromkeys(("allocation", "head"), VALUES)
 NUMBERS = dict.fromkeys(("queries", "seed"), st.integers(1, 10**8).map(str))
 CHOICES = {
+    "backend": ["gptqmodel"],
     "calib": ["64", "a=b.txt"],
     "solver": ["knapsack", "greedy"],
     "units": ["layer", "fused"],

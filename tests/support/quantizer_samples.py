@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import GPTQMODEL, HQQ, is_installed
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ, is_installed
 from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from support import paper_quantizers as paper
 
-LIBRARIES = {package.name: package for package in (GPTQMODEL, HQQ)}
+LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
 
 
-def skip_without(library: str) -> None:
+def skip_without(backend: str) -> None:
     """Not `importorskip`, as importing some of them changes the process."""
-    if not is_installed(LIBRARIES[library]):
-        pytest.skip(f"{library} is not installed")
+    if not is_installed(LIBRARIES[backend]):
+        pytest.skip(f"{backend} is not installed")
 
 
 def moments_of(inputs: paper.Matrix) -> Moments:

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.quantizers import libraries
+from quantdrift.engine.quantizers import autoawq, libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.quantizers import QUANTIZERS, Package
 from quantdrift.spec.grammar import Scheme
 
+Search = Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]
+"""Inputs, their sizes, weights and what rounds these, to the scaling [in_features] that a library finds best."""
 _EXPONENTS = 20
 _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 
@@ -28,10 +31,12 @@ class Awq:
     Attributes:
         bits: of a weight.
         group_size: input weights that share a scale; None for the whole row.
+        package: that searches.
     """
 
     bits: int
     group_size: int | None
+    package: Package = libraries.GPTQMODEL
 
     needs_moments = True
 
@@ -50,7 +55,7 @@ class Awq:
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        return libraries.described(libraries.GPTQMODEL, grid="symmetric absmax")
+        return libraries.described(self.package, grid="symmetric absmax")
 
     def _best_scaling(self, weight: Tensor, moments: Moments) -> Tensor:
         """Return the scaling that the library finds, shown a factor of the second moment in place of the inputs.
@@ -63,13 +68,13 @@ class Awq:
         typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
         magnitude = torch.where(alive, magnitude, typical)
         magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
-        scaling = _search(_factor(moments.second), magnitude, weight, self._rounded)
+        scaling = _SEARCHES[self.package.name](_factor(moments.second), magnitude, weight, self._rounded)
         scaling = scaling.to(weight.device)
         powers = magnitude ** (torch.arange(_EXPONENTS, device=weight.device)[:, None] / _EXPONENTS)
         powers = powers / (powers.amax(1) * powers.amin(1)).sqrt()[:, None]
         if not bool(torch.isclose(powers, scaling, rtol=1e-4).all(1).any()):
             raise libraries.unexpected(
-                libraries.GPTQMODEL, f"one of {_EXPONENTS} powers of the inputs' sizes", "another scaling"
+                self.package, f"one of {_EXPONENTS} powers of the inputs' sizes", "another scaling"
             )
         return scaling
 
@@ -79,12 +84,12 @@ class Awq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    libraries.require(libraries.GPTQMODEL, needed_for=scheme)
-    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+    package = QUANTIZERS.packages[scheme.option("backend") or libraries.GPTQMODEL.name]
+    libraries.require(package, needed_for=scheme)
+    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
 
 
-def _search(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the scaling [in_features] that the library finds best for inputs, their sizes and weights."""
+def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
     library, log = libraries.import_gptqmodel()
     with libraries.silenced(log):
         config = library.QuantizeConfig(method="awq", format="gemm", offload_to_disk=False)
@@ -110,6 +115,9 @@ def _processor() -> Any:
         "_init_cpu_device_handle": lambda _: None,
     }
     return type("Search", (kind,), aside)
+
+
+_SEARCHES: dict[str, Search] = {"gptqmodel": _by_gptqmodel, "autoawq": autoawq.best_scaling}
 
 
 def _factor(second: Tensor) -> Tensor:

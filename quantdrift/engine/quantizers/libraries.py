@@ -17,7 +17,7 @@ from quantdrift.base.registry import Package
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.quantizers import QUANTIZERS
 
-GPTQMODEL, HQQ = QUANTIZERS.packages["gptqmodel"], QUANTIZERS.packages["hqq"]
+GPTQMODEL, AUTOAWQ, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "autoawq", "hqq"))
 
 
 def is_installed(package: Package) -> bool:
@@ -125,3 +125,14 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@functools.cache
+def import_autoawq() -> ModuleType:
+    """The module of autoawq that searches and rounds.
+
+    The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
+    does not help; recording does, and takes the filter back afterwards.
+    """
+    with importing(AUTOAWQ), quiet():
+        return importlib.import_module("awq.quantize.quantizer")

@@ -97,12 +97,13 @@ def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str])
     rows = {row.pop("quantizer"): row for row in json.loads(cli("list", "quantizers", "--json")[1])}
     assert rows["gptq"] == {
         "calibrated": True,
-        "libraries": ["gptqmodel"],
+        "backends": ["gptqmodel"],
+        "default_backend": "gptqmodel",
         "versions": {"gptqmodel": "7.6.0"},
         "available": True,
         "install": None,
     }
     assert (rows["rtn"]["libraries"], rows["rtn"]["available"]) == ([], True)
-    assert (rows["awq"]["libraries"], rows["awq"]["available"]) == (["gptqmodel"], True)
+    assert (rows["awq"]["libraries"], rows["awq"]["available"]) == (["gptqmodel", "autoawq"], True)
     assert rows["hqq"]["available"] is False
     assert rows["hqq"]["install"] == 'pip install "quantdrift[hqq]"'
