@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,10 @@ from quantdrift.statistics.estimates import as_json
 
 MODEL = "a name, a folder, or a server: openai:http://localhost:8000/v1#my-model"
 _SHOWN = 5
+
+
+_STILL = 0.1
+"""Part of the tolerance that texts stay below which a change has left alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,7 @@ def check(options: CheckOptions) -> Output:
         title=f"{verdict}: {name}, held against {canary.model} of {canary.saved}",
         about=list(_told(canary, check)),
         grids=[_most_changed(canary, check)] if check.over else [],
-        lines=list(_hints(check)),
+        lines=list(_hints(canary, check)),
         next=[f'why: quantdrift diagnose "{before} vs {name}" --data FOLDER'] if check.changed else [],
         code=int(check.changed),
     )
@@ -155,11 +159,32 @@ def _most_changed(canary: record.Canary, check: record.Check) -> Grid:
     return Grid(title="most changed", head=["text", "role", "1 - cosine", "length"], rows=rows, words={"role"})
 
 
-def _hints(check: record.Check) -> Iterator[str]:
+def _hints(canary: record.Canary, check: record.Check) -> Iterator[str]:
+    """What the texts that changed have in common, if the others have not."""
+    over, texts = set(check.over), canary.texts
     if check.refused:
         yield f"{counted(len(check.refused), 'text')} that it took before, and refuses now"
-    elif check.turned and check.over and max(check.turned) <= check.tolerance:
+    elif check.turned and over and max(check.turned) <= check.tolerance:
         yield "directions are the same, only lengths changed: embeddings are normalised otherwise"
+    moved = dict(zip(check.asked, check.moved, strict=False))
+    # another cut or prompt leaves the other texts as they were; other weights move them all
+    if len(over) == len(texts) or any(moved[row] > _STILL * check.tolerance for row in moved.keys() - over):
+        return
+    longest = sorted(range(len(texts)), key=lambda row: -len(texts[row].text))[: len(over)]
+    if over and over == set(longest):
+        yield "only long texts changed: they may be cut at another length"
+    for finding, holds in _KINDS.items():
+        if over and over == {row for row, text in enumerate(texts) if holds(text)}:
+            yield f"only {finding}"
+
+
+_KINDS: dict[str, Callable[[record.Text], bool]] = {
+    "queries changed: another prompt may stand before them": lambda text: text.role == "query",
+    "documents changed: another prompt may stand before them": lambda text: text.role != "query",
+    "texts with signs beyond ASCII changed: another tokenizer?": lambda text: not text.text.isascii(),
+    "texts with capitals changed: another tokenizer?": lambda text: text.text != text.text.lower(),
+}
+"""What is said where all texts of a kind changed, and no others."""
 
 
 # --- the model ------------------------------------------------------------------------------------
