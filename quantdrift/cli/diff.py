@@ -250,5 +250,5 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
         "harness_metrics": dict(zip(part.values, records(_HARNESS, _harness_rows(part)), strict=True)),
         "judged_by": part.judged_by,
         "n_changed": len(listed),
-        "changed": [change.to_json() for change in listed[:n_changed]],
+        "changed": as_json(listed[:n_changed]),
     }

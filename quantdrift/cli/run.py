@@ -29,9 +29,6 @@ class RunOptions(Streaming, MeasuringAnything):
     concurrency: int | None = option(
         "N: Servers: how many requests to send at the same time; 4 by default.", min=1, max=64
     )
-    requests_per_minute: float | None = option(
-        "N: Servers: at most so many requests a minute; no limit by default.", min=0.01
-    )
     query_prefix: str | None = option(
         "TEXT: Servers: text to put before every query; by default that of the other model."
     )
@@ -60,7 +57,7 @@ class RunOptions(Streaming, MeasuringAnything):
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
         """Return how servers are asked; None where no model is on one."""
-        names = ("concurrency", "requests_per_minute", "query_prefix", "document_prefix")
+        names = ("concurrency", "query_prefix", "document_prefix")
         given = [name for name in names if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):
             if given:
@@ -76,9 +73,7 @@ class RunOptions(Streaming, MeasuringAnything):
         return Servers(
             prefixes={role: text for role, text in prefixes.items() if text is not None},
             concurrency=self.concurrency or 4,
-            retry_policy=RetryPolicy(
-                requests_per_minute=self.requests_per_minute, say=(lambda _: None) if self.quiet else note
-            ),
+            retry_policy=RetryPolicy(say=(lambda _: None) if self.quiet else note),
         )
 
 

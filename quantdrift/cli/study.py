@@ -137,7 +137,7 @@ def results(
         data={
             "path": str(folder.path),
             "cells": records(columns, cells),
-            "pooled": [scheme.to_json() for scheme in compared],
+            "pooled": as_json(compared),
             "corpus_sizes": [
                 {"model": row.model, "scheme": row.scheme, "corpus": row.corpus, **as_json(row.effect)} for row in sized
             ],

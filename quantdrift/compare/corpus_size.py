@@ -9,10 +9,8 @@ Source: paper, appendix, "Corpus size, case by case".
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantdrift.base.errors import RunError
-from quantdrift.compare.buckets import EDGES
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
@@ -34,8 +32,6 @@ class SizeEffect:
         only_large: in the larger one only.
         p_flip: two-sided exact McNemar p-value of these two.
         change: rate in the larger corpus minus rate in the smaller, with Tango's 95 % interval.
-        expected_large: the rate in the larger corpus if queries flipped there as often as those of like separation
-            did in the smaller one; None where the smaller holds none alike.
         separation_small: median separation ratio in the smaller corpus; None if not finite.
         separation_large: in the larger one.
         fell: queries whose separation ratio is lower in the larger corpus.
@@ -52,7 +48,6 @@ class SizeEffect:
     only_large: int
     p_flip: float
     change: Estimate
-    expected_large: float | None
     separation_small: float | None
     separation_large: float | None
     fell: int
@@ -85,23 +80,9 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
         only_large=flipped.only_b,
         p_flip=flipped.p_value,
         change=paired_rate_difference(*flips),
-        expected_large=_expected(flips[0], ratios[0], ratios[1]),
         separation_small=medians[0],
         separation_large=medians[1],
         fell=moved.only_a,
         rose=moved.only_b,
         p_separation=moved.p_value,
     )
-
-
-def _expected(flips: NDArray[np.bool_], ratios: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:
-    """The mean, over other separation ratios, of the flip rate in the bucket they fall into."""
-    if np.isnan(ratios).any() or np.isnan(others).any():
-        return None
-    starts = EDGES["separation"]
-    here, there = (np.searchsorted(starts, values, side="right") - 1 for values in (ratios, others))
-    held = np.bincount(here, minlength=len(starts))
-    if not held[there].all():
-        return None
-    rates = np.bincount(here, weights=flips, minlength=len(starts)) / np.maximum(held, 1)
-    return float(rates[there].mean())

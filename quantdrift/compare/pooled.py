@@ -5,10 +5,10 @@ strata, for they answer the same inputs: they are averaged, input by input.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,10 +82,6 @@ class Pooled:
     p_holm: float | None = None
     verdict: Told = NONE
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object."""
-        return asdict(self)
 
 
 def check_pooled(metric: Metric) -> None:
@@ -198,7 +194,7 @@ def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
     sentences = [_sentence(test, metric) for test in tests if test.verdict != NONE]
     if len(sentences) > MOST_SENTENCES:
         sentences = [
-            f"Output to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
+            f"Shown to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
             for verdict in ("worse", "better")
             if (names := [f"{test.model} {test.scheme}" for test in tests if test.verdict == verdict])
         ]

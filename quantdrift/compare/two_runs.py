@@ -17,6 +17,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.runs.identity import Identity, classifies
+from quantdrift.statistics.estimates import as_json
 from quantdrift.statistics.verdicts import PairedComparison, PairedSample, compare_samples
 
 DEFAULT_METRICS = (
@@ -69,7 +70,7 @@ class Comparison:
             "data": self.a.record.get("data", {}).get("name"),
             **{name: getattr(self, name) for name in ("n_inputs", "margin", "alpha", "seed")},
             "notes": list(self.notes),
-            "metrics": [metric.to_json() for metric in self.metrics],
+            "metrics": as_json(self.metrics),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -58,10 +58,6 @@ class Changed:
     score_before: float | None = None
     score_after: float | None = None
     separation: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object."""
-        return asdict(self)
 
 
 class Changes(list[Changed]):

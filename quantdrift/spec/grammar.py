@@ -501,11 +501,6 @@ class Endpoint:
         return self.url if self.url.endswith(_PATH) else self.url + _PATH
 
     @property
-    def models(self) -> str:
-        """The address that lists models, where a server has it."""
-        return self.url.removesuffix(_PATH) + "/models"
-
-    @property
     def host(self) -> str:
         """The host without its port."""
         return urlsplit(self.url).hostname or ""

@@ -15,7 +15,6 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics.estimates import (
     FEW,
     Estimate,
-    as_json,
     at_least,
     at_most,
     lower_quantile,
@@ -226,10 +225,6 @@ class PairedComparison:
     inputs_needed: int | None = None
     verdict: Verdict | None = None
     reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object; the difference is one too, and an infinite value is null."""
-        return dict(as_json(self))
 
 
 def verdict_of(pair: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:

@@ -98,11 +98,11 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
     now = embed(PLAIN)
     half = len(PLAIN) // 2 - 1
     again = np.concatenate([embed(PLAIN[half:]), embed(PLAIN[:half])])
-    noise = _distance(now, np.roll(again, half, axis=0))
+    noise = apart(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
     folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
     models = [] if folder is None else _kept_models(folder)
-    distances = [_distance(model.vectors, now) for model in models]
+    distances = [apart(model.vectors, now) for model in models]
     distance = min(distances, default=inf)
     seen = models[distances.index(distance)] if models else None
     if seen is None or distance > tolerance:
@@ -139,8 +139,8 @@ def _kept_models(folder: Path) -> list[_Seen]:
     return sorted(filter(None, models), key=lambda model: -model.last)
 
 
-def _distance(before: Vectors, now: Vectors) -> float:
-    """Largest difference of two answers to one canary, over the length of the first."""
+def apart(before: Vectors, now: Vectors) -> float:
+    """The largest distance of two embeddings of a text, over the length of the first; infinite of other lengths."""
     if before.shape != now.shape:
         return inf
     first, second = before.astype(np.float64), now.astype(np.float64)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,18 +75,14 @@ class RetryPolicy:
     """Rules of waiting and of sending again.
 
     Attributes:
-        requests_per_minute: that may start at most; None for no limit.
         timeout: seconds to wait for an answer; the first request may load the model.
         say: called with a line where a wait is long.
-        now: seconds since any moment, never going back.
         sleep: waits so many seconds.
         transport: of httpx, in place of the network.
     """
 
-    requests_per_minute: float | None = None
     timeout: float = 120.0
     say: Callable[[str], None] = lambda _line: None
-    now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     transport: Any = None
 
@@ -229,8 +224,6 @@ class EndpointClient:
         self.endpoint = endpoint
         self._key, self._policy = key, retry_policy
         self._variables = " or ".join(variables(endpoint.host, hosts or (endpoint.host,)))
-        self._interval = 60.0 / (retry_policy.requests_per_minute or inf)
-        self._lock, self._next = threading.Lock(), retry_policy.now()
         self._dimensions: int | None = None  # until something was answered
         # of a packed answer a few bytes could fill the memory
         headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
@@ -279,15 +272,6 @@ class EndpointClient:
         self._dimensions = vectors.shape[1]
         return vectors
 
-    def _wait_turn(self) -> None:
-        """Return when a request may start; they are evenly spaced, also those of several threads."""
-        with self._lock:
-            now = self._policy.now()
-            start = max(now, self._next)
-            self._next = start + self._interval
-        if start > now:
-            self._policy.sleep(start - now)
-
     def _once(self, body: object, limit: int) -> bytes:
         """An answer, all of which has come in time.
 
@@ -295,7 +279,6 @@ class EndpointClient:
         """
         import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
-        self._wait_turn()
         answer: Future[bytes] = Future()
 
         def work() -> None:

@@ -205,6 +205,5 @@ def file_digest(folder: Path) -> bytes:
     for file in sorted(graph.parent.glob(f"{graph.name}*")):
         digest.update(file.name.encode() + b"\0")
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.digest()

@@ -29,7 +29,6 @@ class Needed:
         rule: what will be asked.
         margin: of the rule; of a limit, how far from it the true value is.
         pilot: the value in the pilot, with its 95 % interval.
-        n_pilot: inputs of the pilot that count.
         usable: share of the pilot's inputs that count: with a value, and not set aside as noise.
         differs: share of these that differ from the baseline; of a limit None.
         difference: of the pilot from the baseline, where there is one.
@@ -45,7 +44,6 @@ class Needed:
     rule: Rule
     margin: float
     pilot: Estimate
-    n_pilot: int
     usable: float
     differs: float | None = None
     difference: Estimate | None = None
@@ -147,7 +145,6 @@ def _of_comparison(
         rule=rule,
         margin=rule.number,
         pilot=rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None),
-        n_pilot=n,
         usable=usable,
         there=question.there,
     )
@@ -224,9 +221,7 @@ def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tup
 
 def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
     assert rule.number is not None  # a limit has a number
-    needed = Needed(
-        rule=rule, margin=question.margin, pilot=Estimate(value=None), n_pilot=0, usable=0.0, there=question.there
-    )
+    needed = Needed(rule=rule, margin=question.margin, pilot=Estimate(value=None), usable=0.0, there=question.there)
     try:
         values = pilot.values(rule.metric)
     except MetricError as error:
@@ -245,7 +240,6 @@ def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
     return replace(
         needed,
         pilot=estimates(kept),
-        n_pilot=len(kept),
         usable=usable,
         to_pass=inputs(question.margin),
         smallest=smallest_margin(inputs, question.there, span=rule.span),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.engine.encoders.checkpoint import ForeignModule
+from quantdrift.engine.encoders.server import apart
 from quantdrift.engine.pair import Model, QuantizedPair
 from quantdrift.engine.scoring.streamed import Similarity, prepare
 
@@ -88,7 +89,7 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
     with pair.candidate():
         with pair.observed():
             simulated = _encoded(pair.encoder, texts, batch_size)
-        own = _apart(simulated, _encoded(pair.encoder, texts, 1))
+        own = apart(simulated, _encoded(pair.encoder, texts, 1))
         coarsest = max(map(_coarsest, modules), key=_eps)
         parts = list(_parts(*modules, unused=pair.never_reached)) if deployed.modules else []
     there = _encoded(deployed, texts, batch_size)
@@ -96,10 +97,10 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
         raise UnsupportedError(
             f"it is another model: expected embeddings of {simulated.shape[1]} numbers; got {there.shape[1]}"
         )
-    noise = own, _apart(there, _encoded(deployed, texts, 1))
+    noise = own, apart(there, _encoded(deployed, texts, 1))
     n_layers, widest = len(pair.layers), max((layer.weight.shape[1] for layer in pair.layers), default=1)
     walk = sqrt(n_layers) / 2 * (_eps(coarsest) + sqrt(widest) * _eps(torch.float32))
-    difference, bound = _apart(simulated, there), max(walk, sum(noise))
+    difference, bound = apart(simulated, there), max(walk, sum(noise))
     others = [part for part in parts if part.difference is not None and part.difference > part.bound]
     near: Literal["equal", "within rounding"] = "equal" if np.array_equal(simulated, there) else "within rounding"
     scores = [_scores(vectors, len(texts["query"]), pair.similarity) for vectors in (simulated, there)]
@@ -111,7 +112,7 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
         bound=bound,
         dtype=str(coarsest).removeprefix("torch."),
         noise=noise,
-        to_reference=_apart(reference, there),
+        to_reference=apart(reference, there),
         parts=parts,
         others=others,
     )
@@ -122,12 +123,6 @@ def _encoded(model: Any, texts: dict[str, list[str]], batch_size: int) -> Vector
     if not np.isfinite(vectors).all():
         raise ScoreError("expected embeddings of finite numbers; some are not")
     return np.asarray(vectors, dtype=np.float32)
-
-
-def _apart(mine: Vectors, theirs: Vectors) -> float:
-    """The largest distance of two embeddings of a text, over the length of the first."""
-    lengths = np.linalg.norm(mine.astype(np.float64), axis=1)
-    return float((np.linalg.norm(mine.astype(np.float64) - theirs, axis=1) / np.maximum(lengths, 1e-30)).max())
 
 
 def _scores(vectors: Vectors, n_queries: int, similarity: Similarity) -> Tensor:

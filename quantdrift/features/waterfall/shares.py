@@ -56,14 +56,12 @@ class Stage:
     Attributes:
         name: of the stage.
         alone: with it and no other.
-        added: what it adds to the stages before it, in the order of a deployment.
         so_far: with it and all before it.
         share: its Shapley value; those of all stages add up to the whole change.
     """
 
     name: str
     alone: Estimate
-    added: Estimate
     so_far: Estimate
     share: Estimate
 
@@ -110,7 +108,6 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
 
     stages = []
     for number, name in enumerate(order):
-        before = frozenset(order[:number])
         share = np.zeros(n)
         for others in map(frozenset, _subsets([other for other in order if other != name])):
             weight = factorial(len(others)) * factorial(size - len(others) - 1) / factorial(size)
@@ -119,8 +116,7 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
             Stage(
                 name=name,
                 alone=estimate(values_of[frozenset({name})]),
-                added=estimate(values_of[before | {name}] - values_of[before]),
-                so_far=estimate(values_of[before | {name}]),
+                so_far=estimate(values_of[frozenset(order[: number + 1])]),
                 share=estimate(share),
             )
         )

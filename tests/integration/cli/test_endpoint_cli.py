@@ -30,7 +30,7 @@ def data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_run_is_named_by_its_servers_and_prints_what_it_is(server: Server) -> None:
     spec = f"{server.name('one')} vs openai:{server.url}/embeddings#two"
-    options = ["--concurrency", "2", "--requests-per-minute", "60000", "--query-prefix", "q: ", "--no-noise-floor"]
+    options = ["--concurrency", "2", "--query-prefix", "q: ", "--no-noise-floor"]
     code, printed, _ = cli("run", spec, "--data", "data", *options)
     assert code == 0
     shown = " ".join(printed.split())
@@ -49,7 +49,7 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(server: Server) -> 
     ("spec", "options", "message"),
     [
         ("minilm@W4", ["--concurrency", "2"], "--concurrency is for a model on a server; expected"),
-        ("minilm vs x", ["--requests-per-minute", "9"], "--requests-per-minute is for a model on"),
+        ("minilm vs x", ["--query-prefix", "q"], "--query-prefix is for a model on"),
         ("ONE@W4-rtn", [], "no scheme and two models, as a server quantizes its own"),
         ("ONE", [], "no scheme and two models"),
         ("ONE vs TWO", ["--revision", "v2"], "--revision is of a reference on the hub"),

@@ -25,21 +25,6 @@ def test_two_sizes_by_hand() -> None:
     assert effect.separation_large == 0.5
 
 
-def test_what_the_separation_alone_would_give() -> None:
-    """Of four queries with a ratio of 0.3 one flips, of two with a ratio of 2 none."""
-    low, high = [10, 9.4], [10, 6]  # gaps of 0.6 and 4, and epsilon is 1
-    kept, flipped = [10, 8.4], [9, 9.4]
-    small = evidence_of([low] * 4 + [high] * 2, [flipped] + [kept] * 3 + [[9, 6]] * 2)
-    large = evidence_of([low] * 3 + [high] * 3, [flipped] * 3 + [[9, 6]] * 3)
-    effect = compare_sizes(small, large)
-    assert effect.expected_large == pytest.approx(3 / 6 * 1 / 4)
-    assert effect.change.value == pytest.approx(3 / 6 - 1 / 6)
-    # the other way round, a query of the smaller has its like in the larger: three of three flip
-    assert compare_sizes(large, small).expected_large == pytest.approx(4 / 6)
-    alike = evidence_of([low] * 6, [kept] * 6)  # none of them tells how often a ratio of 2 flips
-    assert compare_sizes(alike, large).expected_large is None
-
-
 def test_other_queries_are_not_compared() -> None:
     small, large = (evidence_of([[2, 1]], [[2, 1]], input_ids=[name]) for name in "ab")
     with pytest.raises(RunError, match="same queries"):

@@ -180,7 +180,6 @@ def test_a_url_has_one_form(written: str, url: str, asked: str) -> None:
     endpoint = read_endpoint(f"openai:{written}#m")
     assert endpoint.url == url
     assert endpoint.embeddings.endswith(asked)
-    assert endpoint.models == endpoint.embeddings.replace("/embeddings", "/models")
     assert read_endpoint(str(endpoint)) == endpoint
 
 

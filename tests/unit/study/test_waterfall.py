@@ -31,7 +31,7 @@ def test_two_stages_by_hand():
     result = waterfall(values, ["weights", "index"], FLIP)
     weights, index = result.stages
     assert (weights.alone.value, weights.so_far.value, weights.share.value) == (0.5, 0.5, 0.5)  # 1/2, 1, 1/2, 0
-    assert (index.alone.value, index.added.value, index.so_far.value, index.share.value) == (0.25, 0.25, 0.75, 0.25)
+    assert (index.alone.value, index.so_far.value, index.share.value) == (0.25, 0.75, 0.25)
     assert (result.total.value, result.interaction.value, result.n) == (0.75, 0.0, 4)
 
 
@@ -50,7 +50,6 @@ def test_shares_are_the_mean_over_all_orders_and_add_up(size, seed):
             steps.append(by_name[before | {stage.name}] - by_name[before])
         assert stage.share.value == pytest.approx(np.mean(steps))
     assert sum(stage.share.value for stage in result.stages) == pytest.approx(result.total.value)
-    assert sum(stage.added.value for stage in result.stages) == pytest.approx(result.total.value)
     alone = sum(stage.alone.value for stage in result.stages)
     assert result.interaction.value == pytest.approx(result.total.value - alone)
 

@@ -31,19 +31,17 @@ OK = {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}
 
 
 class Script:
-    """Answers requests one after the other, by a clock that sleeps at once; an exception is raised."""
+    """Answers requests one after the other, and sleeps at once; an exception is raised."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.now = list(answers), 1000.0
-        self.requests, self.starts, self.slept, self.said_so = list[Any](), list[float](), list[float](), list[str]()
+        self.answers = list(answers)
+        self.requests, self.slept, self.said_so = list[Any](), list[float](), list[str]()
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self.now += seconds
 
     def __call__(self, request: Any) -> Any:
         self.requests.append(request)
-        self.starts.append(self.now)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -51,14 +49,8 @@ class Script:
             return httpx.Response(answer, json={"error": {"message": f"says {answer}"}})
         return httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
 
-    def client(self, key: Key | None = None, per_minute: float | None = None) -> EndpointClient:
-        retry_policy = RetryPolicy(
-            now=lambda: self.now,
-            sleep=self.sleep,
-            requests_per_minute=per_minute,
-            say=self.said_so.append,
-            transport=httpx.MockTransport(self),
-        )
+    def client(self, key: Key | None = None) -> EndpointClient:
+        retry_policy = RetryPolicy(sleep=self.sleep, say=self.said_so.append, transport=httpx.MockTransport(self))
         return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, retry_policy=retry_policy)
 
 
@@ -103,15 +95,6 @@ def test_it_ends_after_eight_attempts_or_three_where_nothing_ever_answered() -> 
     assert len(script.said_so) == 3  # the waits of 8, 16 and 32 seconds
     script = Script(*[httpx.ConnectError("[Errno 111] Connection refused")] * 9)
     assert "Connection refused (3 attempts). Is the server" in refused(script)
-
-
-def test_no_minute_has_more_requests_than_allowed() -> None:
-    script = Script(*[503] * 3, *[OK] * 20)
-    client = script.client(per_minute=12)
-    for _ in range(20):
-        client.embed(["a"])
-    assert len(script.starts) == 23  # those that are sent again count
-    assert np.diff(script.starts).min() >= 5 - 1e-9
 
 
 def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:
