@@ -304,7 +304,7 @@ class Streaming:
 
 @dataclass(frozen=True, kw_only=True)
 class OnQueries(OnCorpus, OnModel):
-    """Options of commands that measure layers on queries: `allocate` and `predict`."""
+    """Options of `allocate`, which measures layers on queries."""
 
     queries: Path | None = option(
         "FILE: Data: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
