@@ -24,7 +24,6 @@ COMMANDS: dict[str, str] = {
     "allocate": ("allocate minilm@W3.5+gap+units=fused --data docs -o allocation.json --no-check --json"),
     "allocate checked": "allocate tiny@W3+sqnr+widths=2,3,4 --data docs -o tiny.json --json",
     "run allocation": "run minilm@allocation.json --data docs -k 20 --out runs/allocated --json",
-    "predict": "allocate --predict minilm --data docs --widths 2,3,4,8 --json",
     "export gptqmodel": "allocate --export allocation.json --format gptqmodel",
     "export hqq": "allocate --export allocation.json --format hqq",
     "export torchao": "allocate --export allocation.json --format torchao",

@@ -103,7 +103,7 @@ def _command(line: str) -> dict[str, Any]:
     return value
 
 
-_MEASURING = {"run", "study", "quantize", "allocate", "predict"}
+_MEASURING = {"run", "study", "quantize", "allocate"}
 
 
 def _plain(value: Any, folder: Path) -> Any:

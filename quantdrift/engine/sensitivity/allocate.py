@@ -33,22 +33,15 @@ def choose_widths(flow: Flow, reading: Reading, reference: Arms) -> None:
 
 
 def allocate_for(
-    flow: Flow,
-    pair: QuantizedPair,
-    reading: Reading,
-    reference: Arms,
-    *,
-    keep: Mapping[str, int] | None = None,
-    n_contenders: int | None = None,
+    flow: Flow, pair: QuantizedPair, reading: Reading, reference: Arms, *, keep: Mapping[str, int] | None = None
 ) -> tuple[Allocation, Setting, NDArray[np.int64]]:
     """Measure the layers and choose their widths; labels play no part.
 
     Layers are measured on a quarter of the queries of a search at most, of which those that are held out stay unseen,
     or on train inputs of classes.
 
-    `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to `n_contenders`
-    items behind the first, by the number of inputs if not given. Also what the criterion looked at, and the positions
-    of the calibration inputs, int64; empty if there are none.
+    `keep` maps a pattern of layer names to the width that such layers are kept at. Also what the criterion looked at,
+    and the positions of the calibration inputs, int64; empty if there are none.
 
     Raises:
         DataError: there are no inputs to measure the layers on.
@@ -78,7 +71,7 @@ def allocate_for(
             chosen = np.sort(drawn).astype(np.int64)
             # ids differ within a part only: an evaluated input may have the same
             ids = [f"train part: {names[row]}" for row in chosen.tolist()]
-        problem = reading.problem(flow, reference, chosen, n_contenders or contenders_for(len(chosen)))
+        problem = reading.problem(flow, reference, chosen, contenders_for(len(chosen)))
     root, progress = flow.store.root, flow.progress
     made = allocate(pair, problem, ids=ids, dataset=reading.dataset, root=root, progress=progress, keep=keep)
     return *made, chosen

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.allocation.curve import mean_square_losses
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.calibration.inputs import computing_by, plain_products
@@ -60,6 +59,14 @@ def gap_losses(setting: Setting) -> NDArray[np.float64]:
     Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
     """
     return mean_square_losses(contributions(setting))
+
+
+def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Losses [n_layers, n_widths] of shifts [n_inputs, n_contenders, n_layers, n_widths], nan without a contender."""
+    squares = np.nanmean(shifts**2, axis=(0, 1))
+    # a wider width that happens to lie worse could hold the narrower one's codes
+    falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
+    return falling - falling[:, -1:]
 
 
 def contributions(setting: Setting) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What `quantdrift allocate` and `quantdrift allocate --predict` do, from a spec and data to what they show.
+"""What `quantdrift allocate` does, from a spec and data to what it shows.
 
 An allocation is held against its rivals on queries that no layer was measured on. Flips are counted by rounding to
 nearest, among the first documents of each query (`engine.trial`): what is compared is where the bits are, and that
@@ -14,7 +14,6 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
 from quantdrift.allocation.solver import solve
 from quantdrift.base.progress import Progress
 from quantdrift.data.retrieval import RetrievalDataset
@@ -25,8 +24,8 @@ from quantdrift.engine.opening import Place, open_pair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.sensitivity.allocate import allocate_for, left_out
 from quantdrift.engine.sensitivity.criteria import losses_of
-from quantdrift.engine.sensitivity.gaps import contributions, rounded
-from quantdrift.engine.sensitivity.problem import CONTENDERS, Setting
+from quantdrift.engine.sensitivity.gaps import rounded
+from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.trial import Trial
 from quantdrift.spec.allocation import Allocation
@@ -178,55 +177,3 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
     for uniform in sorted({math.floor(allocation.budget), min(MAX_BITS, math.ceil(allocation.budget))}):
         rivals[UNIFORM[uniform - MIN_BITS]] = [uniform if width is None else width for width in kept]
     return rivals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """A prediction of what rounding changes.
-
-    Attributes:
-        points: the curve.
-        median_gap: of the gap to the runner-up, over the calibration inputs, in units of the score.
-        n_contenders: documents behind the first that are watched.
-        input_ids: of the calibration inputs.
-        n_layers: linear layers.
-    """
-
-    points: Sequence[Point]
-    median_gap: float
-    n_contenders: int
-    input_ids: Sequence[str]
-    n_layers: int
-
-
-def predict_model(
-    spec: Spec,
-    dataset: RetrievalDataset,
-    *,
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    **where: Unpack[Place],
-) -> Predicted:
-    """Predict flips at the widths of a spec, from forward and backward passes of the reference; nothing is rounded."""
-    where |= settings.loading
-    opened = open_pair(spec, dataset, **where)
-    check_vectors(opened.pair.encoder, f"{spec}: flips are predicted")
-    flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
-    reference = flow.reference(opened.search)
-    allocation, setting, _ = allocate_for(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)
-    measured = Gaps(
-        gaps=setting.gaps.gaps(setting.gaps.reference_outputs()),
-        contributions=contributions(setting),
-        n_weights=np.array([layer.n_weights for layer in allocation.layers]),
-        widths=setting.widths,
-    )
-    with progress.stage("predicting", len(setting.widths) + len(budgets(setting.widths))) as tell:
-        points = predicted_curve(measured, tell)
-    return Predicted(
-        points=points,
-        median_gap=float(np.nanmedian(measured.gaps[:, 0])),
-        n_contenders=measured.gaps.shape[1],
-        input_ids=allocation.input_ids,
-        n_layers=len(allocation.layers),
-    )

@@ -51,7 +51,6 @@ COMMANDS = {
     "run minilm@W4-rtn --data data": "models",
     "quantize minilm@W4-rtn -o out": "models",
     "allocate minilm@W3.5+gap --data data": "models",
-    "allocate --predict minilm --data data": "models",
     "gate minilm@W4-rtn --data data --update": "models",
     "mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval": "mteb",
     "lm-eval --model quantdrift": "lm-eval",

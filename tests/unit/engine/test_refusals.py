@@ -64,7 +64,7 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "run minilm@W4 --data data --device gpu": "calls a GPU cuda",
         "quantize minilm@W4A8 -o out": "A8",
         "allocate minilm@W3.5+gap+solver=best --data data": "solver",
-        "allocate --predict minilm --data nowhere": "nowhere",
+        "allocate minilm@W3.5+gap --data nowhere": "nowhere",
         "mteb run --model quantdrift:minilm@W4-gtpq -t X": "gptq",
         "lm-eval --model quantdrift --model_args pretrained=X,scheme=W4-gtpq": "gptq",
     }

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.engine.sensitivity.criteria import losses_of
-from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts
+from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, mean_square_losses
 from quantdrift.engine.sensitivity.problem import Setting
 from support.sensitivity import drawn, linear, setting_of
 
@@ -30,6 +30,14 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
     wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]
     np.testing.assert_allclose(shifts[0, :, :, 0], wanted, atol=1e-6)
     np.testing.assert_allclose(losses_of("gap_exact", setting), [[0.2, 0.1, 0]], atol=1e-6)
+
+
+def test_losses_are_mean_squares_over_the_contenders_that_are_there() -> None:
+    nan = np.nan
+    layer = [[[-2.0, -0.2], [-1.0, -0.1]], [[-0.4, -0.3], [nan, nan]], [[0.0, 0.0], [0.0, 0.0]]]
+    losses = mean_square_losses(np.array(layer)[:, :, None])
+    # at W3 4, 1, 0.16, 0, 0 over five gaps, at W4 0.04, 0.01, 0.09; the widest width loses nothing
+    np.testing.assert_allclose(losses, [[5.16 / 5 - 0.14 / 5, 0.0]])
 
 
 def one_layer(dtype: torch.dtype = torch.float32, after: Callable[[Tensor], Tensor] = lambda o: o) -> Setting:
