@@ -25,8 +25,8 @@ Every row is a run of quantdrift: a model, a scheme, a corpus, and what the sche
 of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
 first answer that lost it, both with 95 % intervals; the verdict follows
 [one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted; of an
-index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. On the website the
-field above the tables filters rows.
+index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. On the website
+the field above the tables filters rows.
 
 To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`.
 The file's `signature` names what decides the figures.
@@ -34,7 +34,7 @@ The file's `signature` names what decides the figures.
 
 
 CORPORA = {
-    "PythonDocsSmall": "378 docstrings of Python's standard library, found by their first sentences; it comes with the package",
+    "PythonDocsSmall": "378 docstrings of Python's standard library, found by first sentences; it comes with the package",
     "cranfield": "1,400 abstracts on aerodynamics (Cranfield)",
     "med": "1,033 abstracts on medicine (MED)",
     "scifact": "5,183 abstracts of research papers (SciFact)",
