@@ -34,7 +34,7 @@ The file's `signature` names what decides the figures.
 
 
 CORPORA = {
-    "PythonDocsSmall": "378 docstrings of Python's standard library, found by first sentences; it comes with the package",
+    "PythonDocsSmall": "378 docstrings of Python's standard library, found by first sentences; in the package",
     "cranfield": "1,400 abstracts on aerodynamics (Cranfield)",
     "med": "1,033 abstracts on medicine (MED)",
     "scifact": "5,183 abstracts of research papers (SciFact)",
