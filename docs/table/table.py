@@ -25,13 +25,23 @@ Every row is a run of quantdrift: a model, a scheme, a corpus, and what the sche
 of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
 first answer that lost it, both with 95 % intervals; the verdict follows
 [one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted; of an
-index it is what it stores. The corpora are whole (PythonDocsSmall comes with the package), but for scifact1400, a cut
-of 1,400 documents ([which](../measured/results.md)). They are small, so a rate of one row is not that of another
-corpus. On the website the field above the tables filters rows.
+index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. On the website
+the field above the tables filters rows.
 
 To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`.
 The file's `signature` names what decides the figures.
 """
+
+
+CORPORA = {
+    "PythonDocsSmall": "378 docstrings of Python's standard library, found by first sentences; in the package",
+    "cranfield": "1,400 abstracts on aerodynamics (Cranfield)",
+    "med": "1,033 abstracts on medicine (MED)",
+    "scifact": "5,183 abstracts of research papers (SciFact)",
+    "scifact1400": "1,400 of SciFact's abstracts: the 283 that its labels name, and the first of the others",
+    "xquad_en": "240 paragraphs of Wikipedia (XQuAD, the English part)",
+}
+"""What each corpus is."""
 
 
 class Share(BaseModel):
@@ -100,7 +110,7 @@ def page(rows: list[Row]) -> str:
     )
     for (model, data), group in groupby(ordered, key=lambda row: (row.model, row.data)):
         listed = list(group)
-        lines += [f"## {model} on {data}", "", f"{listed[0].flips.n:,} inputs.", ""]
+        lines += [f"## {model} on {data}", "", f"{listed[0].flips.n:,} inputs. The corpus: {CORPORA[data]}.", ""]
         lines += [
             "| scheme | bits, bytes | top-1 changes | gold lost | quality moves by | verdict |",
             "|---|---|---|---|---|---|",

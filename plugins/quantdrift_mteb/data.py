@@ -43,7 +43,7 @@ def read_task(name: str, split: str, subset: str | None) -> Dataset:
     try:
         task: Any = mteb.get_task(name)
     except Exception as error:  # which kind has changed with mteb
-        raise DataError(f"mteb has no task {name!r}: {one_line(error)}") from error
+        raise DataError(f"mteb has no task {name!r}: {error.args[0] if error.args else error}") from error
     _refuse_kind(task)
     content = _content(task, split, subset)
     dataset = _search(task, content, split) if isinstance(task, AbsTaskRetrieval) else _classes(task, content, split)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,13 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def refuse_missing(packages: Iterable[Package], *, needed_for: str) -> None:
+    """Name the extra of the first package that is not installed; none of them is imported."""
+    for package in packages:
+        if find_spec(package.module) is None:
+            raise MissingExtraError(package.name, package.extra, needed_for=needed_for)
 
 
 @contextmanager

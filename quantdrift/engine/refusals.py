@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import version_of
+from quantdrift.base.extras import refuse_missing, version_of
 from quantdrift.checkpoints.checkpoint import full_precision
 from quantdrift.checkpoints.model_files import format_of
 from quantdrift.checkpoints.named import resolve
@@ -115,6 +115,9 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
+    packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
+    named = [package for package in packages if package.name == backend]
+    refuse_missing(named or packages[:1], needed_for=str(spec.scheme))
     calibration_texts(spec.scheme)
     for stage in STAGES.values():
         if stage.in_(spec.scheme):

@@ -55,6 +55,10 @@ def test_addresses_are_those_of_the_repository_that_releases(monkeypatch: pytest
     assert urls()["Issues"] == "https://example.org/someone/quantdrift/issues"
 
 
+def test_what_the_demo_prints_can_be_run() -> None:
+    assert "quantdrift[mteb,report]" in PROJECT["optional-dependencies"]["demo"]  # it ends with `quantdrift report`
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_calls_what_there_is_and_may_do_little(path: Any) -> None:
     workflow = loaded(path)
@@ -68,11 +72,14 @@ def test_a_workflow_calls_what_there_is_and_may_do_little(path: Any) -> None:
             for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
                 assert target in TARGETS
             assert "${{" not in step.get("run", ""), "what stands in an expression would be run"
-    # a tag can be moved, a commit cannot; its version stands behind it
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "action.yml"], ids=lambda path: path.stem)
+def test_an_action_is_pinned_by_its_commit(path: Any) -> None:
+    """A tag can be moved, a commit cannot; its version stands behind it."""
     text = path.read_text(encoding="utf-8")
-    assert re.findall(r"uses: (.+)", text) == re.findall(
-        r"uses: ([\w/.-]+@[0-9a-f]{40} # v[\d.]+)$", text, re.MULTILINE
-    )
+    pinned = re.findall(r"uses: ([\w/.-]+@[0-9a-f]{40} # v[\d.]+)$", text, re.MULTILINE)
+    assert re.findall(r"uses: (.+)", text) == pinned != []
 
 
 def test_every_python_of_the_classifiers_is_tested() -> None:

@@ -41,6 +41,9 @@ def test_a_row_is_what_the_run_says(table: Any, tmp_path: Path) -> None:
     row = table.row_of(run.path)
     assert (row.model, row.scheme, row.data, row.quality) == ("minilm", "W4-g64-rtn", "corpus", None)
     assert row.signature.startswith("quantdrift:")
+    with pytest.raises(KeyError):
+        table.page([row])  # a reader wants to know what the corpus is
+    table.CORPORA["corpus"] = "60 documents"
     line = next(line for line in table.page([row]).splitlines() if row.scheme in line)
     assert line == f"| `W4-g64-rtn` | 4.25 bits | 6.5 % (4.0 to 11.0) |  |  | {row.verdict} |"
     with pytest.raises(ValidationError):

@@ -30,8 +30,10 @@ def command() -> Output:
     """
     report = diagnose()
     parts, problems = report["components"], report["problems"]
+    missing = [part for part in parts if part["install"] and part["name"] not in NEEDED]
     lines = [
-        f"For {part['name']}: {part['install']}" for part in parts if part["install"] and part["name"] not in NEEDED
+        f"For {', '.join(part['name'] for part in missing if part['install'] == install)}: {install}"
+        for install in dict.fromkeys(part["install"] for part in missing)
     ]
     lines += [f"Note: {line}" for line in report["advice"]]
     lines += [f"Missing: {line}" for line in problems] or ["Ready: models can be scored inside mteb."]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import extras_named
+from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.features.index.engine import engine_of
 from quantdrift.stages import Option, Stage
 from quantdrift.stages.embeddings import CODED
@@ -37,9 +36,7 @@ def refuse_index(name: str, search: str | None = None) -> None:
     engine = engine_of(name)
     engine.parts(name, search)
     with extras_named(needed_for=f"+index={name}", packages=engine.packages):
-        for package in () if engine.reads else engine.packages:
-            if find_spec(package.module) is None:
-                raise ModuleNotFoundError(name=package.module)
+        refuse_missing(() if engine.reads else engine.packages, needed_for=f"+index={name}")
         engine.check(name, search)
 
 

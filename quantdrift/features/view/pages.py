@@ -72,7 +72,7 @@ def _finished(run: Run) -> str:
     return str((run.record.get("times") or {}).get("finished") or "")[:16].replace("T", " ")
 
 
-def _metric(*names: str) -> Column:
+def _metric(head: str, *names: str) -> Column:
     """The first of some metrics that a run has, with its interval."""
 
     def text(item: tuple[str, Run]) -> str:
@@ -80,16 +80,16 @@ def _metric(*names: str) -> Column:
         wanted = [name for name in names if name in estimates and not (classifies(item[1].record) and "ndcg" in name)]
         return cell(parse_metric(wanted[0]), estimates[wanted[0]]) if wanted else "-"
 
-    return Column(" or ".join(names), text)
+    return Column(head, text)
 
 
 _COLUMNS = (
     Column("run", lambda item: str(item[1].record["spec"]), kind="words"),
     Column("data", lambda item: Identity.of(item[1].record).data_name, kind="words"),
     Column("verdict", lambda item: verdict(item[1].record).word, kind="words"),
-    _metric("flip@1"),
-    _metric("change.ndcg@10", "change.accuracy"),
-    _metric("gold_lost@1"),
+    _metric("top-1 changes", "flip@1"),
+    _metric("quality moves by", "change.ndcg@10", "change.accuracy"),
+    _metric("right answers lost", "gold_lost@1"),
     Column("finished", lambda item: _finished(item[1]), kind="words"),
     Column("folder", lambda item: item[0], kind="words"),
 )

@@ -62,6 +62,8 @@ function el(name, given = {}, ...children) {
 
 /** A name or text from outside: whatever its direction, it does not turn what stands around it. */
 const outside = (text, name = "bdi") => el(name, { dir: "auto" }, text);
+/** A name from outside, which is broken into lines where its parts end. */
+const named = (text, name) => outside(text.split(/(?<=[_./:=@])(?=\w)/).flatMap((part, place) => (place ? [el("wbr"), part] : part)), name);
 
 /** Text in which the first word that has a meaning here tells it, to the pointer and, unless it is in a list, to the keyboard. */
 function told(text, focus = true) {
@@ -244,14 +246,14 @@ function grid(one, at) {
   const words = (place) => one.words.includes(place);
   const longest = one.head.map((_, place) => Math.max(...one.rows.map((row) => row[place].length)));
   const name = (place) => (!words(place) ? "number" : longest[place] > LONG ? "long" : "short");
-  const cell = (tag, text, place, made = words(place) ? outside(text) : inParts(text)) => {
+  const cell = (tag, text, place, made = words(place) ? named(text) : inParts(text)) => {
     const tone = tag === "td" && words(place) && VERDICTS[text];
     return el(`${tag}.${name(place)}`, { "data-head": one.head[place] }, tone ? el(`span.badge.${tone}`, {}, `${SIGNS[tone]} ${text}`) : made);
   };
   const rows = one.rows.map((texts, row) => ({
     texts,
     row: el("tr", {}, texts.map((text, place) => (place || !one.links[row] ? cell(place ? "td" : "th", text, place)
-      : cell("th", text, place, el("a", { href: linkTo(one.links[row]) }, outside(text)))))),
+      : cell("th", text, place, el("a", { href: linkTo(one.links[row]) }, named(text)))))),
   }));
   const body = el("tbody", {}, rows.map((each) => each.row));
   const heads = one.head.map((text, place) => cell("th", text, place, rows.length < 2 ? outside(text) : el("button.sort", { click: () => sort(place), "data-term": meant(text) }, outside(text))));
@@ -398,7 +400,7 @@ class Changes {
   row(one, place) {
     const figures = [known(one.gap) && `gap ${short(one.gap)}`, known(one.separation) && `separation ${short(one.separation)}`].filter(Boolean);
     return el("li", { id: `change-${place}`, role: "option", "aria-selected": "false", click: () => this.choose(place, { focus: true }) },
-      el("div.head", {}, this.badge(one.kind), outside(one.id, "b"), one.part && outside(one.part), one.new === true && el("span.badge.warn", {}, "new")),
+      el("div.head", {}, this.badge(one.kind), named(one.id, "b"), one.part && outside(one.part), one.new === true && el("span.badge.warn", {}, "new")),
       one.text && outside(one.text, "p"),
       el("div.note", {}, figures.map((text, place) => [place > 0 && ", ", told(text, false)])));
   }
@@ -494,7 +496,7 @@ class Changes {
       const was = row[4];
       const moved = !known(was) ? "new" : was === place + 1 ? "" : `${was > place + 1 ? "▲" : "▼"} from ${count(was)}`;
       return el("li", { class: this.firsts(one).includes(row[0]) ? "answer" : null },
-        el("div.head", {}, el("span.rank", {}, String(place + 1)), outside(id, "b"),
+        el("div.head", {}, el("span.rank", {}, String(place + 1)), named(id, "b"),
           row[3] > 0 && el("span.badge.good", {}, `✓ ${this.data.right}`),
           arm !== "reference" && moved && el("span.note", {}, moved),
           el("span.space"),
@@ -546,7 +548,7 @@ function section(one) {
 
 function command(text) {
   const copy = el("button", { "aria-label": "Copy", click: () => navigator.clipboard && navigator.clipboard.writeText(text).then(() => { copy.textContent = "copied"; }, () => {}) }, "copy");
-  return el("div.command", {}, el("code", {}, text), copy);
+  return el("div.command", {}, el("code", {}, text.split(/( )/).map((word) => (word === " " ? word : el("span.word", {}, word)))), copy);
 }
 
 function paint(to) {
@@ -576,7 +578,7 @@ function firstScreen() {
     el("p.title", {}, outside(page.title), page.about && el("span.note", {}, page.about)),
     el("h1", {}, page.word && el(`span.verdict.${page.tone}`, {}, `${SIGNS[page.tone]} ${page.word}`), headline),
     more.length > 0 && el("p.rule", {}, more.join(" ")),
-    page.numbers.length > 0 && el("div.numbers", {}, page.numbers.map((one) => el("div", {}, el("span.label", {}, told(one.label)), el("strong", {}, one.value), el("span.note", {}, told(one.note))))),
+    page.numbers.length > 0 && el("div.numbers", {}, page.numbers.map((one) => el("div", {}, el("span.label", {}, told(one.label)), el("strong", {}, one.value), el(/\d/.test(one.note) ? "span.note" : "span.note.said", {}, told(one.note))))),
     examples ? el("div.split.wide-left", {}, examples, el("div.side", {}, steps, meant)) : el("div.split", {}, meant, steps));
 }
 

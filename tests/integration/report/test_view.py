@@ -35,7 +35,7 @@ def url(folder: Path) -> Iterator[str]:
 
 def nothing_is_cut(page: Page) -> None:
     cut = page.evaluate(
-        "[...document.querySelectorAll('main, .scroll, .chart')]"
+        "[...document.querySelectorAll('main, .scroll, .chart, .examples dt, .command code, .command .word, .head b')]"
         ".filter(each => each.scrollWidth > each.clientWidth + 1)"
         ".map(each => `${each.className} ${each.scrollWidth} in ${each.clientWidth}`)"
     )
@@ -51,6 +51,9 @@ def test_the_list_leads_to_a_run_and_to_two_beside_each_other(browser: Browser, 
         page.locator("#runs a", has_text="minilm@W4-g128-rtn").click()
         page.wait_for_selector("#changed")
         assert "minilm@W4-g128-rtn on data" in page.inner_text(".title")
+        shown = page.locator(".examples li").first.bounding_box()
+        assert shown is not None
+        assert shown["y"] + shown["height"] <= (900 if width > 1000 else 844)  # on the first screen
         assert page.locator("#pairs a").count() == 2
         page.locator("#pairs a", has_text="W2").click()
         page.wait_for_selector(".arms.three" if width > 1000 else "#compared")

@@ -10,7 +10,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 
 from quantdrift.api import drift
-from quantdrift.base.errors import QuantDriftError, RunError, SpecError, UnsupportedError
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
 from quantdrift.checkpoints.model_files import holds_weights
 from quantdrift.engine.heads import refuse_broken
@@ -34,6 +34,15 @@ def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
     pytest.importorskip("faiss")
     with pytest.raises(UnsupportedError, match=r"\+index=HSNW is no index .* did you mean HNSW32\?"):
         check_pair(parse("minilm@fp+index=HSNW"), DATASET)
+
+
+def test_a_library_that_quantizes_and_is_missing_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda module: None)
+    for scheme, package in (("W4-awq", "gptqmodel"), ("W4-awq+backend=autoawq", "autoawq"), ("W4-hqq", "hqq")):
+        with pytest.raises(MissingExtraError, match=f"needs the package '{package}'"):
+            check_pair(parse(f"minilm@{scheme}"), DATASET)
 
 
 def test_a_folder_without_a_model_is_told_before_the_reference_is_loaded(tmp_path: Path) -> None:
