@@ -14,13 +14,11 @@ from scipy.stats import binomtest
 from quantdrift.evidence.perturbation import flips
 from quantdrift.runs.folder import find_runs
 
-DRAWS = 4000
-
 
 def row(name: str, pairs: list[NDArray[np.bool_]]) -> str:
     """A row of the table, of bool [2, n_queries] for each corpus: changed without the option, and with it."""
     rng, both = np.random.default_rng(0), np.concatenate(pairs, axis=1)
-    drawn = [pair[:, rng.integers(pair.shape[1], size=(DRAWS, pair.shape[1]))].sum(axis=2) for pair in pairs]
+    drawn = [pair[:, rng.integers(pair.shape[1], size=(4000, pair.shape[1]))].sum(axis=2) for pair in pairs]
     without, made = np.sum(drawn, axis=0)
     low, high = np.quantile(made / without, [0.025, 0.975])
     (before, after), mended, new = both.sum(axis=1), int((both[0] > both[1]).sum()), int((both[0] < both[1]).sum())
@@ -36,8 +34,7 @@ def main(folder: Path, schemes: list[str], corpora: list[str]) -> None:
         if scheme in schemes and (not corpora or data in corpora):
             changed.setdefault(data, {})[scheme] = flips(run.evidence())
     pairs = {data: np.stack([of[scheme] for scheme in schemes]) for data, of in changed.items() if len(of) > 1}
-    for data, pair in pairs.items():
-        print(row(data, [pair]))
+    print(*(row(data, [pair]) for data, pair in pairs.items()), sep="\n")
     print(row("pooled", list(pairs.values())))
 
 
