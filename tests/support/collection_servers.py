@@ -16,18 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEY = "secret"
-_SIMILAR = {
-    "cosine": lambda documents, query: documents @ query / np.linalg.norm(documents, axis=1) / np.linalg.norm(query),
-    "dot": lambda documents, query: documents @ query,
-    "euclidean": lambda documents, query: -np.linalg.norm(documents - query, axis=1),
+METRICS: dict[str, Any] = {
+    "cosine": ("cosine", lambda x: (1 + x) / 2, "cosine", lambda x: 1 - x),
+    "dot": ("max_inner_product", lambda x: x + 1 if x >= 0 else 1 / (1 - x), "dot", lambda x: -x),
+    "euclidean": ("l2_norm", lambda x: 1 / (1 + x**2), "l2-squared", lambda x: x**2),
 }
-
-
-class RefusedError(Exception):
-    """An answer that is no success."""
-
-    def __init__(self, status: int, said: Any) -> None:
-        self.status, self.said = status, said
+"""Elasticsearch's name and score of a similarity, and Weaviate's name and distance."""
 
 
 @dataclass
@@ -54,7 +48,10 @@ class Collection:
 
     def nearest(self, query: Any, k: int) -> list[tuple[int, float]]:
         """Rows and scores, best first."""
-        scores = _SIMILAR[self.metric](self.documents.astype(np.float64), np.array(query, dtype=np.float64))
+        documents, query = self.documents.astype(np.float64), np.array(query, dtype=np.float64)
+        if self.metric == "cosine":
+            documents, query = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (documents, query))
+        scores = -np.linalg.norm(documents - query, axis=1) if self.metric == "euclidean" else documents @ query
         return [(int(row), float(scores[row])) for row in np.argsort(-scores, kind="stable")[:k]]
 
 
@@ -74,26 +71,15 @@ def qdrant(held: Collection, method: str, path: str, asked: dict[str, str], body
         end = min(len(held.ids), start + min(held.page, body["limit"]))
         return {"result": {"points": [*map(point, range(start, end))], "next_page_offset": end % len(held.ids) or None}}
     if not path.endswith("/points/query") or (held.named and body.get("using") != "text"):
-        raise RefusedError(404, {"status": {"error": "Not found"}})
+        raise LookupError(404, {"status": {"error": "Not found"}})
     return {"result": {"points": [{**point(row), "score": x} for row, x in held.nearest(body["query"], body["limit"])]}}
-
-
-_SCORES = {
-    "cosine": ("cosine", lambda x: (1 + x) / 2),
-    "dot": ("max_inner_product", lambda x: x + 1 if x >= 0 else 1 / (1 - x)),
-    "euclidean": ("l2_norm", lambda x: 1 / (1 + x**2)),
-}
 
 
 def elasticsearch(held: Collection, method: str, path: str, asked: dict[str, str], body: Any) -> Any:
     """Answer as Elasticsearch 9 does, by the formulas of its scores."""
 
     def bad(reason: str) -> NoReturn:
-        raise RefusedError(400, {"error": {"type": "parsing_exception", "reason": reason}, "status": 400})
-
-    def known(part: dict[str, Any], *keys: str) -> None:
-        if strange := part.keys() - {*keys}:
-            bad(f"unknown field {sorted(strange)}")
+        raise LookupError(400, {"error": {"type": "parsing_exception", "reason": reason}, "status": 400})
 
     def answer(hits: list[Any], **more: Any) -> Any:
         return {"timed_out": False, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": hits}, **more}
@@ -102,16 +88,12 @@ def elasticsearch(held: Collection, method: str, path: str, asked: dict[str, str
         source = {"_source": {held.id_field: held.ids[row]}} if body["_source"] == {"includes": [held.id_field]} else {}
         return {"_index": "docs-1", "_id": f"own-{row}" if held.id_field else held.ids[row], "_score": score, **source}
 
-    similarity, scored = _SCORES[held.metric]
+    similarity, scored, _, _ = METRICS[held.metric]
     dim = held.documents.shape[1]
     match method, path:
         case "GET", "/docs/_mapping":
             vector = {"type": "dense_vector", "dims": dim, "index": True, "similarity": similarity}
-            fields = {
-                "body": {"type": "text"},
-                "e": vector,
-                **({held.id_field: {"type": "keyword"}} if held.id_field else {}),
-            }
+            fields = {held.id_field or "body": {"type": "keyword"}, "e": vector}
             return {"docs-1": {"mappings": {"properties": fields}}}
         case "GET", "/docs/_count":
             return {"count": len(held.ids), "_shards": {"failed": 0}}
@@ -122,27 +104,23 @@ def elasticsearch(held: Collection, method: str, path: str, asked: dict[str, str
             held.open -= body == {"id": "a point in time"}
             return {"succeeded": True, "num_freed": 1}
         case "POST", "/_search":
-            known(body, "size", "pit", "sort", "search_after", "_source")
+            if body.keys() - {"size", "pit", "sort", "search_after", "_source"}:
+                bad("unknown field")
             if body["pit"] != {"id": "a point in time", "keep_alive": "1m"} or body["sort"] != [{"_shard_doc": "asc"}]:
                 bad("no such search context")
             (start,) = body.get("search_after", [-1])
             rows = range(start + 1, min(len(held.ids), start + 1 + min(held.page, body["size"])))
             return answer([{**hit(row, None), "sort": [row]} for row in rows], pit_id="a point in time")
         case "POST", "/docs/_search":
-            known(body, "knn", "size", "_source")
-            known(body["knn"], "field", "query_vector", "k", "num_candidates")
+            if body.keys() - {"knn", "size", "_source"} or body["knn"].keys() != {"field", "query_vector", "k"}:
+                bad("unknown field")
             if body["knn"]["field"] != "e" or len(body["knn"]["query_vector"]) != dim:
                 bad("the query vector has a different number of dimensions than the document vectors")
             near = held.nearest(body["knn"]["query_vector"], body["knn"]["k"])[: body["size"]]
             return answer([hit(row, float(np.float32(scored(x)))) for row, x in near])
-    raise RefusedError(404, {"error": {"type": "index_not_found_exception", "reason": "no such index"}, "status": 404})
+    raise LookupError(404, {"error": {"type": "index_not_found_exception", "reason": "no such index"}, "status": 404})
 
 
-_DISTANCES = {
-    "cosine": ("cosine", lambda x: 1 - x),
-    "dot": ("dot", lambda x: -x),
-    "euclidean": ("l2-squared", np.square),
-}
 _GET = re.compile(
     r'\{ Get \{ Docs\(limit: (?P<limit>\d+)(?:, after: "(?P<after>[-0-9a-f]*)")?'
     r'(?:, nearVector: \{ vector: (?P<vector>\[[^]]*\])(?:, targetVectors: \["(?P<name>\w+)"\])? \})?\) '
@@ -153,7 +131,7 @@ _GET = re.compile(
 def weaviate(held: Collection, method: str, path: str, asked: dict[str, str], body: Any) -> Any:
     """Answer as Weaviate does: REST for what a collection is, GraphQL for its objects, errors of that with HTTP 200."""
     del asked
-    distance, far = _DISTANCES[held.metric]
+    _, _, distance, far = METRICS[held.metric]
 
     def found(row: int, **more: Any) -> Any:
         own = f"00000000-0000-0000-0000-{row:012x}" if held.id_field else held.ids[row]
@@ -164,7 +142,7 @@ def weaviate(held: Collection, method: str, path: str, asked: dict[str, str], bo
         about = {"vectorConfig": {"text": config}} if held.named else config
         return {"class": "Docs", "properties": [{"name": held.id_field or "body", "dataType": ["text"]}], **about}
     if (method, path) != ("POST", "/v1/graphql") or body.keys() != {"query"}:
-        raise RefusedError(404, {"error": [{"message": "not found"}]})
+        raise LookupError(404, {"error": [{"message": "not found"}]})
     if body["query"] == "{ Aggregate { Docs { meta { count } } } }":
         return {"data": {"Aggregate": {"Docs": [{"meta": {"count": len(held.ids)}}]}}}
     got = _GET.fullmatch(body["query"])
@@ -202,8 +180,8 @@ def serving(answers: Any, held: Collection) -> Iterator[str]:
             if self.headers.get(header) == key:
                 try:
                     status, said = 200, answers(held, self.command, url.path, dict(parse_qsl(url.query)), body)
-                except RefusedError as refused:
-                    status, said = refused.status, refused.said
+                except LookupError as refused:
+                    status, said = refused.args
             said = held.changed.get(url.path, lambda said: said)(said)
             content = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(status)
