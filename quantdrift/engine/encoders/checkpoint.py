@@ -17,6 +17,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
+from transformers.quantizers import AutoHfQuantizer
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
@@ -303,6 +304,11 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
         raise UnsupportedError(
             f"{checkpoint.body} holds {says}; expected a folder that save_pretrained of "
             "transformers wrote, or a config.json that says how the weights are packed"
+        )
+    if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # it would load codes as weights
+        raise UnsupportedError(
+            f"{checkpoint.name} is quantized by {checkpoint.method}, which transformers {version_of('transformers')} "
+            "does not read; expected the same weights as compressed-tensors, or a server that runs it"
         )
     if checkpoint.method == "awq":
         quantization["modules_to_not_convert"] = [*stored.plain, *stored.missing] or None

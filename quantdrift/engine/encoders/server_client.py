@@ -152,7 +152,12 @@ def variables(host: str, hosts: Collection[str]) -> list[str]:
 
 def find_key(host: str, hosts: Collection[str]) -> Key | None:
     """The key of a server, of all `hosts` that a run asks; None where there is none, as one's own servers need none."""
-    values = ((name, os.environ.get(name, "").strip()) for name in variables(host, hosts))
+    return key_of(variables(host, hosts))
+
+
+def key_of(names: Collection[str]) -> Key | None:
+    """The key in the first of these environment variables that has one."""
+    values = ((name, os.environ.get(name, "").strip()) for name in names)
     variable, value = next(((name, value) for name, value in values if value), ("", ""))
     if not variable:
         return None

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.display import clean
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package, Registry
+from quantdrift.base.text import some
 
 IDS = ("_id", "id", "doc_id", "document_id")
 """Usual names of the field that holds the ids of documents."""
@@ -116,3 +118,11 @@ def field_of_ids(names: Any, where: Place) -> str:
     if (field := next((name for name in IDS if name in names), None)) is None:
         raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(IDS)}")
     return field
+
+
+def only(vectors: dict[str, Any], place: Place) -> tuple[str, Any]:
+    """Name and description of the vectors that documents have; UnsupportedError where they have several or none."""
+    if len(vectors) != 1:
+        names = f" ({some(map(clean, vectors))})" if vectors else ""
+        raise UnsupportedError(f"{place} holds vectors of {len(vectors)} names{names}; expected one")
+    return next(iter(vectors.items()))

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from quantdrift.base.errors import RunError, UnsupportedError
@@ -70,6 +72,19 @@ def test_what_cannot_be_compared_is_refused(
         run_two(reference, copy(reference, tmp_path / "other", **settings), tmp_path / "run")
     assert len(str(caught.value).splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_transformers_skips_is_refused(reference: Path, tmp_path: Path) -> None:
+    """Of modelopt's layout it would take the codes for the weights, and log a line."""
+    method = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    folder = copy(reference, tmp_path / "fp8", quantization_config=method)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("dense.weight")]:
+        scale = tensors[name].abs().max() / 448
+        tensors |= {name: (tensors[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedError, match=r"is quantized by modelopt, which transformers .* does not read"):
+        run_two(reference, folder, tmp_path / "run")
 
 
 def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """A collection that somebody filled: asked for answers, held against the data, and not believed."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from quantdrift.engine.stages import vector_stages
 from quantdrift.features.collection.place import READERS, Reader, read_place, reader_of
 from quantdrift.spec.grammar import parse, parse_scheme
 from support.beir_folder import write_beir_folder
+from support.collection_servers import KEY, Collection, elasticsearch, qdrant, serving, weaviate
 from support.command_line import cli
 
 N_DOCS, DIM, N = 400, 16, 30
@@ -209,66 +209,124 @@ def test_a_password_in_an_address_is_refused(world):
         asked(world, "postgresql://host/base?password=x#docs")
 
 
-class Qdrant(BaseHTTPRequestHandler):
-    """Answers as Qdrant's HTTP interface does, with points of another number whose payload names the document."""
+# --- servers that speak as the real ones do -------------------------------------------------------
 
-    documents: np.ndarray
-    key, asked_for = "secret", []
+SERVERS = {"": qdrant, "elasticsearch:": elasticsearch, "weaviate:": weaviate}
 
-    def do_GET(self):
-        vectors = {"size": DIM, "distance": "Cosine"}
-        self.answer({"points_count": N_DOCS, "config": {"params": {"vectors": {"text": vectors}}}})
 
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.asked_for.append((self.path, body))
-        if self.path.endswith("/points/scroll"):
-            start = body.get("offset", 0)
-            rows, last = range(start, min(N_DOCS, start + min(150, body["limit"]))), start + 150 >= N_DOCS
-            self.answer({"points": list(map(self.point, rows)), "next_page_offset": None if last else start + 150})
-        else:
-            scores = self.documents @ np.array(body["query"], dtype=np.float32)
-            best = np.argsort(-scores, kind="stable")[: body["limit"]]
-            self.answer({"points": [{**self.point(row), "score": float(scores[row])} for row in best]})
-
-    def point(self, row):
-        return {"id": 1000 + int(row), "payload": {"_id": IDS[row]}}
-
-    def answer(self, result):
-        content = json.dumps(
-            {"result": result} if self.headers.get("api-key") == self.key else {"status": "no"}
-        ).encode()
-        self.send_response(200 if self.headers.get("api-key") == self.key else 403)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        """Say nothing."""
+def key(kind):
+    return f"{kind.removesuffix(':') or 'qdrant'}_API_KEY".upper()
 
 
 @pytest.fixture
-def server(world):
-    Qdrant.documents, Qdrant.asked_for = world[1], []
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Qdrant)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{running.server_port}"
-    running.shutdown()
+def on_server(monkeypatch):
+    """Puts what is held behind a server of a kind, and says where."""
+    pytest.importorskip("httpx", reason="the extra 'openai' is not installed")
+    for kind in SERVERS:
+        monkeypatch.setenv(key(kind), f"{KEY}\n")
+    with ExitStack() as stack:
+        yield (
+            lambda kind, held: (
+                f"{kind}{stack.enter_context(serving(SERVERS[kind], held))}#{'Docs' if kind == 'weaviate:' else 'docs'}"
+            )
+        )
 
 
-def test_a_server_that_speaks_as_qdrant_does(world, server, monkeypatch):
-    pytest.importorskip("httpx")
-    monkeypatch.setenv("QDRANT_API_KEY", "secret")
-    state = asked(world, f"{server}#docs")
-    assert (state.candidate_top()[0][:, :10] == state.reference_top()[0][:, :10]).all()
-    assert "lacks" not in " ".join(state.notes)
-    monkeypatch.setenv("QDRANT_API_KEY", "wrong")
-    with pytest.raises(QuantDriftError, match="HTTP 403"):
-        asked(world, f"{server}#docs")
-    models = pytest.importorskip("qdrant_client.models", reason="its own models would check what was asked")
-    for path, body in Qdrant.asked_for:
-        kind = models.ScrollRequest if path.endswith("scroll") else models.QueryRequest
-        assert not kind.model_validate(body).model_extra
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("", {"named": True}),
+        *(("elasticsearch:", {"metric": metric}) for metric in ("cosine", "dot", "euclidean")),
+        ("elasticsearch:", {"id_field": "doc_id"}),
+        *(("weaviate:", {"metric": metric, "id_field": "doc_id"}) for metric in ("cosine", "dot", "euclidean")),
+        ("weaviate:", {"named": True}),
+    ],
+)
+def test_flips_of_a_server_are_those_counted_by_hand(world, on_server, kind, options):
+    queries, documents = world
+    coarse = (np.round(documents * 6) / 6).astype(np.float32)  # what the server has in their place
+    lengths = np.linalg.norm(coarse, axis=1, keepdims=True)
+    coarse = coarse if options.get("metric", "cosine") == "cosine" else coarse / lengths
+    names = [str(UUID(int=row)) for row in range(N_DOCS)] if kind == "weaviate:" and "id_field" not in options else IDS
+    held = Collection(coarse, names, **options)
+    place = on_server(kind, held)
+    state = asked(world, place, ids=names)
+    exact = queries.astype(np.float64) @ documents.T
+    theirs = queries.astype(np.float64) @ (coarse / np.linalg.norm(coarse, axis=1, keepdims=True)).T
+    first = state.candidate_top()[0]
+    assert [row[:10].tolist() for row in first] == np.argsort(-theirs, axis=1)[:, :10].tolist()
+    flips = exact.argmax(axis=1) != theirs.argmax(axis=1)
+    assert (first[:, 0] != state.reference_top()[0][:, 0]).tolist() == flips.tolist()
+    assert 0 < flips.sum() < N
+    assert state.candidate_top()[2][:, 0].tolist() == pytest.approx(theirs.max(axis=1).tolist(), abs=2e-5)
+    assert not any("lacks" in note or "gave fewer" in note for note in state.notes)
+    assert held.open == 0  # no point in time is left behind
+    assert state.told["index"]["documents"] == N_DOCS
+    models = kind or pytest.importorskip("qdrant_client.models", reason="its own models check what was asked")
+    for _, path, body in held.asked[1:] if not kind else ():
+        asks = models.ScrollRequest if path.endswith("scroll") else models.QueryRequest
+        assert not asks.model_validate(body).model_extra
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_key_that_is_refused_is_not_shown(world, on_server, monkeypatch, kind):
+    monkeypatch.setenv(key(kind), "another-key")
+    with pytest.raises(QuantDriftError, match="HTTP 403") as error:  # the server says the key that it got
+        asked(world, on_server(kind, Collection(world[1], IDS)))
+    assert "no rights with" in str(error.value)
+    assert "another" not in str(error.value)
+
+
+MAPPING, SEARCH, PAGES = "/docs/_mapping", "/docs/_search", "/_search"
+TWO = {"mappings": {"properties": {name: {"type": "dense_vector", "dims": DIM} for name in ("a", "b\x1b[31m")}}}
+BYTES = {"mappings": {"properties": {"a": {"type": "dense_vector", "dims": DIM, "element_type": "byte"}}}}
+GRAPHQL, SCHEMA, ERRORS = "/v1/graphql", "/v1/schema/Docs", {"errors": [{"message": "two\nlines"}]}
+
+
+SAID = [
+    (MAPPING, lambda said: {**said, "docs-2": said["docs-1"]}, "names 2 indexes; expected one"),
+    (MAPPING, lambda _: {"docs-1": TWO}, r"vectors of 2 names \(a, b.\[31m\); expected one"),
+    (MAPPING, lambda _: {"docs-1": BYTES}, "compares vectors of byte by cosine; expected float"),
+    ("/docs/_count", lambda _: {"count": 0}, "is empty"),
+    (PAGES, lambda said: {**said, "timed_out": True}, "did not answer in time"),
+    (SEARCH, lambda said: {**said, "_shards": {"failed": 1}}, "did not answer in time"),
+    (SEARCH, lambda said: {**said, "hits": {"hits": [{"_id": IDS[0], "_score": float("inf")}]}}, "no finite number"),
+    (SEARCH, lambda said: {**said, "hits": None}, "refuses a search"),
+    (SEARCH, lambda _: b"{" * 100_000, "refuses a search"),
+    (SEARCH, lambda _: b" " * ((1 << 26) + 1), "larger than 67,108,864 bytes"),
+    (GRAPHQL, lambda said: said | ERRORS, "two lines"),
+    (SCHEMA, lambda said: {**said, "vectorConfig": {"a": {}, "b": {}}}, "vectors of 2 names"),
+    (SCHEMA, lambda said: {**said, "vectorIndexConfig": {"distance": "hamming"}}, "compares by hamming"),
+    (SCHEMA, lambda _: [], "refuses to open it"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "said"), SAID)
+def test_what_a_server_should_not_say_is_one_line(world, on_server, path, change, said):
+    kind = "weaviate:" if path.startswith("/v1") else "elasticsearch:"
+    names = [str(UUID(int=row)) for row in range(N_DOCS)] if kind == "weaviate:" else IDS
+    held = Collection(world[1], names, changed={path: change})
+    with pytest.raises(QuantDriftError, match=said) as error:
+        asked(world, on_server(kind, held), ids=names)
+    assert not set("\n\x1b") & set(str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("", "/collections/docs/points/scroll"), ("elasticsearch:", PAGES), ("weaviate:", GRAPHQL)]
+)
+def test_a_list_without_end_ends(world, on_server, kind, path):
+    pages = []
+
+    def again(said):  # the first page, whatever is asked behind it
+        if "distance" in str(said) or str(said).count("00000000-") < 100:
+            return said
+        pages.append(said if kind else {"result": {**said["result"], "next_page_offset": 0}})
+        return pages[0]
+
+    held = Collection(world[1], [str(UUID(int=row)) for row in range(N_DOCS)], changed={path: again})
+    with pytest.raises(UnsupportedError, match="lacks 250 of the 400"):
+        asked(world, on_server(kind, held), ids=held.ids)
+    assert len(pages) == 3
 
 
 def test_the_option_of_run_is_this_option(monkeypatch, tmp_path: Path):

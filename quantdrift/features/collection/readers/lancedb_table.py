@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
-from quantdrift.features.collection.place import Place, Reader, field_of_ids
+from quantdrift.features.collection.place import Place, Reader, field_of_ids, only
 from quantdrift.features.databases import lancedb as engine
 from quantdrift.features.databases.database import Hits, nearness
 
@@ -21,10 +20,9 @@ class InFolder:
 
         self._table = table = lancedb.connect(str(place.folder)).open_table(place.name)
         self._field = field_of_ids(table.schema.names, place)
-        vectors = [column for column in table.schema if pa.types.is_fixed_size_list(column.type)]
-        if len(vectors) != 1:
-            raise UnsupportedError(f"{place} has {len(vectors)} columns of vectors; expected one")
-        self._column, self.dim = vectors[0].name, int(vectors[0].type.list_size)
+        vectors = {column.name: column.type for column in table.schema if pa.types.is_fixed_size_list(column.type)}
+        self._column, kind = only(vectors, place)
+        self.dim = int(kind.list_size)
         self.count, self.library = int(table.count_rows()), f"lancedb {version_of('lancedb')}"
         indexed = [index.name for index in table.list_indices() if self._column in index.columns]
         stats = table.index_stats(indexed[0]) if indexed else None

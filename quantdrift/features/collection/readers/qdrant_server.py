@@ -1,62 +1,40 @@
 """A collection of a Qdrant server, over its HTTP interface; the key, if any, is in QDRANT_API_KEY."""
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import ServerError
-from quantdrift.base.registry import Package
-from quantdrift.features.collection.place import IDS, Place, Reader
+from quantdrift.features.collection.place import IDS, Place, Reader, only
+from quantdrift.features.collection.service import PACKAGES, Service
 
 _METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
-_MOST = 1 << 26
-"""Bytes that are read of an answer."""
 _PAGE = 1000
-_TIMEOUT = 60.0
 
 
 class OnServer:
     """A collection whose points have the documents' ids, or name them in their payload."""
 
-    def __init__(self, place: Place) -> None:
-        import httpx
+    library = "Qdrant, over HTTP"
 
-        key = os.environ.get("QDRANT_API_KEY")
-        self._client = httpx.Client(
-            base_url=f"{place.at.rstrip('/')}/collections/{place.name}",
-            timeout=_TIMEOUT,
-            headers={"api-key": key} if key else {},
-        )
-        self._place, self._using = place, dict[str, str]()
+    def __init__(self, place: Place) -> None:
+        self._path, self._using = f"/collections/{place.name}", dict[str, str]()
+        self._server = Service(place, place.at, key="QDRANT_API_KEY", header="api-key")
         about = self._asked("GET", "")
         vectors = about["config"]["params"]["vectors"]
         if "size" not in vectors:  # vectors that have names
-            if len(vectors) != 1:
-                raise ServerError(f"{self._place} holds vectors of several names ({', '.join(vectors)}); expected one")
-            name, vectors = next(iter(vectors.items()))
+            name, vectors = only(vectors, place)
             self._using = {"using": name}
         self.dim, self.count = int(vectors["size"]), int(about["points_count"])
         self.metric = _METRICS.get(vectors["distance"], str(vectors["distance"]))
-        self.library = "Qdrant, over HTTP"
         first = self._asked("POST", "/points/scroll", {"limit": 1, "with_payload": True})["points"]
         payload = (first[0].get("payload") or {}) if first else {}
         self._field = next((field for field in IDS if field in payload), None)
         self._payload = {"with_payload": False if self._field is None else [self._field]}
 
     def _asked(self, method: str, path: str, body: Any = None) -> Any:
-        with self._client.stream(method, path, json=body) as answer:
-            content = b""
-            for piece in answer.iter_bytes():
-                content += piece
-                if len(content) > _MOST:
-                    raise ServerError(f"{self._place}: the answer is larger than {_MOST:,} bytes")
-        if answer.status_code != 200:  # noqa: PLR2004 -- HTTP's own number
-            raise ServerError(f"{self._place}: HTTP {answer.status_code}: {content[:200].decode('utf-8', 'replace')!r}")
-        return json.loads(content)["result"]
+        return self._server.asked(method, f"{self._path}{path}", body)["result"]
 
     def _id(self, point: Any) -> str:
         return str(point["id"] if self._field is None else point["payload"][self._field])
@@ -81,12 +59,12 @@ class OnServer:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._server.close()
 
 
 READER = Reader(
     what="URL#COLLECTION of a Qdrant server",
     accepts=lambda place: place.at.startswith(("http://", "https://")),
     open=OnServer,
-    packages=(Package(name="httpx", module="httpx", extra="openai", note="asks servers"),),
+    packages=PACKAGES,
 )

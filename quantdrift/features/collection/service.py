@@ -1,0 +1,49 @@
+"""JSON of a server over HTTP, which is not believed: what it sends is bounded, and what it refuses is one line."""
+
+import json
+from time import monotonic
+from typing import Any
+
+from quantdrift.base.errors import ServerError
+from quantdrift.base.registry import Package
+from quantdrift.engine.encoders.server_client import key_of, without_key
+from quantdrift.features.collection.place import Place
+
+PACKAGES = (Package(name="httpx", module="httpx", extra="openai", note="asks servers"),)
+_MOST, _COMPLAINT = 1 << 26, 1 << 16
+"""Bytes that are read of an answer, and letters of one that is no success."""
+_TIMEOUT, _LONGEST = 60.0, 300.0
+"""Seconds that a server may be silent, and that one answer may take."""
+_OK = 200
+
+
+class Service:
+    """A server at a URL; the key in the environment variable `key`, if any, goes into one header, and is not shown."""
+
+    def __init__(self, place: Place, url: str, *, key: str, header: str = "Authorization", before: str = "") -> None:
+        import httpx  # noqa: PLC0415 -- an extra, and slow to import
+
+        self._place, self._key = place, key_of([key])
+        headers = {"accept-encoding": "identity"} | ({header: before + self._key.value} if self._key else {})
+        self._client = httpx.Client(base_url=url.rstrip("/"), timeout=_TIMEOUT, headers=headers)
+
+    def asked(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON that a request is answered with; ServerError of one line where that is no success."""
+        content, started = bytearray(), monotonic()
+        with self._client.stream(method, path, json=body) as answer:
+            for piece in answer.iter_raw():
+                content += piece
+                if len(content) > _MOST or monotonic() - started > _LONGEST:
+                    limits = f"{_MOST:,} bytes or takes more than {_LONGEST:.0f} seconds"
+                    raise ServerError(f"{self._place}: the answer is larger than {limits}")
+        if answer.status_code != _OK:
+            raise self.refused(f"HTTP {answer.status_code}: {content.decode('utf-8', 'replace')}")
+        return json.loads(content)
+
+    def refused(self, said: str) -> ServerError:
+        """The error of what a server said."""
+        return ServerError(f"{self._place}: {without_key(said[:_COMPLAINT], self._key)}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
