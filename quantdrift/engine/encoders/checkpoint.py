@@ -17,7 +17,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
-from transformers.quantizers import AutoHfQuantizer
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
@@ -305,7 +305,8 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
             f"{checkpoint.body} holds {says}; expected a folder that save_pretrained of "
             "transformers wrote, or a config.json that says how the weights are packed"
         )
-    if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # it would load codes as weights
+    # transformers skips a method that it does not know, and would load codes as weights
+    if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # type: ignore[no-untyped-call]
         raise UnsupportedError(
             f"{checkpoint.name} is quantized by {checkpoint.method}, which transformers {version_of('transformers')} "
             "does not read; expected the same weights as compressed-tensors, or a server that runs it"
