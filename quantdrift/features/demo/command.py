@@ -25,13 +25,6 @@ SETTINGS = {"no_args_is_help": False}
 _TASK, _SMALL = "PythonDocsRetrieval", "PythonDocsSmall"
 _BROKEN = 3
 """Questions whose answers are shown, the worst first."""
-_EXPLAINED = (
-    "\nflip@1 counts the queries whose first answer is another one than at full precision.",
-    "gold_lost@k counts those that had a relevant document in their top k and lost one.",
-    "separation is how far the first answer led, in units of what would overturn it: at 1",
-    "or more it is safe. noise_floor is what the unquantized model changes by itself when",
-    "only the batch size differs; a flip rate means something as far as it exceeds that.",
-)
 
 
 def command(
@@ -54,7 +47,7 @@ def command(
         run: Run = drift(spec, data=task, out=out / task, progress=True)
     else:
         run = _in_mteb(pair, spec, out)
-    emit(replace(shown_run(run), next=[*_EXPLAINED, ""]))
+    emit(replace(shown_run(run), next=[""]))
     emit(_broken(run, task))
 
 
