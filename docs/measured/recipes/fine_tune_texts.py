@@ -38,7 +38,8 @@ def together(rows):
 
 how = TrainingArguments(
     output_dir=folder, save_strategy="no", report_to=[], remove_unused_columns=False,
-    max_steps=steps, per_device_train_batch_size=128, learning_rate=1e-5,
+    max_steps=steps, learning_rate=1e-5,
+    per_device_train_batch_size=16, gradient_accumulation_steps=8,  # 128 inputs a step
     lr_scheduler_type="cosine", warmup_steps=min(200, steps), weight_decay=0.1,
 )  # fmt: skip
 Trainer(model=model, args=how, train_dataset=train, data_collator=together).train()

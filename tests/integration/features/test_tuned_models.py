@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import resolve
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Inputs, text_inputs
@@ -118,7 +119,8 @@ def test_what_is_written_is_what_was_measured(place: Path, quantdrift: Run) -> N
     made = record["quantization"]["tuned"]
     assert made["loss_after"] < made["loss_before"]
     assert f"{made['scales']:,} scales and {made['others']:,} biases and norms tuned" in " ".join(shown.split())
-    queries, documents = ((place / f"{name}.txt").read_text().splitlines() for name in ("queries", "corpus"))
+    texts = read_beir_folder(place / "data")
+    queries, documents = list(texts.queries), list(texts.documents)
     for form in ("safetensors", "onnx"):
         quantdrift("quantize", spec, *data, "--format", form, "--out", form)
         said = json.loads(Path(form, "scheme.json").read_text())

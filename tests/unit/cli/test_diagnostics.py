@@ -97,8 +97,7 @@ def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str])
     rows = {row.pop("quantizer"): row for row in json.loads(cli("list", "quantizers", "--json")[1])}
     assert rows["gptq"] == {
         "calibrated": True,
-        "backends": ["gptqmodel"],
-        "default_backend": "gptqmodel",
+        "libraries": ["gptqmodel"],
         "versions": {"gptqmodel": "7.6.0"},
         "available": True,
         "install": None,

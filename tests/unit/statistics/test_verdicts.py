@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import beta, binom, binomtest, ttest_1samp
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.estimates import Estimate, as_json
 from quantdrift.statistics.paired import tango_z
 from quantdrift.statistics.verdicts import (
     Better,
@@ -304,8 +304,8 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
     assert tested.p_holm == tested.p_value
     assert (median.verdict, median.p_value) == (None, None)
     assert median.difference.low is not None
-    assert undefined.to_json()["difference"] == {"value": None, "reason": why}
-    assert infinite.to_json()["value_a"] is None
+    assert as_json(undefined)["difference"] == {"value": None, "reason": why}
+    assert as_json(infinite)["value_a"] is None
     assert "infinite for some inputs" in str(infinite.reason)
     assert neither.p_value is not None
     assert (neither.p_no_worse, neither.verdict) == (None, None)
