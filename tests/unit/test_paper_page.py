@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from quantdrift.features.rag.answers import RECORD, Condition, RagRecord
 from support.places import ROOT
 from support.study_samples import study_of
 
@@ -76,6 +77,22 @@ def test_what_is_measured_is_a_paired_difference_of_the_runs(paper: Any, tmp_pat
     sides = [[float(measure.quantity(tmp_path, "s", f"{c.spec.scheme}/{c.data.called} {m}")[0][0])
               for c in study.cells] for m in ("separation", "flip@1")]  # fmt: skip
     assert float(order["first"]) == pytest.approx(stats.spearmanr(*sides).statistic, abs=1e-4)
+
+
+def test_answers_behind_a_search_are_counted(paper: Any, tmp_path: Path) -> None:
+    measure = importlib.import_module("measure")
+    study_of(tmp_path / "s", models=("m",), schemes=("W4",), data=("docs",))
+    said = [
+        Condition(name=name, answers=answers) for name, answers in (("full", [*"aabb"]), ("W4-g128-rtn", [*"abac"]))
+    ]
+    asked = {"ids": [*"1234"], "questions": [*"1234"], "golds": [["a"]] * 4, "data": "docs", "gold_by": "labels"}
+    parts = {"generator": "g", "kind": "generator", "n_passages": 1, "control": None}
+    record = RagRecord(**asked, **parts, reference=said[0], candidates=said[1:])  # type: ignore[arg-type]
+    (tmp_path / "s" / "rag").mkdir()
+    record.write(tmp_path / "s" / "rag" / RECORD)
+    for what, value in (("change", 0.75), ("n_change", 3), ("n_worse", 1), ("n_better", 1), ("loss", 0)):
+        row = measure.measured(tmp_path, "s", f"W4 answers({what}) | 0")
+        assert (float(row["first"]), row["n"]) == (value, "4")
 
 
 def test_a_share_without_a_spread_has_the_interval_of_newcombe(paper: Any) -> None:

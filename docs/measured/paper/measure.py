@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from paper import COMPARISONS, OFFLINE, rows_in, write_page, written
 
+from quantdrift.features.rag.answers import RECORD, Rag, RagRecord, normalized
 from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.conformal import accepts, observe, threshold_of
@@ -167,6 +168,20 @@ def agreement(place: Path, suite: str, criterion: str) -> Quantity:
     return same[drawn(tuple(next(iter(widths.values()))[0]), RESAMPLES)].mean(axis=1), len(same)
 
 
+def answers(place: Path, suite: str, cell: str, what: str) -> Quantity:
+    """Of the answers behind a search: the share that changes or is lost, or how many change, get worse or better."""
+    rag = Rag(record=RagRecord.read(study(place, suite).path / "rag" / RECORD))
+    sides = rag.scored[rag.record.reference.name], rag.scored[str(parse(f"m@{cell}").scheme)]
+    (before, after), (said, now) = (
+        [side.outcomes["exact_match"] for side in sides],
+        [np.array([normalized(text) for text in side.condition.answers]) for side in sides],
+    )
+    values = {"change": said != now, "loss": before - after, "worse": before > after, "better": before < after}
+    rows = drawn(tuple(rag.record.ids), RESAMPLES)
+    shares = np.asarray(values[what.removeprefix("n_")])[rows].mean(axis=1)
+    return (shares * rows.shape[1] if what.startswith("n_") else shares), rows.shape[1]
+
+
 def _named(runs: Mapping[str, int], criterion: str) -> str:
     """A criterion as the study has it, with its options."""
     return next(name for name in runs if name.partition("+")[0] == criterion)
@@ -177,7 +192,7 @@ def _read(place: Path, suite: str, metric: str) -> Any:
     return read_capture([study(place, suite)], [parse_metric(metric)])
 
 
-_ALL = (certify, recovered, threshold, order, capture, mean, agreement)
+_ALL = (certify, recovered, threshold, order, capture, mean, agreement, answers)
 SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in _ALL}
 
 
