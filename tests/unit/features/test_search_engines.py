@@ -363,7 +363,7 @@ def test_words_that_an_engine_does_not_have(index, search, message):
 
 def test_codes_of_codes_are_refused(monkeypatch):
     refuse = STAGES["index"].refuse
-    monkeypatch.setattr("quantdrift.features.index.find_spec", lambda name: True)
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda name: True)
     with pytest.raises(UnsupportedError, match=r"\+emb=int8 has coded them already"):
         refuse(parse_scheme("fp+emb=int8+index=qdrant:int8"))
     refuse(parse_scheme("fp+emb=bf16+index=qdrant:int8"))
@@ -373,7 +373,7 @@ def test_codes_of_codes_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["lancedb", "milvus", "chroma", "qdrant", "pgvector", "sqlite-vec"])
 def test_a_library_that_is_missing_names_its_extra(monkeypatch, name):
-    monkeypatch.setattr("quantdrift.features.index.find_spec", lambda name: None)
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=rf'pip install "quantdrift\[{name}\]"'):
         refuse_index(name)
 
