@@ -1,21 +1,26 @@
-"""llama.cpp's own server, on loopback, with a GGUF file of MiniLM: what every command makes of it.
+"""Servers that others wrote, on loopback, with MiniLM: what every command makes of them.
 
-xllamacpp holds the server of llama.cpp and installs from PyPI (34 MB): pip install xllamacpp.
+xllamacpp holds the server of llama.cpp and installs from PyPI (34 MB): pip install xllamacpp. infinity-emb needs an
+environment of its own, with an older transformers; QUANTDRIFT_INFINITY is the path of its infinity_emb.
 """
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("xllamacpp", reason="xllamacpp, which holds llama.cpp's server, is not installed")
-pytest.importorskip("gguf", reason="gguf is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from integration.engine.gguf_maker import write_minilm
+import httpx
+
+from quantdrift.checkpoints.named import resolve
 from support.beir_folder import numbered, write_beir_folder
 from support.command_line import cli
 
@@ -39,6 +44,10 @@ LONG = " ".join(f"Pump {number} is checked in week {number % 52}." for number in
 @pytest.fixture(scope="module", params=["F32", "Q8_0"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The type of the file's matrices, and the server's name."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp, which holds llama.cpp's server, is not installed")
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from integration.engine.gguf_maker import write_minilm  # noqa: PLC0415 -- imports gguf
+
     file = write_minilm(tmp_path_factory.mktemp("llama") / "minilm.gguf", request.param)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([sys.executable, "-c", SERVE, str(file)], text=True, **pipes) as process:
@@ -47,6 +56,26 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         address = next(line for line in process.stdout if line.startswith("at ")).split()[1]
         yield request.param, f"openai:{address}/v1#minilm"
         process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def infinity() -> Iterator[str]:
+    """The name of infinity-emb's server."""
+    if (program := os.environ.get("QUANTDRIFT_INFINITY")) is None:
+        pytest.skip("QUANTDRIFT_INFINITY, the path of an infinity_emb, is not set")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        at = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    model = ["--model-id", resolve("minilm").location, "--served-model-name", "minilm", "--device", "cpu"]
+    place = ["--host", "127.0.0.1", "--port", at.split(":")[2].removesuffix("/v1"), "--url-prefix", "/v1"]
+    words = [program, "v2", *model, *place, "--engine", "torch", "--no-bettertransformer"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        for _ in range(240):
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{at}/models").status_code == 200:
+                    break
+            time.sleep(0.5)
+        yield f"openai:{at}#minilm"
+        process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +119,16 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     assert code == 0, err
     assert "is left out: the server answered HTTP 500" in err
     assert [cause["name"] for cause in json.loads(out)["found"]] == ["truncation"]
+
+
+def test_infinity(infinity: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    assert cli("canary", "save", infinity, "-o", "canary.json", "--timeout", "100")[0] == 0
+    assert cli("canary", "check", "canary.json", "minilm")[0] == 0
+    code, out, _ = cli("run", f"minilm vs {infinity}", "--data", str(data), "--out", "run", "-q", "--json")
+    assert (code, json.loads(out)["metrics"]["flip@1"]["value"]) == (0, 0)
+    found = json.loads(cli("verify", infinity, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
+    assert (found["verdict"], found["to_reference"] < 1e-6) == ("other", True)
+    code, out, err = cli("diagnose", f"minilm vs {infinity}", "--data", str(data), "-n", "12", "-q", "--json")
+    assert code == 0, err
