@@ -34,8 +34,8 @@ class RunOptions(Streaming, MeasuringAnything):
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
     index: str | None = option(
-        "URL#COLLECTION: Ask a collection that is there, of a Qdrant server, PostgreSQL, LanceDB or Chroma, in place "
-        "of an index of the data; SPEC is then MODEL@fp."
+        "URL#COLLECTION: Ask a collection that is there, of a server of Qdrant, Elasticsearch or Weaviate, of "
+        "PostgreSQL, LanceDB or Chroma, in place of an index of the data; SPEC is then MODEL@fp."
     )
     shard: int | None = option(
         "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",

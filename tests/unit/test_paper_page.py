@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from quantdrift.features.rag.answers import RECORD, Condition, RagRecord
+from quantdrift.statistics.conformal import observe
 from support.places import ROOT
 from support.study_samples import study_of
 
@@ -73,6 +74,9 @@ def test_what_is_measured_is_a_paired_difference_of_the_runs(paper: Any, tmp_pat
     row = measure.measured(tmp_path, "s", "W4/docs separation | 1")
     assert float(row["first"]) == pytest.approx(np.median(ratio), rel=1e-4)
     assert float(row["second"]) == 1
+    kept = measure.measured(tmp_path, "s", "W4/docs threshold(S,0.10) | 0")
+    values = np.sort(observe(evidence).values)
+    assert float(kept["first"]) == pytest.approx(values[int(np.ceil(0.9 * (len(values) + 1))) - 1], rel=1e-4)
     order = measure.measured(tmp_path, "s", "* order(separation,flip@1) | 0")
     sides = [[float(measure.quantity(tmp_path, "s", f"{c.spec.scheme}/{c.data.called} {m}")[0][0])
               for c in study.cells] for m in ("separation", "flip@1")]  # fmt: skip

@@ -1,6 +1,7 @@
 """JSON of a server over HTTP, which is not believed: what it sends is bounded, and what it refuses is one line."""
 
 import json
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -15,6 +16,11 @@ _MOST, _COMPLAINT = 1 << 26, 1 << 16
 _TIMEOUT, _LONGEST = 60.0, 300.0
 """Seconds that a server may be silent, and that one answer may take."""
 _OK = 200
+
+
+def over_http(prefix: str = "") -> Callable[[Place], bool]:
+    """Whether a place is a URL behind a prefix that says what server is there."""
+    return lambda place: place.at.startswith((f"{prefix}http://", f"{prefix}https://"))
 
 
 class Service:

@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from json import JSONDecodeError
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
@@ -199,6 +200,8 @@ def refusing(who: str, what: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = clean(" ".join(str(error).split()))[:300]
+        if isinstance(error, LookupError | TypeError | JSONDecodeError):  # of what reads its answers
+            reason = f"its answer has a form that is not known here ({type(error).__name__}: {reason})"
         raise UnsupportedError(f"{who} refuses {what}: {reason}") from error
 
 

@@ -48,6 +48,11 @@ def test_the_paper_s_image_tasks_have_a_model_each() -> None:
     assert {cell.model for cell in cells} == {"ViT-B/16", "ViT-L/16"}
 
 
+@pytest.mark.parametrize("name", ["clip", "clip-sizes", "clip-allocation"])
+def test_clip_has_the_paper_s_matrices(name: str) -> None:
+    assert {cell.spec.scheme.option("layers") for cell in cells_of(load_suite(name).study())} == {"linear"}
+
+
 def test_what_is_to_be_made_first_is_told_with_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     suite = load_suite("reranking")

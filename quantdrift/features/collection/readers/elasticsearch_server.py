@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.features.collection.place import IDS, Place, Reader, only
-from quantdrift.features.collection.service import PACKAGES, Service
+from quantdrift.features.collection.service import PACKAGES, Service, over_http
 
 _AT = "elasticsearch:"
 _PAGE, _KEPT = 1000, "1m"
@@ -80,8 +80,5 @@ class OnServer:
 
 
 READER = Reader(
-    what=f"{_AT}URL#INDEX of an Elasticsearch server",
-    accepts=lambda place: place.at.startswith((f"{_AT}http://", f"{_AT}https://")),
-    open=OnServer,
-    packages=PACKAGES,
+    what=f"{_AT}URL#INDEX of an Elasticsearch server", accepts=over_http(_AT), open=OnServer, packages=PACKAGES
 )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.features.collection.place import IDS, Place, Reader, only
-from quantdrift.features.collection.service import PACKAGES, Service
+from quantdrift.features.collection.service import PACKAGES, Service, over_http
 
 _METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
 _PAGE = 1000
@@ -62,9 +62,4 @@ class OnServer:
         self._server.close()
 
 
-READER = Reader(
-    what="URL#COLLECTION of a Qdrant server",
-    accepts=lambda place: place.at.startswith(("http://", "https://")),
-    open=OnServer,
-    packages=PACKAGES,
-)
+READER = Reader(what="URL#COLLECTION of a Qdrant server", accepts=over_http(), open=OnServer, packages=PACKAGES)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.features.collection.place import IDS, Place, Reader, only
-from quantdrift.features.collection.service import PACKAGES, Service
+from quantdrift.features.collection.service import PACKAGES, Service, over_http
 from quantdrift.features.databases.database import nearness
 
 _AT = "weaviate:"
@@ -76,8 +76,5 @@ class OnServer:
 
 
 READER = Reader(
-    what=f"{_AT}URL#COLLECTION of a Weaviate server",
-    accepts=lambda place: place.at.startswith((f"{_AT}http://", f"{_AT}https://")),
-    open=OnServer,
-    packages=PACKAGES,
+    what=f"{_AT}URL#COLLECTION of a Weaviate server", accepts=over_http(_AT), open=OnServer, packages=PACKAGES
 )
