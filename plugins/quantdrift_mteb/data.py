@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mteb.abstasks.retrieval import _filter_queries_without_positives as with_po
 from mteb.types import PromptType
 
 from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
+from quantdrift.base.records import bytes_digest
 from quantdrift.data.images import Images
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled
 from quantdrift.data.retrieval import RetrievalDataset
@@ -123,7 +123,7 @@ def images_of(part: Any, column: str = "image") -> Images:
     contents = (
         image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes() for image in stored[column]
     )
-    digests = [blake2b(content, digest_size=16).hexdigest() for content in contents]
+    digests = [bytes_digest(content, size=16) for content in contents]
     return Images(lambda row: np.asarray(part[row][column].convert("RGB"), dtype=np.uint8), digests)
 
 

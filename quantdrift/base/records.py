@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
@@ -142,9 +142,18 @@ def _content_digest(content: Mapping[str, Any]) -> str:
     return bytes_digest(text.encode("ascii"))
 
 
-def bytes_digest(content: bytes | memoryview) -> str:
-    """A digest of bytes, 40 hex digits; of a file's bytes that of `file_digest`."""
-    return hashlib.blake2b(content, digest_size=20).hexdigest()
+def bytes_digest(content: bytes | memoryview, *, size: int = 20) -> str:
+    """A digest of bytes, of so many bytes, as hex digits; of a file's bytes that of `file_digest`."""
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
+
+
+def texts_digest(texts: Iterable[str], *, size: int = 20) -> str:
+    """A digest of many texts in their order, of so many bytes, as hex digits; nothing large is built."""
+    digest = hashlib.blake2b(digest_size=size)
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -1,6 +1,5 @@
 """Images, each decoded when it is asked for; and what tells inputs of either kind apart."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.records import bytes_digest
 
 Kind = Literal["text", "image"]
 """What an input is."""
@@ -42,7 +42,7 @@ class Images(Sequence[Image]):
 def image_files(files: Sequence[Path]) -> Images:
     """The images of files."""
     pillow()
-    contents = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
+    contents = [bytes_digest(file.read_bytes(), size=16) for file in files]
     return Images(lambda row: _decoded(files[row]), contents)
 
 
@@ -69,7 +69,7 @@ def some_of(inputs: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
 def image_digest(image: Any) -> str:
     """A digest of an image's shape and pixels, 32 hex digits."""
     pixels = np.asarray(image)
-    return hashlib.blake2b(f"{pixels.shape}".encode() + pixels.tobytes(), digest_size=16).hexdigest()
+    return bytes_digest(f"{pixels.shape}".encode() + pixels.tobytes(), size=16)
 
 
 def pillow() -> Any:

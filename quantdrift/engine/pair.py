@@ -5,7 +5,6 @@ place, and on leaving they come back bit for bit. So a pair fits where one model
 made, or that is on a server, is a model of its own.
 """
 
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -17,6 +16,7 @@ from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.base.records import bytes_digest
 from quantdrift.engine.bits import BitsReport, StoredBits, count_bits, not_quantized
 from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
@@ -186,7 +186,7 @@ class QuantizedPair:
             raise RuntimeError("there is no candidate outside candidate()")
         keys = [key for stage in self.stages.values() if (key := stage.key()) is not None]
         parts = [weights_fingerprint(self.modules), *keys]
-        return parts[0] if len(parts) == 1 else hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
+        return parts[0] if len(parts) == 1 else bytes_digest(" ".join(parts).encode(), size=16)
 
     @property
     def weight(self) -> torch.Tensor:

@@ -4,7 +4,6 @@ They are computed in chunks and each finished chunk is recorded, so a run that w
 every scheme shares the reference's, and a corpus larger than memory is read back through a memory map.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from quantdrift.base.cache import add_checksum, array_in, cache_file, read_cache
 from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.base.records import bytes_digest, refusals
+from quantdrift.base.records import bytes_digest, refusals, texts_digest
 from quantdrift.engine.ragged import Matrix, Ragged
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
@@ -55,21 +54,14 @@ Encode = Callable[[NDArray[np.int64]], Outputs]
 
 def key_of(**parts: object) -> str:
     """A digest of named parts, 40 hex digits; any change of a part changes it."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    return bytes_digest(json.dumps(parts, sort_keys=True, default=str).encode())
 
 
 def digest_of(parts: Iterable[str] | NDArray[np.int64]) -> str:
     """A digest of many strings or numbers in their order, 40 hex digits; nothing large is built."""
-    digest = hashlib.blake2b(digest_size=20)
     if isinstance(parts, np.ndarray):
-        digest.update(np.ascontiguousarray(parts, dtype="<i8").data)
-    else:
-        for part in parts:
-            encoded = part.encode()
-            digest.update(len(encoded).to_bytes(8, "little"))
-            digest.update(encoded)
-    return digest.hexdigest()
+        return bytes_digest(np.ascontiguousarray(parts, dtype="<i8").data)
+    return texts_digest(parts)
 
 
 class EmbeddingStore:

@@ -5,7 +5,6 @@ import io
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -119,8 +118,4 @@ def number(value: object) -> bool:
 
 def digest(*parts: str, size: int = 8) -> str:
     """A digest of texts in their order, of so many bytes, as hexadecimal digits."""
-    summed = blake2b(digest_size=size)
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        summed.update(len(raw).to_bytes(8, "little") + raw)
-    return summed.hexdigest()
+    return records.texts_digest(parts, size=size)

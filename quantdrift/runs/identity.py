@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError
+from quantdrift.base.records import texts_digest
 from quantdrift.spec.grammar import DTYPES, Spec, Versus, parse_pair
 
 HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
@@ -97,7 +97,7 @@ class Identity:
             data_fingerprint=_text(data, "fingerprint"),
             split=_text(data, "split"),
             subset=_text(data, "subset"),
-            inputs=None if input_ids is None else _digest(input_ids),
+            inputs=None if input_ids is None else texts_digest(sorted(map(str, input_ids)), size=16),
             settings=json.loads(json.dumps(settings, sort_keys=True)),  # as JSON gives it back
         )
 
@@ -259,13 +259,6 @@ def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _text(part: Mapping[str, Any], name: str) -> str | None:
     value = part.get(name)
     return value if isinstance(value, str) else None
-
-
-def _digest(input_ids: Iterable[object]) -> str:
-    digest = blake2b(digest_size=16)
-    for name in sorted(str(input_id).encode() for input_id in input_ids):
-        digest.update(len(name).to_bytes(8, "little") + name)
-    return digest.hexdigest()
 
 
 def signature(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """An allocation: which layer gets how many bits, how that was found, and for which weights."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, SpecError
-from quantdrift.base.records import AS_LIST, Record, with_checksum
+from quantdrift.base.records import AS_LIST, Record, bytes_digest, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages.weights import DEFAULT_QUANTIZER, POSSIBLE_BITS
@@ -221,7 +220,7 @@ def _average(layers: Sequence[AllocatedLayer]) -> float:
 def digest(allocation: Allocation) -> str:
     """A digest of the widths by name of layer, and of nothing else: 32 hex digits."""
     text = json.dumps(sorted(allocation.width_of.items()), separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return bytes_digest(text.encode(), size=16)
 
 
 # --- whether a stored allocation is one for the model at hand, and the scheme that it stands for ------

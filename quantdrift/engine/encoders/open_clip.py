@@ -1,6 +1,5 @@
 """A CLIP of open_clip as a sentence-transformers model: texts and images go to its own two towers."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import bytes_digest
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import loading
@@ -35,7 +35,7 @@ class OpenClip(InputModule):
         super().__init__()  # type: ignore[no-untyped-call]  # untyped there
         self.clip, self._prepare, self._tokenize = clip, prepare, tokenize
         vocabulary = getattr(tokenize, "encoder", None) or repr(tokenize)
-        digest = hashlib.blake2b(json.dumps(vocabulary, sort_keys=True).encode(), digest_size=16).hexdigest()
+        digest = bytes_digest(json.dumps(vocabulary, sort_keys=True).encode(), size=16)
         settings = {
             "images": getattr(clip.visual, "preprocess_cfg", None),
             "tokenizer": [type(tokenize).__name__, getattr(tokenize, "context_length", None), digest],

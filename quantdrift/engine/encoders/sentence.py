@@ -1,6 +1,5 @@
 """Sentence-transformers models, from a path, a package or the hub."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from torch import nn
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import bytes_digest
 from quantdrift.base.registry import imported
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
@@ -214,7 +214,7 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
     for config in {id(config): config for config in configs if hasattr(config, "to_dict")}.values():
         settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
         parts.append(json.dumps(settings, sort_keys=True, default=str))
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+    return bytes_digest("\n".join(parts).encode(), size=16)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -224,14 +224,14 @@ def tokenizer_digest(tokenizer: Any) -> str:
         return _rules_digest(fast.to_str(), _sides(tokenizer))
     content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
     text = json.dumps([content, *_sides(tokenizer)], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return bytes_digest(text.encode(), size=16)
 
 
 @lru_cache(maxsize=8)  # one takes a tenth of a second, and every side of every arm asks for it
 def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
     content = {key: value for key, value in json.loads(rules).items() if key not in _STATE}
     text = json.dumps([content, *sides], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return bytes_digest(text.encode(), size=16)
 
 
 def _sides(tokenizer: Any) -> tuple[Any, ...]:

@@ -1,7 +1,6 @@
 """A model on a server as one side of a comparison."""
 
 import datetime
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.errors import ServerError
+from quantdrift.base.records import bytes_digest
 from quantdrift.data.sentences import PLAIN
 from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError, find_key
 from quantdrift.engine.store import keeping
@@ -100,7 +100,7 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
     again = np.concatenate([embed(PLAIN[half:]), embed(PLAIN[:half])])
     noise = apart(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
-    folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
+    folder = None if root is None else root / "servers" / bytes_digest(str(endpoint).encode(), size=16)
     models = [] if folder is None else _kept_models(folder)
     distances = [apart(model.vectors, now) for model in models]
     distance = min(distances, default=inf)
@@ -157,12 +157,8 @@ def _fingerprint(vectors: Vectors, taken: set[str]) -> str:
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-30)
     cosines = np.rint(1000 * (unit @ unit.T)).astype("<i8")
-    rounded = _digest(np.array(vectors.shape[1], dtype="<i8").tobytes() + cosines.tobytes())
-    return rounded if rounded not in taken else _digest(vectors.astype("<f4").tobytes())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    rounded = bytes_digest(np.array(vectors.shape[1], dtype="<i8").tobytes() + cosines.tobytes(), size=16)
+    return rounded if rounded not in taken else bytes_digest(vectors.astype("<f4").tobytes(), size=16)
 
 
 def _iso(seconds: float) -> str:

@@ -35,7 +35,6 @@ class Chroma(Database):
 
     package, modules = "chromadb", ("chromadb",)
     varies = "it builds its graph in the background, without a seed"
-    stored = "float32, in a graph"
 
     def fill(self, folder: Path) -> None:
         """Add the vectors, as many at a time as it takes."""
@@ -88,7 +87,7 @@ ENGINE = Engine(
     what="Chroma, embedded",
     build=Chroma,
     packages=(Package(name="chromadb", module="chromadb", extra="chroma", note="Chroma, +index=chroma"),),
-    words={"hnsw": Chroma.stored},
+    words={"hnsw": "float32, in a graph"},
     built=("max_neighbors", "ef_construction"),
     asked=("limit", "ef_search"),
 )

@@ -42,7 +42,6 @@ class Database(SearchIndex):
         modules: names under which its parts log.
         varies: why it does not answer the same every time; empty where it does.
         rescores: whether it orders what it found by its codes by the vectors themselves.
-        stored: what it holds of a document.
         opened: takes what has to be closed before the folder goes.
     """
 
@@ -50,10 +49,10 @@ class Database(SearchIndex):
     modules: tuple[str, ...]
     varies = ""
     rescores = False
-    stored = "float32"
 
     def __init__(self, order: Order) -> None:
         self.order, self.n_docs = order, len(order.documents)
+        self.lossless = self.lossless and order.stored.startswith("float32")
         self.library = f"{self.package} {version_of(self.package)}"
         self.returns = order.asked.get("limit", WANTED)
         self._short = 0
@@ -134,7 +133,7 @@ class Database(SearchIndex):
             "search": self.order.search,
             "library": self.library,
             "bytes": self.size,
-            "stored": self.stored,
+            "stored": self.order.stored,
         }
 
     def _hits(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> tuple[Any, Any]:

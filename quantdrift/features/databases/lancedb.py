@@ -30,11 +30,9 @@ class LanceDB(Database):
     package, modules = "lancedb", ("lancedb",)
 
     def __init__(self, order: Order) -> None:
-        self._config, self.stored = _CONFIGS[order.word]
-        self.lossless = self.stored.startswith("float32")
         if order.word not in {"IVF_SQ"}:
             self.varies = "it draws where its training and its graphs begin, without a seed"
-        self.rescores = not self.lossless and "refine_factor" in order.asked
+        self.rescores = "refine_factor" in order.asked and not order.stored.startswith("float32")
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:
@@ -54,7 +52,7 @@ class LanceDB(Database):
 
         self._distance = {"cosine": "cosine", "dot": "dot"}.get(order.similarity, "l2")
         self._table = lancedb.connect(str(folder)).create_table("documents", data=batches(), schema=schema)
-        config = getattr(lancedb.index, self._config)(distance_type=self._distance, **order.built)
+        config = getattr(lancedb.index, _CONFIGS[order.word][0])(distance_type=self._distance, **order.built)
         self._table.create_index("vector", config=config, name="made")
         made = self._table.index_stats("made")
         # of fewer rows than it trains on LanceDB makes an empty index, and compares every vector

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
 from quantdrift.features.databases.database import Database, Hits
-from quantdrift.features.index.engine import Engine, Order
+from quantdrift.features.index.engine import Engine
 
 _STORED = {
     "HNSW": "float32, in a graph",
@@ -26,11 +26,6 @@ class Milvus(Database):
     """A collection that is loaded with its index; until then Milvus Lite silently compares with every vector."""
 
     package, modules = "milvus-lite", ("milvus_lite", "pymilvus")
-
-    def __init__(self, order: Order) -> None:
-        self.stored = _STORED[order.word]
-        self.lossless = self.stored.startswith("float32")
-        super().__init__(order)
 
     def fill(self, folder: Path) -> None:
         """Write the vectors to segments, and load them with an index each."""

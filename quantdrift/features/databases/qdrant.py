@@ -25,11 +25,10 @@ class Qdrant(Database):
     package, modules = "qdrant-edge-py", ("qdrant_edge",)
 
     def __init__(self, order: Order) -> None:
-        self.stored, self.lossless = _STORED[order.word], order.word == "float"
-        if not self.lossless:
+        if order.word != "float":
             self.varies = "what is equal by its codes comes in any order"
-        usual = int(order.word == "binary" or "oversampling" in order.asked)  # Qdrant's own default
-        self.rescores = not self.lossless and order.asked.get("rescore", usual) > 0
+            usual = int(order.word == "binary" or "oversampling" in order.asked)  # Qdrant's own default
+            self.rescores = order.asked.get("rescore", usual) > 0
         if order.word == "binary" and order.similarity == "euclidean" and not self.rescores:
             raise UnsupportedError("Qdrant gives no distances from bits alone; leave +search=rescore=0 out")
         super().__init__(order)

@@ -27,8 +27,7 @@ class SqliteVec(Database):
     package, modules = "sqlite-vec", ()
 
     def __init__(self, order: Order) -> None:
-        self.stored, self._made = _HELD[order.word]
-        self.lossless = order.word == "float"
+        _, self._made = _HELD[order.word]
         if order.word == "int8" and (largest := float(np.abs(order.documents).max(initial=0))) > 1:
             raise UnsupportedError(
                 f"+index={order.name} codes numbers from -1 to 1, and the documents have {largest:.3g}; expected a "

@@ -28,6 +28,7 @@ class Order:
         similarity: "cosine", "dot" or "euclidean".
         precision: that of `+emb=`; None for float32.
         word: the kind of index, behind the engine's colon.
+        stored: what that holds of a document, in words.
         built: numbers that it is built with, behind the word.
         asked: numbers that it is searched with.
     """
@@ -39,6 +40,7 @@ class Order:
     similarity: str
     precision: str | None = None
     word: str = ""
+    stored: str = "float32"
     built: Mapping[str, int] = field(default_factory=dict)
     asked: Mapping[str, int] = field(default_factory=dict)
 
@@ -93,6 +95,7 @@ class Engine:
             raise UnsupportedError(f"+index={name}: {engine} has no index {word!r} here; {hint}")
         return {
             "word": word,
+            "stored": self.words[word],
             "built": _numbers(f"+index={name}", settings, self.built),
             "asked": _numbers(f"+search={search}", search.split(",") if search else [], self.asked),
         }

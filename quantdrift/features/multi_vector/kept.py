@@ -29,9 +29,8 @@ class RowStage(VectorStage):
         """How the candidate's rows are multiplied."""
         return product
 
-    def keep(self, product: Product, documents: Ragged) -> Keep | None:
-        """How its documents are kept; `documents` are the reference's."""
-        del product, documents
+    def keep(self) -> Keep | None:
+        """How its documents are kept."""
         return None
 
 
@@ -46,9 +45,8 @@ class Tokens(RowStage):
         half = self.scheme.option("maxsim")
         return product if half is None else replace(product, half=HALVES[half])
 
-    def keep(self, product: Product, documents: Ragged) -> Keep | None:
+    def keep(self) -> Keep | None:
         """Token vectors that are merged by clusters."""
-        del product, documents
         factor = self.scheme.option("pool")
         return None if factor is None else partial(pooled, factor=float(factor))
 
@@ -72,11 +70,11 @@ def score_kept(
     keeps: list[Keep] = []
     candidate, precision = product, None
     for stage in stages:  # the reading has refused those that are of one vector an input
+        keep = None
         if isinstance(stage, RowStage):
-            candidate = stage.product(candidate)
-            keep = stage.keep(product, documents[0])
-        else:
-            keep, precision = _stored(stage.scheme, product, documents[0])
+            candidate, keep = stage.product(candidate), stage.keep()
+        elif (precision := stage.scheme.option("emb")) is not None:
+            keep = coded_rows(product, documents[0], precision)
         keeps += [] if keep is None else [keep]
 
     def kept(part: Ragged) -> Ragged:
@@ -116,12 +114,6 @@ def check_stored(scheme: Scheme, product: Product) -> None:
         raise UnsupportedError(
             f"+emb={scheme.option('emb')} keeps signs, and {product.of} have none; expected int8 or fp16"
         )
-
-
-def _stored(scheme: Scheme, product: Product, documents: Ragged) -> tuple[Keep | None, str | None]:
-    """What `+emb=` does to rows, and its precision."""
-    precision = scheme.option("emb")
-    return (None if precision is None else coded_rows(product, documents, precision)), precision
 
 
 def coded_rows(product: Product, documents: Ragged, precision: str) -> Keep:

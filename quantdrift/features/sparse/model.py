@@ -72,10 +72,7 @@ class Terms(Product):
 
     def exact(self, query: NDArray[Any], documents: Ragged) -> NDArray[np.float64]:
         """The scores of one query in float64."""
-        left, right = (
-            self.prepared(Ragged.of([query]), _CPU).astype(np.float64),
-            self.prepared(documents, _CPU).astype(np.float64),
-        )
+        left, right = (self.prepared(side, _CPU).astype(np.float64) for side in (Ragged.of([query]), documents))
         return np.asarray((left @ right.T).toarray()[0])
 
     def values(self, rows: Matrix) -> Matrix:
@@ -93,9 +90,8 @@ class TermWeights(RowStage):
 
     takes = ("weights of terms",)
 
-    def keep(self, product: Product, documents: Ragged) -> Keep | None:
+    def keep(self) -> Keep | None:
         """The terms of the largest weights."""
-        del product, documents
         return partial(pruned, most=int(self.scheme.option("terms", "")))
 
     def record(self) -> Mapping[str, Any]:
