@@ -21,15 +21,15 @@ _READ: dict[str, tuple[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Similarity of a field to a metric, and to what its scores, which are never negative, say by that metric."""
 
 
-class OnServer:
+class OnServer(Service):
     """An index with one field of vectors, whose documents have the data's ids as their own or in a field."""
 
     library = "Elasticsearch, over HTTP"
 
     def __init__(self, place: Place) -> None:
-        self._place, self._path = place, f"/{place.name}"
-        self._server = Service(place, place.at.removeprefix(_AT), key="ELASTICSEARCH_API_KEY", before="ApiKey ")
-        indexes = self._server.asked("GET", f"{self._path}/_mapping")
+        super().__init__(place, place.at.removeprefix(_AT), key="ELASTICSEARCH_API_KEY", before="ApiKey ")
+        self._path = f"/{place.name}"
+        indexes = self.asked("GET", f"{self._path}/_mapping")
         if len(indexes) != 1:
             raise UnsupportedError(f"{place} names {len(indexes)} indexes; expected one")
         fields = next(iter(indexes.values()))["mappings"].get("properties") or {}
@@ -39,7 +39,7 @@ class OnServer:
         if kind not in {"float", "bfloat16"} or similarity not in _READ:
             raise UnsupportedError(f"{place} compares vectors of {kind} by {similarity}; expected float by {[*_READ]}")
         self.metric, self._turned = _READ[similarity]
-        self.count = int(self._server.asked("GET", f"{self._path}/_count")["count"])
+        self.count = int(self.asked("GET", f"{self._path}/_count")["count"])
         if not self.count:
             raise UnsupportedError(f"{place} is empty; expected an index of documents")
         self.dim = int(about["dims"])
@@ -47,7 +47,7 @@ class OnServer:
 
     def _hits(self, path: str, body: dict[str, Any]) -> list[Any]:
         source = False if self._field is None else {"includes": [self._field]}
-        answer = self._server.asked("POST", path, {**body, "_source": source})
+        answer = self.asked("POST", path, {**body, "_source": source})
         if answer["timed_out"] or answer["_shards"]["failed"]:  # then it has the hits of the others alone
             raise ServerError(f"{self._place}: a part of the index did not answer in time")
         return list(answer["hits"]["hits"])
@@ -57,7 +57,7 @@ class OnServer:
 
     def ids(self) -> Iterator[str]:
         """Ids of all documents, a page at a time, as the index was when the first was asked for."""
-        held = {"id": self._server.asked("POST", f"{self._path}/_pit?keep_alive={_KEPT}")["id"]}
+        held = {"id": self.asked("POST", f"{self._path}/_pit?keep_alive={_KEPT}")["id"]}
         listed, at = 0, dict[str, Any]()
         while listed <= self.count:  # what a server lists need not end
             body = {"size": _PAGE, "pit": {**held, "keep_alive": _KEPT}, "sort": [{"_shard_doc": "asc"}]}
@@ -65,7 +65,7 @@ class OnServer:
                 break
             yield from map(self._id, hits)
             listed, at = listed + len(hits), {"search_after": hits[-1]["sort"]}
-        self._server.asked("DELETE", "/_pit", held)
+        self.asked("DELETE", "/_pit", held)
 
     def ask(self, query: NDArray[np.float32], k: int) -> tuple[Sequence[str], NDArray[np.float64]]:
         """What a search finds; how many candidates it looks at is the server's default."""
@@ -73,10 +73,6 @@ class OnServer:
         hits = self._hits(f"{self._path}/_search", {"knn": nearest, "size": k})
         with np.errstate(all="ignore"):  # a score that no search gives becomes no number, which is refused
             return [self._id(hit) for hit in hits], self._turned(np.array([float(hit["_score"]) for hit in hits]))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
 
 
 READER = Reader(

@@ -13,14 +13,14 @@ _METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
 _PAGE = 1000
 
 
-class OnServer:
+class OnServer(Service):
     """A collection whose points have the documents' ids, or name them in their payload."""
 
     library = "Qdrant, over HTTP"
 
     def __init__(self, place: Place) -> None:
+        super().__init__(place, place.at, key="QDRANT_API_KEY", header="api-key")
         self._path, self._using = f"/collections/{place.name}", dict[str, str]()
-        self._server = Service(place, place.at, key="QDRANT_API_KEY", header="api-key")
         about = self._asked("GET", "")
         vectors = about["config"]["params"]["vectors"]
         if "size" not in vectors:  # vectors that have names
@@ -34,7 +34,7 @@ class OnServer:
         self._payload = {"with_payload": False if self._field is None else [self._field]}
 
     def _asked(self, method: str, path: str, body: Any = None) -> Any:
-        return self._server.asked(method, f"{self._path}{path}", body)["result"]
+        return self.asked(method, f"{self._path}{path}", body)["result"]
 
     def _id(self, point: Any) -> str:
         return str(point["id"] if self._field is None else point["payload"][self._field])
@@ -56,10 +56,6 @@ class OnServer:
         points = self._asked("POST", "/points/query", body)["points"]
         sign = -1.0 if self.metric == "euclidean" else 1.0
         return [self._id(point) for point in points], [sign * float(point["score"]) for point in points]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
 
 
 READER = Reader(what="URL#COLLECTION of a Qdrant server", accepts=over_http(), open=OnServer, packages=PACKAGES)

@@ -17,15 +17,15 @@ _PAGE = 1000
 _METRICS = {"cosine": "cosine", "dot": "dot", "l2-squared": "euclidean"}
 
 
-class OnServer:
+class OnServer(Service):
     """A collection with one vector an object, whose objects name the documents in a property, or by their own ids."""
 
     library = "Weaviate, over HTTP"
 
     def __init__(self, place: Place) -> None:
+        super().__init__(place, place.at.removeprefix(_AT), key="WEAVIATE_API_KEY", before="Bearer ")
         self._name = place.name
-        self._server = Service(place, place.at.removeprefix(_AT), key="WEAVIATE_API_KEY", before="Bearer ")
-        about = self._server.asked("GET", f"/v1/schema/{self._name}")
+        about = self.asked("GET", f"/v1/schema/{self._name}")
         name, vectors = "", about
         if about.get("vectorConfig"):  # vectors that have names
             name, vectors = only(about["vectorConfig"], place)
@@ -43,9 +43,9 @@ class OnServer:
 
     def _asked(self, kind: str, arguments: str, fields: str) -> list[Any]:
         query = f"{{ {kind} {{ {self._name}{arguments} {{ {fields} }} }} }}"
-        answer = self._server.asked("POST", "/v1/graphql", {"query": query})
+        answer = self.asked("POST", "/v1/graphql", {"query": query})
         if answer.get("errors"):  # which come with HTTP 200
-            raise self._server.refused(str(answer["errors"][0]["message"]))
+            raise self.refused(str(answer["errors"][0]["message"]))
         return list(answer["data"][kind][self._name])
 
     def _get(self, arguments: str, more: str = "") -> list[Any]:
@@ -69,10 +69,6 @@ class OnServer:
         distances = [float(hit["_additional"]["distance"]) for hit in found]
         turned = int(self.metric == "dot")  # its distance is minus the product
         return [self._id(hit) for hit in found], nearness(distances, euclidean=self.metric == "euclidean") - turned
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
 
 
 READER = Reader(
