@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import platform
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from quantdrift.ask import Ask, ensure
+from quantdrift.ask import Ask, ensure, stamp_of
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
@@ -335,34 +336,23 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
         raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {names}; limits go to require") from error
 
 
-def looks(place: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of the files at a place, sorted; hidden ones change without the content, and do not count."""
-    files = []
-    for file in [place] if place.is_file() else place.rglob("*"):
-        name = file.relative_to(place).as_posix()
-        if not any(part.startswith(".") and part != "." for part in name.split("/")) and not file.is_dir():
-            files.append((name, file.stat().st_size, file.stat().st_mtime_ns))
-    return sorted(files)
-
-
-def content_digest(place: Path) -> str:
-    """A digest of the names and contents of the files at a place: a copy has the same."""
-    contents = [[name, _digest_of_file(place / name, *seen)] for name, *seen in looks(place)]
-    return bytes_digest(json.dumps(contents).encode())
-
-
 @functools.cache
-def _digest_of_file(file: Path, *seen: int) -> str:
-    """A digest of a file, taken once as long as its size and time are the same."""
-    return file_digest(file)
+def content_digest(place: Path, stamp: str) -> str:
+    """A digest of the names and contents of the files at a place, taken once as long as their `stamp` is the same.
+
+    A copy has the same. Hidden files change without the content, and do not count.
+    """
+    del stamp
+    files = [place] if place.is_file() else [file for file in place.rglob("*") if not file.is_dir()]
+    names = sorted(file.relative_to(place).as_posix() for file in files)
+    shown = [name for name in names if not re.search(r"(^|/)\.[^/]", name)]
+    return bytes_digest(json.dumps([[name, file_digest(place / name)] for name in shown]).encode())
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
     """Make the request to measure; models are known by the content of their files, None if not seen from here."""
-    if isinstance(pair, Versus):
-        models = [_model(pair.reference, how.revision), _model(pair.candidate, None)]
-    else:
-        models = [_model(pair.model, how.revision)]
+    names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+    models = [_model(name, None if number else how.revision) for number, name in enumerate(names)]
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     # what decides on which device a model runs by itself
     machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
@@ -385,7 +375,7 @@ def _model(name: str, revision: str | None) -> str | None:
     else:
         source = resolve(name)
         folder = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
-    return None if folder is None else content_digest(folder)
+    return None if folder is None else content_digest(folder, stamp_of(str(folder)))
 
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:
@@ -409,8 +399,7 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
     folder = session.config.rootpath / (data or "")
-    seen = looks(folder) if data is not None and folder.exists() else []
-    name = (task, folder, split, *map(tuple, seen))
+    name = (task, folder, split, stamp_of(str(folder)) if data is not None and folder.exists() else "")
     if name not in session.data:
         session.data[name] = read_folder(folder, split) if task is None else load_task(task)
     return session.data[name]

@@ -66,11 +66,7 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
 
 def read_json(path: Path, *, strict: bool = False, limit: int = MAX_JSON) -> Any:
     """The value in a JSON file from anywhere, of `limit` bytes at most; raises as `open_file` and `parse_json`."""
-    with open_file(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"it is larger than {limit:,} bytes")
-    return parse_json(content, strict=strict)
+    return parse_json(read_bytes(path, limit=limit), strict=strict)
 
 
 @contextmanager
@@ -162,10 +158,12 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
-def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
-    """Read the bytes of a file, and refuse another digest."""
+def read_bytes(path: Path, *, digest: str | None = None, limit: int | None = None) -> bytes:
+    """Read the bytes of a file; a ValueError if they are more than `limit`, and another digest is refused."""
     with open_file(path) as file:
-        content = file.read()
+        content = file.read(-1 if limit is None else limit + 1)
+    if limit is not None and len(content) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes")
     if digest not in {None, bytes_digest(content)}:
         raise RunError(
             f"{path} is not what was written with its run.json: it was changed since, or comes "
@@ -199,6 +197,8 @@ class Record(BaseModel):
     ERROR: ClassVar[type[QuantDriftError]] = RunError
     """What is raised for a file that cannot be used."""
     VERSION_KEY: ClassVar[str] = "format_version"
+    LIMIT: ClassVar[int] = MAX_JSON
+    """Bytes of a file that is read."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -211,7 +211,7 @@ class Record(BaseModel):
         """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
         again = f"Make it again: {cls.MAKE}"
         try:
-            content = read_json(path, strict=True)
+            content = read_json(path, strict=True, limit=cls.LIMIT)
             kind = content.get("format") if isinstance(content, dict) else None
             if kind == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.has_checksum(content):
                 check_checksum(content)

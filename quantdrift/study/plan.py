@@ -23,7 +23,7 @@ from yaml.constructor import ConstructorError
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError
-from quantdrift.base.records import AS_LIST, MAX_DEPTH, open_file, problem_of
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, problem_of, read_bytes
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
@@ -292,11 +292,7 @@ def loaded_yaml(path: Path) -> Any:
         StudyError: it cannot be read, or is no YAML, or too large.
     """
     try:
-        with open_file(path) as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise StudyError(f"{path} is larger than {_LARGEST:,} bytes; expected a study.yaml")
-        return yaml.load(content.decode("utf-8-sig"), Loader=_Loader)
+        return yaml.load(read_bytes(path, limit=_LARGEST).decode("utf-8-sig"), Loader=_Loader)
     except OSError as error:
         raise StudyError(f"{path} cannot be read: {error.strerror}; expected a study.yaml") from error
     except yaml.MarkedYAMLError as error:

@@ -63,12 +63,16 @@ class SentenceEncoder(EmbeddingModel):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Embed texts, or images uint8 [height, width, 3], in the role they have, float32 [n, dim]."""
+        return np.concatenate([self._embedded(part, role, batch_size) for part in self.parts(items, batch_size)])
+
+    def parts(self, items: Sequence[Any], batch_size: int) -> Iterator[list[Any]]:
+        """Inputs as the model takes them: texts at once, images, which are large, batch by batch."""
         if not len(items) or isinstance(items[0], str):
             # a model of images would take a text that is a path or an address for one, and open it
-            texts = [{"text": text} for text in items] if "image" in self.takes else list(items)
-            return self._embedded(texts, role, batch_size)
-        batches = (items[at : at + batch_size] for at in range(0, len(items), batch_size))  # images are large
-        return np.concatenate([self._embedded(as_pictures(batch), role, batch_size) for batch in batches])
+            yield [{"text": text} for text in items] if "image" in self.takes else list(items)
+            return
+        for at in range(0, len(items), batch_size):
+            yield as_pictures(items[at : at + batch_size])
 
     def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         encode = self.model.encode_query if role == "query" else self.model.encode_document

@@ -6,14 +6,13 @@ Where the same texts get other embeddings later, the model is no longer the one 
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from quantdrift.base.errors import RunError, ScoreError
+from quantdrift.base.errors import ScoreError
 from quantdrift.base.records import AS_LIST, Record
 from quantdrift.data.sentences import PLAIN
 
@@ -43,8 +42,6 @@ other batches change 8e-13 and threads nothing; float16 in place of float32 1.5e
 1.3e-4, 8 bits a weight 8e-4, 6 bits 1e-2, 4 bits 0.2, and a limit of 128 tokens in place of 256 0.07."""
 MOST, LONGEST, LARGEST = 256, 100_000, 16_384
 """Texts, characters of a text, and numbers of an embedding."""
-_BYTES = 64 << 20
-"""Of a file; 256 texts of the largest size take 48 MiB."""
 _ALONE, _FEW, _SEED = 1, 5, 0
 """Sizes of the batches that the noise is measured with, and what orders the texts."""
 _NONE = 1e-30
@@ -80,6 +77,7 @@ class Canary(Record):
 
     FORMAT, VERSION = "quantdrift-canary", 1
     WHAT, MAKE = "a canary", "quantdrift canary save MODEL -o FILE.json"
+    LIMIT = 64 << 20  # 256 texts of the largest size take 48 MiB
 
     model: Annotated[str, Field(max_length=1000)]
     prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]
@@ -96,13 +94,6 @@ class Canary(Record):
             if not np.isfinite(text.vector).all():
                 raise ValueError(f"texts.{number}: its embedding is not finite")
         return self
-
-    @classmethod
-    def read_content(cls, path: Path) -> dict[str, Any]:
-        """As of any record; nothing larger than a canary can be is read."""
-        if path.is_file() and path.stat().st_size > _BYTES:
-            raise RunError(f"{path} is larger than {cls.WHAT} can be ({_BYTES >> 20} MiB). Make it again: {cls.MAKE}")
-        return super().read_content(path)
 
     @property
     def asked(self) -> list[tuple[Role, str]]:

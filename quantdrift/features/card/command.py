@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.base.records import open_file, whole_file
+from quantdrift.base.records import read_bytes, whole_file
 from quantdrift.cli.options import RUNS, argument, option, prints
 from quantdrift.show.output import Output
 
@@ -52,13 +52,8 @@ def command(
 def _read(path: Path) -> str:
     """A README.md, empty where there is none."""
     try:
-        with open_file(path) as file:
-            content = file.read(_LARGEST + 1)
-        text = content.decode()
+        return read_bytes(path, limit=_LARGEST).decode()
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
         raise QuantDriftError(f"{path} cannot be read: {error}; expected a README.md in UTF-8") from error
-    if len(content) > _LARGEST:
-        raise QuantDriftError(f"{path} is larger than {_LARGEST:,} bytes; expected a README.md")
-    return text

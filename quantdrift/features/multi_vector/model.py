@@ -10,7 +10,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import Placed, Reads, refuse_small_vocabulary
-from quantdrift.engine.encoders.sentence import SentenceEncoder, as_pictures, load_sentence_transformer
+from quantdrift.engine.encoders.sentence import SentenceEncoder, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
 from quantdrift.engine.readings import Search
@@ -35,11 +35,8 @@ class RowEncoder(SentenceEncoder):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Any:
         """Embed texts, or images uint8 [height, width, 3], in the role they have: `Ragged`."""
-        if not len(items) or isinstance(items[0], str):
-            texts = [{"text": text} for text in items] if "image" in self.takes else list(items)
-            return Ragged.of(self.rows(texts, role, batch_size))
-        batches = (items[at : at + batch_size] for at in range(0, len(items), batch_size))  # images are large
-        return Ragged.of([rows for batch in batches for rows in self.rows(as_pictures(batch), role, batch_size)])
+        parts = self.parts(items, batch_size)
+        return Ragged.of([rows for part in parts for rows in self.rows(part, role, batch_size)])
 
     def reading(self, search: Search) -> RowSearch:
         """A search by rows."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.features.waterfall.shares import Waterfall, in_words, waterfalls_of
-from quantdrift.report.figures import WIDE, Figure, short, spec_of, tooltip
+from quantdrift.report.figures import WIDE, Figure, amount, layer, named, short, spec_of, tooltip
 from quantdrift.report.page import Page, Section
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
@@ -68,13 +68,14 @@ def chart(waterfall: Waterfall) -> Figure:
     stages, parts = [stage.name for stage in waterfall.stages], list(_PARTS.values())
     axis = {"format": "+%"} if rate else {"format": "+.3f"}
     form = "+.1%" if rate else "+.4f"
-    shared = {
-        "x": {"field": "stage", "type": "nominal", "sort": stages, "title": None, "axis": {"labelAngle": 0}},
+    shared: dict[str, Any] = {
+        "x": named("stage", sort=stages, axis={"labelAngle": 0}),
         "xOffset": {"field": "part", "sort": parts},
         "tooltip": tooltip(stage="stage", part="what", value=f"change:{form}", low=f"from:{form}", high=f"to:{form}"),
     }
-    y = {"field": "value", "type": "quantitative", "title": str(waterfall.metric), "axis": axis}
-    colour = {"field": "part", "type": "nominal", "sort": parts, "title": None}
+    y = amount("value", str(waterfall.metric), axis=axis)
+    bars = {**shared, "y": y, "color": named("part", sort=parts)}
+    lines = {**shared, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     return Figure(
         name=f"waterfall-{str(waterfall.metric).replace('.', '-').replace('@', '-').replace('_', '-')}",
         title=f"{waterfall.metric} by stage of the deployment",
@@ -83,12 +84,6 @@ def chart(waterfall: Waterfall) -> Figure:
             values,
             width=WIDE,
             height=280,
-            layer=[
-                {"mark": {"type": "bar", "opacity": 0.85}, "encoding": {**shared, "y": y, "color": colour}},
-                {
-                    "mark": {"type": "rule", "strokeWidth": 1.5},
-                    "encoding": {**shared, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-                },
-            ],
+            layer=[layer("bar", bars, opacity=0.85), layer("rule", lines, strokeWidth=1.5)],
         ),
     )
