@@ -17,7 +17,7 @@ from quantdrift.harness import Outcome, Results, summary
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate
 
 if TYPE_CHECKING:
     from quantdrift_beir.pairs import QuantizedPair
@@ -55,7 +55,7 @@ class Drift(Mapping[str, Estimate]):
             raise MetricError(
                 f"{metric!r} names a family of metrics; expected one of them: {', '.join(map(str, (asked, *others)))}"
             )
-        return _estimate(asked, self.evidence)
+        return asked.known_over([self.evidence])
 
     def __iter__(self) -> Iterator[str]:
         return (str(metric) for metric in default_metrics())
@@ -165,18 +165,11 @@ def evaluate_custom(
             "diff A B. A copy made by dict(results) or {**results} has lost its drift; results.copy() has not"
         )
     evidence = with_qrels(results.evidence, qrels)
-    estimates = {str(wanted): _estimate(wanted, evidence) for wanted in chosen}
+    estimates = {str(wanted): wanted.known_over([evidence]) for wanted in chosen}
     for name, estimate in estimates.items():
         if estimate.value is None:
             complain(f"{name} is undefined: {estimate.reason}")
     return {name: estimate.value for name, estimate in estimates.items()}
-
-
-def _estimate(metric: Metric, evidence: Evidence) -> Estimate:
-    try:
-        return metric(evidence)
-    except MetricError as error:  # it looks deeper than the results that were compared
-        return undefined(str(error))
 
 
 def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:

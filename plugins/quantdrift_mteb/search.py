@@ -285,7 +285,7 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> harness.
 
     key = lengths = contents = None
     if call.task.get_modalities(kind) == ["text"]:
-        lengths, contents = [len(str(text)) for text in dataset["text"]], _digest_of_rows([dataset])
+        lengths, contents = [len(str(text)) for text in dataset["text"]], _digest_of_rows(dataset)
     elif call.task.get_modalities(kind) == ["image"]:
         contents = digest_of(images_of(dataset).contents)
     if contents is not None:
@@ -306,10 +306,9 @@ def _key(model: Any) -> dict[str, Any]:
     return {"harness": ["mteb", version("mteb")], "model": [*parts, reading_digest(holders, modules)]}
 
 
-def _digest_of_rows(datasets: Iterable[Any]) -> str:
-    """A digest of all columns of datasets of text."""
-    batches = (batch for dataset in datasets for batch in dataset.iter(batch_size=1024))
-    return digest_of(json.dumps(batch, sort_keys=True, default=str) for batch in batches)
+def _digest_of_rows(dataset: Any) -> str:
+    """A digest of all columns of a dataset of text."""
+    return digest_of(json.dumps(batch, sort_keys=True, default=str) for batch in dataset.iter(batch_size=1024))
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -330,7 +329,7 @@ def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> harness.Side:
     key = {
         **_key(searcher),
         "task": [call.task.name, call.task.prompt, call.context["hf_subset"]],
-        "texts": _digest_of_rows([corpus]),
+        "texts": _digest_of_rows(corpus),
         "opening": [OPENING, call.queries.column_names, False],
         "encode": call.context["encode_kwargs"],
     }

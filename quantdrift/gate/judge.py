@@ -16,7 +16,7 @@ from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.statistics import verdicts
-from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.estimates import undefined
 from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference
 
 STRAY = 0.01
@@ -102,7 +102,7 @@ def gate(
         elif matched.differs:
             judgement = _incomparable(rule, "the run and the baseline are not of the same, see below")
         elif np.isnan(target.values(rule.metric)).all():
-            estimate = _estimate(rule, target)
+            estimate = rule.metric.known_over(target.evidence)
             judgement = _undefined(rule, estimate.reason if estimate.bound is None else _ONLY_A_BOUND)
         else:
             place = {name: row for row, name in enumerate(now.input_ids)}
@@ -226,7 +226,7 @@ def judge_limit(rule: Rule, target: Target, rows: Flags | None) -> Judgement:
     """Judge a limit, on the inputs of its slice, bool [n_inputs], or on all."""
     metric, limit, upper = rule.metric, rule.number, rule.test == "<="
     assert limit is not None  # a limit has a number
-    now = _estimate(rule, target)
+    now = rule.metric.known_over(target.evidence)
     if rows is not None and now.value is not None:
         if now.bound is not None:
             return _undefined(rule, _ONLY_A_BOUND)
@@ -242,13 +242,6 @@ def judge_limit(rule: Rule, target: Target, rows: Flags | None) -> Judgement:
         return replace(_undefined(rule, _ONLY_A_BOUND), n=now.n, now=now)
     reason = f"{'above' if upper else 'below'} the limit" if broken else "within the limit"
     return Judgement(rule=rule, outcome="fail" if broken else "pass", reason=reason, n=now.n, now=now)
-
-
-def _estimate(rule: Rule, target: Target) -> Estimate:
-    try:
-        return rule.metric.over(target.evidence)
-    except MetricError as error:
-        return undefined(str(error))
 
 
 def _undefined(rule: Rule, reason: str | None) -> Judgement:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -60,13 +59,9 @@ def score_kept(
     product: Product,
     queries: tuple[Ragged, Ragged],
     documents: tuple[Ragged, Ragged],
-    *,
-    k: int,
-    excluded: NDArray[Any] | None = None,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int], None] | None = None,
+    **how: Any,
 ) -> ScoreState:
-    """Score both arms, the candidate's documents as its stages keep them; the queries are never coded."""
+    """Score both arms, as `score_rows` does; stages code the candidate's documents, and never the queries."""
     keeps: list[Keep] = []
     candidate, precision = product, None
     for stage in stages:  # the reading has refused those that are of one vector an input
@@ -82,16 +77,7 @@ def score_kept(
             part = keep(part)
         return part
 
-    state, n_rows = score_rows(
-        (product, candidate),
-        queries,
-        documents,
-        k=k,
-        keep=kept if keeps else None,
-        excluded=excluded,
-        device=device,
-        progress=progress,
-    )
+    state, n_rows = score_rows((product, candidate), queries, documents, keep=kept if keeps else None, **how)
     if not stages:
         return state
     bits = product.row_bits(documents[0].shape[1], BITS_OF.get(precision or "", 32))
