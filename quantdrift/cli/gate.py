@@ -151,8 +151,7 @@ def _judged(options: GateOptions) -> Output | None:
         return _shown(result)
     snapshot = snapshot_for(target, rules, baseline)
     Baseline.of(snapshot).write(path)
-    done = "wrote" if baseline is None else "updated"
-    note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
+    note(f"{'wrote' if baseline is None else 'updated'} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
     for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
         note(line)
     if not judged:

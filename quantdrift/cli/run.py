@@ -57,8 +57,7 @@ class RunOptions(Streaming, MeasuringAnything):
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
         """Return how servers are asked; None where no model is on one."""
-        names = ("concurrency", "query_prefix", "document_prefix")
-        given = [name for name in names if getattr(self, name) is not None]
+        given = [name for name in ("concurrency", "query_prefix", "document_prefix") if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):
             if given:
                 raise QuantDriftError(

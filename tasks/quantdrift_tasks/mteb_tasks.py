@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -86,17 +86,18 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
         return {"default": {data.split: part}}
 
 
-class PythonDocsSmall(PythonDocsRetrieval):
-    """A quarter of the queries and documents of PythonDocsRetrieval, for a first try."""
+def _part(name: str, told: str, made: Callable[[], Any]) -> type[PythonDocsRetrieval]:
+    """A task of some queries and documents of PythonDocsRetrieval."""
+    whole = PythonDocsRetrieval.metadata
+    dataset = {"path": f"quantdrift/{name}", "revision": python_docs.REVISION}
+    new = {"name": name, "description": f"{whole.description} {told}", "dataset": dataset}
+    return type(name, (PythonDocsRetrieval,), {"metadata": whole.model_copy(update=new), "made_by": staticmethod(made)})
 
-    metadata = PythonDocsRetrieval.metadata.model_copy(
-        update={
-            "name": python_docs.SMALL,
-            "description": f"{PythonDocsRetrieval.metadata.description} A quarter of it, for a first try.",
-            "dataset": {"path": "quantdrift/PythonDocsSmall", "revision": python_docs.REVISION},
-        }
-    )
-    made_by = staticmethod(python_docs.load_small)
+
+PARTS = (
+    _part(python_docs.SMALL, "A quarter of it, for a first try.", python_docs.load_small),
+    _part(python_docs.SHORT, "Its 200 shortest documents, for a first look.", python_docs.load_short),
+)
 
 
 class PythonDocsModules(_Generated, AbsTaskClassification):
@@ -199,7 +200,7 @@ IMAGES = (
 )
 """Named and split as the literature on task arithmetic has them on the hub."""
 
-TASKS = (PythonDocsRetrieval, PythonDocsSmall, PythonDocsModules, Flickr30k4000, *IMAGES)
+TASKS = (PythonDocsRetrieval, *PARTS, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""
 _SUITES = ("text", "classes")
 """Suites whose data are tasks of mteb that a model of texts takes; the others have the same, or images."""

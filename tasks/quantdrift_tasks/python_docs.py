@@ -14,8 +14,8 @@ import re
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from quantdrift.base.errors import DataError
@@ -24,6 +24,7 @@ from quantdrift.data.retrieval import RetrievalDataset
 
 NAME = "PythonDocsRetrieval"
 SMALL = "PythonDocsSmall"
+SHORT = "PythonDocsShort"
 MODULES = "PythonDocsModules"
 
 # Raise this whenever the rules below change, so that results of other pairs are not mistaken for
@@ -51,11 +52,9 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n")
 
 
+@cache
 def load() -> RetrievalDataset:
-    """The pairs of the running Python, as the split "test".
-
-    Generated anew at each call, in about a second; that is too short to be worth a cache.
-    """
+    """The pairs of the running Python, as the split "test"; reading its sources takes a second or two."""
     return generate(Path(sysconfig.get_path("stdlib")))
 
 
@@ -85,40 +84,47 @@ def generate(library: Path) -> RetrievalDataset:
         if seen.isdisjoint(keys):
             kept[identifier] = (query, document)
             seen |= keys
+    return _dataset(kept, NAME)
+
+
+def _dataset(pairs: Mapping[str, tuple[str, str]], name: str, *notes: str) -> RetrievalDataset:
     return RetrievalDataset(
-        name=NAME,
-        query_ids=tuple(f"q:{identifier}" for identifier in kept),
-        queries=tuple(query for query, _ in kept.values()),
-        document_ids=tuple(kept),
-        documents=tuple(document for _, document in kept.values()),
-        qrels={f"q:{identifier}": {identifier: 1} for identifier in kept},
+        name=name,
+        query_ids=tuple(f"q:{identifier}" for identifier in pairs),
+        queries=tuple(query for query, _ in pairs.values()),
+        document_ids=tuple(pairs),
+        documents=tuple(document for _, document in pairs.values()),
+        qrels={f"q:{identifier}": {identifier: 1} for identifier in pairs},
         split="test",
+        notes=notes,
     )
 
 
 def load_small() -> RetrievalDataset:
     """Return every fourth pair of `load`: enough to see a difference in a minute, too few for a figure."""
-    whole = load()
-    return _pairs(whole, range(0, len(whole.queries), 4), SMALL)
+    return _dataset(dict([*_pairs()][::4]), SMALL)
 
 
 def load_rest() -> RetrievalDataset:
     """The pairs of `load` that `load_small` leaves out, for a model to learn from."""
+    return _dataset(dict(pair for row, pair in enumerate(_pairs()) if row % 4), f"{NAME} without {SMALL}")
+
+
+def load_short() -> RetrievalDataset:
+    """Return the 200 pairs of `load` with the shortest documents, which are encoded in seconds: a first look.
+
+    Of documents as long as each other, those that come first in the order of ids are taken.
+    """
+    pairs = [*_pairs()]
+    shortest = dict(sorted(sorted(pairs, key=lambda pair: len(pair[1][1]))[:200]))
+    note = f"a first look: of {len(pairs):,} docstrings the {len(shortest)} with the shortest documents"
+    return _dataset(shortest, SHORT, note)
+
+
+def _pairs() -> Iterator[tuple[str, tuple[str, str]]]:
+    """The pairs of `load`: a document's id, its query and itself."""
     whole = load()
-    return _pairs(whole, [row for row in range(len(whole.queries)) if row % 4], f"{NAME} without {SMALL}")
-
-
-def _pairs(whole: RetrievalDataset, rows: Sequence[int], name: str) -> RetrievalDataset:
-    query_ids = tuple(whole.query_ids[row] for row in rows)
-    return replace(
-        whole,
-        name=name,
-        query_ids=query_ids,
-        queries=tuple(whole.queries[row] for row in rows),
-        document_ids=tuple(whole.document_ids[row] for row in rows),
-        documents=tuple(whole.documents[row] for row in rows),
-        qrels={query: whole.qrels[query] for query in query_ids},
-    )
+    return zip(whole.document_ids, zip(whole.queries, whole.documents, strict=True), strict=True)
 
 
 def load_modules() -> ClassificationDataset:

@@ -22,7 +22,7 @@ from quantdrift.show.output import Output, emit
 from quantdrift.spec.grammar import Spec, parse
 
 SETTINGS = {"no_args_is_help": False}
-_TASK, _SMALL = "PythonDocsRetrieval", "PythonDocsSmall"
+_TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
 _BROKEN = 3
 """Questions whose answers are shown, the worst first."""
 
@@ -31,17 +31,18 @@ def command(
     *,
     out: Path = option("Where mteb puts its results.", default=Path("demo-results")),
     spec: str = option(SPEC, default="minilm@W4-rtn"),
-    quick: bool = flag("--quick: A quarter of the data, and without mteb: a verdict in seconds."),
+    quick: bool = flag("--quick: On the 200 shortest documents, and without mteb: a verdict in seconds."),
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints.
 
-    It ends with the questions that broke. With --quick it is quantdrift's own command, on a quarter of the data.
+    It ends with the questions that broke. With --quick it is quantdrift's own command, on the 200 shortest documents
+    and their questions.
 
     For example: quantdrift demo --quick
 
     More: docs/tutorials/search.md
     """
-    pair, task = parse(spec), _SMALL if quick else _TASK
+    pair, task = parse(spec), _SHORT if quick else _TASK
     if quick:
         say(f"$ quantdrift run {shlex.quote(spec)} --task {task} --out {shlex.quote(str(out / task))}")
         run: Run = drift(spec, data=task, out=out / task, progress=True)

@@ -27,7 +27,7 @@ def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_tasks_and_benchmarks_of_ours_are_there_by_name_and_in_no_list() -> None:
-    for name in ("PythonDocsSmall", "PythonDocsRetrieval"):
+    for name in ("PythonDocsSmall", "PythonDocsShort", "PythonDocsRetrieval"):
         assert [task.metadata.name for task in mteb.get_tasks(tasks=[name], languages=["eng"])] == [name]
     listed = {task.metadata.name for task in mteb.get_tasks(task_types=["Retrieval"], script=["Latn"])}
     assert len(listed) > 100
