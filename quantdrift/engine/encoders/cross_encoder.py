@@ -7,7 +7,7 @@ the order, but squeezes the differences that epsilon and the gap are made of.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import Placed, refuse_small_vocabulary
-from quantdrift.engine.encoders.sentence import load_sentence_transformer, reading_digest
+from quantdrift.engine.encoders.loading import loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.heads import find_head, head_modules
 
 Results = dict[str, dict[str, float]]
@@ -90,15 +90,32 @@ class CrossEncoderModel:
         return {"cross_encoder": "\n".join(map(str, parts))}
 
 
-def load_cross_encoder(source: ModelSource, **where: Unpack[Placed]) -> CrossEncoderModel:
+def load_cross_encoder(
+    source: ModelSource,
+    *,
+    device: torch.device,
+    revision: str | None = None,
+    dtype: str = "float32",
+    trusted: bool = False,
+) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair.
 
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
     are equal.
     """
-    model, notes = load_sentence_transformer(source, kind="CrossEncoder", reads="head", **where)
+    with loading(source, "cross-encoder", reads="head", revision=revision, trusted=trusted) as remarks:
+        from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
+
+        model = CrossEncoder(
+            source.location,
+            device=str(device),
+            revision=revision,
+            trust_remote_code=trusted,
+            model_kwargs={"dtype": dtype},
+        )
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
+    model.eval()
     refuse_small_vocabulary(model, source.name)
     low = [
         name
@@ -107,7 +124,8 @@ def load_cross_encoder(source: ModelSource, **where: Unpack[Placed]) -> CrossEnc
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
-    return CrossEncoderModel(model=model, source=source, notes=tuple(notes))
+    notes = (*remarks.notes, *on_rules(model, source.name, revision))
+    return CrossEncoderModel(model=model, source=source, notes=notes)
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from quantdrift.base.errors import ScoreError, UnknownNameError
 from quantdrift.engine.ragged import Ragged
-from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined
+from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
+from quantdrift.engine.scoring.topk import EMPTY, unpack
 
 # --- From embeddings to scores, a tile at a time --------------------------------------------------
 
@@ -89,6 +90,10 @@ def check_embeddings(embeddings: Any, *, arm: str, what: str, ids: Any = None) -
 TILE = 1024
 WIDE_TILE = 16384  # an accelerator needs more work per call than a core's cache holds
 QUERY_BLOCK = 1024
+# In a long pass most work is items that enter the top-K only because it is still filling; a sample
+# tells beforehand about how good the K-th best will be.
+_PRIME_SAMPLE = 2048
+_PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
 
 
 def all_scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
@@ -144,13 +149,19 @@ def score_embeddings(
         ScoreError: shapes do not fit, or a score is not finite.
         UnknownNameError: there is no such similarity.
     """
-    _check_shapes(reference_queries, candidate_queries, reference_documents, candidate_documents, k)
+    n_docs = _check_shapes(reference_queries, candidate_queries, reference_documents, candidate_documents, k)
     device, similarity = torch.device(device), Similarity.of(similarity)
     queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
     documents = (reference_documents, candidate_documents)
     skips = skipped(excluded, len(queries[0]), device)
+    plan = _Pass(queries, documents, similarity, k, skips, offset, device)
     with full_precision():
-        state = _Pass(queries, documents, similarity, k, skips, offset, device).run(progress)
+        bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
+        state = plan.run(bars, progress)
+        if bars is not None:
+            short = _at_bar(state.reference_keys, bars[0]) | _at_bar(state.candidate_keys, bars[1])
+            if bool(short.any()):  # a bar was too high for these queries: score them without one
+                state = with_rows(state, short, plan.rows(short).run(None, None))
     return check_state(state)
 
 
@@ -167,7 +178,7 @@ def full_precision() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass over the documents."""
+    """One pass over the documents for some queries."""
 
     queries: tuple[Tensor, Tensor]
     documents: tuple[Any, Any]
@@ -176,6 +187,11 @@ class _Pass:
     skips: Tensor | None
     offset: int
     device: torch.device
+
+    def rows(self, mask: Tensor) -> Self:
+        """Return a pass like this for some of the queries."""
+        queries = (self.queries[0][mask], self.queries[1][mask])
+        return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])
 
     @property
     def tile(self) -> int:
@@ -193,14 +209,37 @@ class _Pass:
             tile = torch.nn.functional.pad(tile, (0, 0, 0, self.tile - width))
         return tile
 
-    def run(self, progress: Callable[[int], None] | None) -> ScoreState:
+    def bars(self) -> tuple[Tensor, Tensor]:
+        """Scores that the k-th best will beat almost surely, from an even sample of the documents.
+
+        Of m sampled documents, k * m / n_docs are expected among the k best; the bar is the sample's score at that
+        rank plus five standard deviations.
+        """
+        n_docs = len(self.documents[0])
+        at = np.linspace(0, n_docs - 1, _PRIME_SAMPLE).astype(np.int64)
+        expected = self.k * _PRIME_SAMPLE / n_docs
+        rank = min(_PRIME_SAMPLE, int(expected + 5 * expected**0.5 + 2))
+        tiles = [prepare(documents[at], self.similarity, self.device) for documents in self.documents]
+        bars = torch.empty((2, len(self.queries[0])), device=self.device)
+        for arm in (0, 1):
+            for start in range(0, len(bars[arm]), QUERY_BLOCK):
+                rows = slice(start, start + QUERY_BLOCK)
+                scores = torch.empty((len(bars[arm, rows]), _PRIME_SAMPLE), device=self.device)
+                scores_from_products(self.queries[arm][rows], tiles[arm], self.similarity, out=scores)
+                bars[arm, rows] = scores.topk(rank, dim=1, sorted=False).values.amin(1)
+        return bars[0], bars[1]
+
+    def run(self, bars: tuple[Tensor, Tensor] | None, progress: Callable[[int], None] | None) -> ScoreState:
         """Stream all documents past all queries."""
         n_queries = len(self.queries[0])
         slices = [slice(at, at + QUERY_BLOCK) for at in range(0, n_queries, QUERY_BLOCK)]
         buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), self.tile), device=self.device)
         shared = self.documents[0] is self.documents[1]
         n_docs = len(self.documents[0])
-        blocks = [Block(len(self.queries[0][rows]), self.k, self.device) for rows in slices]
+        blocks = []
+        for rows in slices:
+            here = None if bars is None else (bars[0][rows], bars[1][rows])
+            blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
         for at in range(0, n_docs, self.tile):
             width = min(self.tile, n_docs - at)
             tile_r = self.documents_at(0, at, width)
@@ -214,6 +253,12 @@ class _Pass:
             if progress is not None:
                 progress(width)
         return joined([block.finish() for block in blocks])
+
+
+def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
+    """Mask of queries whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
+    worst = keys[:, -1]
+    return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
 
 
 def check_state(joined: ScoreState) -> ScoreState:
@@ -239,7 +284,7 @@ def skipped(excluded: NDArray[Any] | None, n_queries: int, device: torch.device)
     return torch.from_numpy(positions).to(device) if (positions >= 0).any() else None
 
 
-def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> None:
+def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
     if k < 1:
         raise ScoreError(f"expected k of at least 1; got {k}")
     shapes = [tuple(part.shape) for part in (rq, rd, cq, cd)]
@@ -250,6 +295,7 @@ def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> None:
             "expected queries [n_queries, dim] and documents [n_docs, dim] of one dim in either arm, and the same in "
             f"both; got {shapes[0]} and {shapes[1]}, and {shapes[2]} and {shapes[3]}"
         )
+    return len(rd)
 
 
 # --- Scores that are already there (a shortlist, logits) to a state -------------------------------

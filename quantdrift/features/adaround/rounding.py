@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +21,7 @@ _LOW, _HIGH = -0.1, 1.1  # the sigmoid is stretched to these and cut off at 0 an
 _DECIDED = 10.0  # a logit whose rectified sigmoid is flat: the weight never moves
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
 _SEGMENT = 20  # steps between two looks at which weights are decided
-_NARROW = 0.2  # share of undecided columns from which on a second moment for every row is faster
+_NARROW = 0.3  # share of undecided columns below which a second moment for every row is faster
 _FLOATS = 2**21  # of such second moments that are worked on together: they stay in a cache
 _BLOCK, _LEAST_ROWS = 2**16, 64  # weights that a thread takes at a time, but at least so many rows
 _UP = 3  # where h is in the state
@@ -46,7 +44,7 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
         with torch.inference_mode():  # a mode of one thread, and the caller may be in it
             # where v starts the error is 0, and so is its gradient: the warm-up changes nothing,
             # and left to itself Adam would blow rounding noise up to whole steps
-            _take_the_rest(block, second, round(_WARM_UP * steps), steps)
+            _take_the_rest(_Weights(state=block, second=second, rest=None), round(_WARM_UP * steps), steps)
 
     if state.device.type != "cpu":
         learn(state)
@@ -62,51 +60,88 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
     return state[_UP]
 
 
-def _take_the_rest(state: Tensor, second: Tensor, done: int, steps: int) -> None:
-    """Take the steps after the first `done`, in place.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Weights:
+    """The state of learning of all weights, or of some columns of each of some rows.
 
-    `state` is float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.
+    Attributes:
+        state: float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.
+        second: [columns, columns] for all weights; [rows, columns, columns] for some.
+        rest: what the other weights of a row add to its errors times `second`; None for all.
+    """
+
+    state: Tensor
+    second: Tensor
+    rest: Tensor | None
+
+    def correlate(self, error: Tensor, out: Tensor) -> None:
+        """Errors of whole rows times the second moment."""
+        if self.rest is None:
+            torch.mm(error, self.second, out=out)
+        else:
+            torch.bmm(error.unsqueeze(1), self.second, out=out.unsqueeze(1))
+            out.add_(self.rest)
+
+    def some(self, rows: slice, columns: Tensor) -> _Weights:
+        """A copy of some rows with some columns of each, int64 [rows, k]; the others stay still."""
+        state = self.state[:, rows]
+        _, _, _, up, fraction, unit = state
+        others = ((up - fraction) * unit).scatter_(1, columns, 0)
+        if self.rest is None:
+            rest = others @ self.second
+            second = [self.second[c].index_select(1, c) for c in columns]
+        else:
+            of_row = self.second[rows]
+            rest = self.rest[rows] + torch.bmm(others.unsqueeze(1), of_row).squeeze(1)
+            second = [s[c].index_select(1, c) for s, c in zip(of_row, columns, strict=True)]
+        return _Weights(
+            state=state.gather(2, columns.expand(len(state), *columns.shape)),
+            second=torch.stack(second),
+            rest=rest.gather(1, columns),
+        )
+
+
+def _take_the_rest(weights: _Weights, done: int, steps: int) -> None:
+    """Take the steps after the first `done`, in place.
 
     Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h stays for good; and rows do not see
     each other. So once few weights of a row are undecided, steps are taken with those alone, which gives the same at
     a fraction of the cost.
     """
-    up, most = state[_UP], state.shape[2]
-    # elsewhere one product with the whole second moment is as fast
-    narrow = _NARROW * most if state.device.type == "cpu" else 0
-    while done < steps and most > narrow:
+    up = weights.state[_UP]
+    while done < steps:
         upto = min(done + _SEGMENT, steps)
-        _take_steps(state, partial(torch.mm, mat2=second), done, upto, steps)
-        done, undecided = upto, (up > 0) & (up < 1)
-        most = int(undecided.sum(dim=1).max())
-    n_rows = max(1, _FLOATS // max(1, most) ** 2)
-    for first in range(0, len(up) if 0 < most <= narrow else 0, n_rows):
-        rows = slice(first, first + n_rows)
-        columns = torch.topk(undecided[rows].to(torch.int8), most, dim=1).indices
-        whole = state[:, rows]
-        # what the other weights of a row, which stay still, add to its errors
-        others = ((whole[_UP] - whole[4]) * whole[5]).scatter_(1, columns, 0)
-        rest = (others @ second).gather(1, columns)
-        of_row = torch.stack([second[c].index_select(1, c) for c in columns])
+        _take_steps(weights, done, upto, steps)
+        done = upto
+        undecided = (up > 0) & (up < 1)
+        left = undecided.sum(dim=1)
+        most = int(left.max())
+        if most == 0:
+            return
+        narrow = _NARROW if weights.rest is None else 2 * _NARROW
+        # elsewhere one product with the whole second moment is as fast
+        if up.device.type != "cpu" or most > narrow * up.shape[1]:
+            continue
+        n_rows = max(1, _FLOATS // most**2)
+        for first in range(0, len(up), n_rows):
+            rows = slice(first, first + n_rows)
+            wanted = max(1, int(left[rows].max()))
+            columns = torch.topk(undecided[rows].to(torch.int8), wanted, dim=1).indices
+            part = weights.some(rows, columns)
+            _take_the_rest(part, done, steps)
+            up[rows] = up[rows].scatter(1, columns, part.state[_UP])
+        return
 
-        def correlate(error: Tensor, out: Tensor, of_row: Tensor = of_row, rest: Tensor = rest) -> None:
-            torch.bmm(error.unsqueeze(1), of_row, out=out.unsqueeze(1))
-            out.add_(rest)
 
-        part = whole.gather(2, columns.expand(len(state), *columns.shape))
-        _take_steps(part, correlate, done, steps, steps)
-        up[rows] = up[rows].scatter(1, columns, part[_UP])
-
-
-def _take_steps(state: Tensor, correlate: Callable[..., object], done: int, upto: int, steps: int) -> None:
-    """Steps number done + 1 to upto of Adam, in place; `correlate` multiplies errors by the second moment."""
-    logits, momentum, square, up, fraction, unit = state
+def _take_steps(weights: _Weights, done: int, upto: int, steps: int) -> None:
+    """Steps number done + 1 to upto of Adam, in place."""
+    logits, momentum, square, up, fraction, unit = weights.state
     sigmoid, error, gradient, power = (torch.empty_like(logits) for _ in range(4))
     for step in range(done + 1, upto + 1):
         torch.sigmoid(logits, out=sigmoid)
         _rectified(sigmoid, out=up)
         torch.sub(up, fraction, out=error).mul_(unit)
-        correlate(error, out=gradient)
+        weights.correlate(error, gradient)
         gradient.mul_(unit)
         beta = _beta(step, steps)
         side = torch.mul(up, 2, out=error).sub_(1)
