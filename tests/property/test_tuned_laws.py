@@ -1,4 +1,6 @@
-"""The gradient by scales is that of autograd through the weight as it is put together, whatever a grid has."""
+"""The gradient by scales and codes is that of autograd through the weight put together, whatever a grid has."""
+
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -7,12 +9,12 @@ from hypothesis import assume, given, settings
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.features.formats.bnb import from_scheme as nf4
-from quantdrift.features.tuned.descent import Scales, free_parameters, slopes
+from quantdrift.features.tuned.descent import Weight, free_parameters, slopes
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import rich
 from support.model_zoo import zoo_model
@@ -20,20 +22,35 @@ from support.model_zoo import zoo_model
 KINDS = ("bert", "gpt2", "qwen3-tied", "qwen3-moe", "gpt-oss", "torch-encoder", "clip", "siglip")
 
 
-def of_autograd(quantized: QuantizedWeight, inputs: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """A loss of the weight that has these numbers, and its gradient by them, in float64."""
-    numbers = numbers.double().requires_grad_()
-    moved = quantized.scale.double() * numbers.view(quantized.scale.shape).exp()
-    codes = quantized.codes.double()
+def together(quantized: QuantizedWeight, moved: Tensor, codes: Tensor) -> Tensor:
+    """The weight of such scales and codes, in float64."""
+    codes = codes.double()
     if quantized.levels is not None:
         codes = quantized.levels[quantized.codes.int() + len(quantized.levels) // 2].double()
     if quantized.zero_point is not None:
         codes = codes - quantized.of_column(quantized.zero_point.double())
     weight = codes * quantized.of_column(moved)
-    if quantized.input_scaling is not None:
-        weight = weight / quantized.input_scaling.double()
+    return weight if quantized.input_scaling is None else weight / quantized.input_scaling.double()
+
+
+def of_autograd(quantized: QuantizedWeight, inputs: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """A loss of the weight that has these numbers, and its gradient by them, in float64; rounding's is 1."""
+    numbers = numbers.double().requires_grad_()
+    n = quantized.scale.numel()
+    moved = quantized.scale.double() * numbers[:n].view(quantized.scale.shape).exp()
+    latent = numbers[n:].view(quantized.codes.shape) if len(numbers) > n else quantized.codes.double()
+    rounded = latent + (latent.round().clamp(*map(int, quantized.codes.aminmax())) - latent).detach()
+    weight = together(quantized, moved, rounded)
     loss = torch.tanh(inputs.double() @ weight.T).square().sum()
     return weight.detach(), torch.autograd.grad(loss, numbers)[0]
+
+
+def weight_of(parameter: nn.Parameter, quantized: QuantizedWeight, exact: Tensor, *, transposed: bool) -> Weight:
+    layer = LinearLayer(name="layer", parameter=parameter, transposed=transposed)
+    n, n_codes = quantized.scale.numel(), quantized.codes.numel() if quantized.levels is None else 0
+    return Weight(
+        layer=layer, quantized=quantized, exact=exact, place=slice(0, n + n_codes), n_scales=n, n_codes=n_codes
+    )
 
 
 @given(
@@ -44,41 +61,47 @@ def of_autograd(quantized: QuantizedWeight, inputs: Tensor, numbers: Tensor) -> 
     st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
-def test_the_gradient_by_scales_is_that_of_autograd(
+def test_the_gradient_by_scales_and_codes_is_that_of_autograd(
     shape: tuple[int, int], group_size: int | None, bits: int, seed: int, transposed: bool
 ) -> None:
     """With an order of columns, an input scaling, zero points with fractions and a short last group."""
     n_out, n_in = shape
     assume(group_size is None or n_in % group_size != 1)  # a group of one has no range
     torch.manual_seed(seed)
-    weight, inputs = torch.randn(n_out, n_in), torch.randn(7, n_in)
-    quantized = rich(weight, bits=bits, group_size=group_size, seed=seed)
-    parameter = nn.Parameter((weight.T if transposed else weight).contiguous())
-    layer = LinearLayer(name="layer", parameter=parameter, transposed=transposed)
-    scales = Scales(layer=layer, quantized=quantized, place=slice(0, quantized.scale.numel()))
-    numbers = 0.1 * torch.randn(quantized.scale.numel())
-    scales.put(numbers)
+    exact, inputs = torch.randn(n_out, n_in), torch.randn(7, n_in)
+    quantized = rich(exact, bits=bits, group_size=group_size, seed=seed)
+    parameter = nn.Parameter((exact.T if transposed else exact).clone().contiguous())
+    weight = weight_of(parameter, quantized, exact, transposed=transposed)
+    n = quantized.scale.numel()
+    numbers = weight.start()
+    assert torch.equal(weight.at(numbers).codes, quantized.codes)
+    apart = (exact - weight.at(numbers).dequantize(torch.float32)).abs()
+    latent = replace(quantized, codes=numbers[n:].view(quantized.codes.shape))  # type: ignore[arg-type]
+    assert bool(((exact - together(latent, quantized.scale.double(), latent.codes)).abs() <= apart + 1e-5).all())
+    numbers[:n] += 0.1 * torch.randn(n)
+    numbers[n:] += torch.randn(len(numbers) - n)
+    weight.put(numbers)
     made, wanted = of_autograd(quantized, inputs, numbers)
-    assert torch.allclose(layer.weight.double(), made, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(weight.layer.weight.double(), made, rtol=1e-4, atol=1e-5)
     torch.tanh(inputs @ (parameter.T if transposed else parameter).T).square().sum().backward()
     assert parameter.grad is not None
-    assert torch.allclose(scales.slope(parameter.grad).double(), wanted, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(weight.slope(parameter.grad, numbers).double(), wanted, rtol=1e-3, atol=1e-3)
+    weight.put(None)
+    assert torch.equal(weight.layer.weight, exact)
 
 
 def test_levels_of_a_format_are_in_the_weight() -> None:
     torch.manual_seed(0)
-    weight, inputs = torch.randn(6, 128), torch.randn(5, 128)
-    quantized = nf4(parse_scheme("W4-nf4")).quantize(weight, None)
+    exact, inputs = torch.randn(6, 128), torch.randn(5, 128)
+    quantized = nf4(parse_scheme("W4-nf4")).quantize(exact, None)
     assert quantized.levels is not None
-    parameter = nn.Parameter(weight.clone())
-    layer = LinearLayer(name="layer", parameter=parameter)
-    put_in_place(layer, quantized)
+    parameter = nn.Parameter(exact.clone())
+    weight = weight_of(parameter, quantized, exact, transposed=False)
+    weight.put(weight.start())
     torch.tanh(inputs @ parameter.T).square().sum().backward()
     assert parameter.grad is not None
-    none = torch.zeros(quantized.scale.numel())
-    scales = Scales(layer=layer, quantized=quantized, place=slice(0, none.numel()))
-    _, wanted = of_autograd(quantized, inputs, none)
-    assert torch.allclose(scales.slope(parameter.grad).double(), wanted, rtol=1e-3, atol=1e-3)
+    _, wanted = of_autograd(quantized, inputs, weight.start())
+    assert torch.allclose(weight.slope(parameter.grad, weight.start()).double(), wanted, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,23 +110,29 @@ def test_in_a_model_it_is_that_of_a_model_whose_weights_are_made_of_scales(kind:
     known = zoo_model(kind)
     model, batch = known.make(), known.batches(1)[0]
     layers = find_linears([model])
-    made = [
+    candidates = [
         LayerCandidate(name=layer.name, quantized=rich(layer.weight, bits=4, group_size=16, seed=number))
         for number, layer in enumerate(layers)
     ]
-    free = free_parameters([model], layers, made, scales=True, but=())
-    numbers = 0.05 * torch.randn(free.size, generator=torch.Generator().manual_seed(1))
+    free = free_parameters([model], layers, candidates, scales=True, codes=True, but=())
+    numbers = free.start()[0] + 0.05 * torch.randn(free.size, generator=torch.Generator().manual_seed(1))
     free.put(numbers)
     with plain_products([model]), slopes([model], free) as gradient:
-        found = gradient(known.answer(model, batch).square().sum()).clone()
+        answer = known.answer(model, batch)
+        turned = torch.randn(answer.shape, generator=torch.Generator().manual_seed(2))
+        found = gradient((answer * turned).sum(), numbers).clone()
     assert all(parameter.grad is None for parameter in model.parameters())
 
     leaf = numbers.clone().requires_grad_()
     names = {parameter: name for name, parameter in model.named_parameters()}
     weights: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
-    for part in free.scales:
-        matrix = part.at(leaf).dequantize(torch.float32)
+    for part in free.weights:
+        own = leaf[part.place]
+        moved = part.quantized.scale * own[: part.n_scales].view(part.quantized.scale.shape).exp()
+        latent = own[part.n_scales :].view(part.quantized.codes.shape)
+        rounded = latent + (part.at(numbers).codes - latent).detach()
+        matrix = together(part.quantized, moved.double(), rounded).float()
         matrix = matrix.t() if part.layer.transposed else matrix
         name = names[part.layer.parameter]
         if part.layer.expert is None:
@@ -122,7 +151,8 @@ def test_in_a_model_it_is_that_of_a_model_whose_weights_are_made_of_scales(kind:
             return known.answer(self.model, batch)
 
     with plain_products([model]):
-        loss = functional_call(Answer(), {f"model.{name}": value for name, value in weights.items()}, ()).square().sum()
+        made = {f"model.{name}": value for name, value in weights.items()}
+        loss = (functional_call(Answer(), made, ()) * turned).sum()
     wanted = torch.autograd.grad(loss, leaf)[0]
     assert found.abs().max() > 0
     assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
@@ -132,6 +162,7 @@ def test_other_parameters_are_those_of_one_dimension_outside_of_heads() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Embedding(3, 4), nn.Linear(4, 2))
     layers = find_linears([model])[:1]
     none = [LayerCandidate(name="0", quantized=None)]
-    free = free_parameters([model], layers, none, scales=True, but=["3"])
-    assert (free.scales, [other.name for other in free.others]) == ((), ["0.bias", "1.weight", "1.bias"])
+    free = free_parameters([model], layers, none, scales=True, codes=True, but=["3"])
+    assert free.weights == ()
+    assert [other.parameter for other in free.others] == [model[0].bias, model[1].weight, model[1].bias]
     assert free.size == 4 + 4 + 4

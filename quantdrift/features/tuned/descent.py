@@ -1,4 +1,4 @@
-"""Adam on scales, biases and norms of a model whose codes stay: their numbers lie behind one another in one vector."""
+"""Adam on scales, codes, biases and norms of a model: their numbers lie behind one another in one vector."""
 
 import json
 import math
@@ -22,11 +22,17 @@ from quantdrift.engine.store import keeping
 
 SCALE_RATE, OTHER_RATE = 5e-3, 2.5e-3
 """Learning rates, relative to the scale and to the root mean square of a bias or norm."""
+CODE_RATE = 0.025
+"""The same of a code, in steps of its grid, over the square root of the number of steps: what is noise goes as far."""
+FEWEST = 192
+"""Steps from which codes are tuned: a trend has to go farther than noise."""
 _FIRST, _SECOND, _EPSILON = 0.9, 0.99, 1e-12  # Adam's; few steps are taken
 _CHECKS = 4
 """Looks at what is held out, beside that at the start."""
 _PATIENCE = 2
-"""Looks without a new best after which it ends."""
+"""Looks after which it ends where none was better than the start; one that was gains most from its last steps."""
+_WITHIN = 0.45
+"""How far from the middle of its interval a code starts at most: so noise moves none."""
 _LEAST = 1e-3
 """Root mean square of a bias below which its steps are as of this one."""
 
@@ -35,58 +41,99 @@ _LEAST = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scales:
-    """The scales of a layer, the model's `number`th; their numbers x are log(scale / start).
+class Weight:
+    """A quantized layer, the model's `number`th.
 
-    A weight is linear in its group's scale, W = code * scale, so d loss / d x is the sum over the group of
-    d loss / d W * W, whatever the codes stand for: levels, zero points and input scalings are in W.
+    Its numbers are x = log(scale / start) of every group, and u of every code, which is a code before it is rounded. A
+    weight is linear in both, W = (round(u) - zero) scale / scaling, if rounding is taken as not there. So d loss / dx
+    is the sum over the group of d loss / dW * W, also with levels of a format, and d loss / du = d loss / dW * scale /
+    scaling.
+
+    Attributes:
+        exact: the reference's weight, [out_features, in_features].
+        n_scales: 0 where the format has a grid of its own for scales.
+        n_codes: 0 where the codes stand for levels.
     """
 
     layer: LinearLayer
     quantized: QuantizedWeight
+    exact: Tensor
     place: slice
+    n_scales: int
+    n_codes: int
     number: int = 0
+
+    def start(self) -> Tensor:
+        """The numbers of the quantized weight; each u rounds to its code, as near to the exact weight as may be."""
+        scales = self.exact.new_zeros(self.n_scales, dtype=torch.float32)
+        if not self.n_codes:
+            return scales
+        exact, made = self.exact.float(), self.quantized
+        apart = (exact - made.dequantize(torch.float32)) / self._per_code(made.scale)
+        return torch.cat([scales, (made.codes + apart.clamp(-_WITHIN, _WITHIN)).flatten()])
 
     def at(self, numbers: Tensor) -> QuantizedWeight:
         """The weight with these numbers, all of the vector."""
-        scale = self.quantized.scale
-        factor = numbers[self.place].view(scale.shape).exp().to(scale)
-        return replace(self.quantized, scale=scale * factor)
+        made = replace(self.quantized, scale=self._scale(numbers))
+        if self.n_codes:
+            codes = numbers[self.place][self.n_scales :].view(made.codes.shape).round()
+            made = replace(made, codes=codes.clamp(*made.codes.aminmax()).to(torch.int8))
+        return made
 
-    def put(self, numbers: Tensor) -> None:
-        """Give the layer its weights."""
-        put_in_place(self.layer, self.at(numbers))
+    def put(self, numbers: Tensor | None) -> None:
+        """Give the layer its weights; of None the reference's."""
+        if numbers is None:
+            self.layer.weight.detach().copy_(self.exact)
+        else:
+            put_in_place(self.layer, self.at(numbers))
 
-    def slope(self, gradient: Tensor) -> Tensor:
-        """The gradient by the numbers, of that by the parameter which holds the layer."""
+    def slope(self, gradient: Tensor, numbers: Tensor) -> Tensor:
+        """The gradient by these numbers, of that by the parameter which holds the layer."""
         gradient = gradient if self.layer.expert is None else gradient[self.layer.expert]
-        product = (gradient.t() if self.layer.transposed else gradient).float() * self.layer.weight.float()
-        if self.quantized.permutation is not None:
-            product = product[:, self.quantized.permutation]
-        n_in, size = product.shape[1], self.quantized.group_size or product.shape[1]
-        missing = n_groups(n_in, self.quantized.group_size) * size - n_in
-        return nn.functional.pad(product, (0, missing)).view(len(product), -1, size).sum(dim=2).flatten()
+        gradient = (gradient.t() if self.layer.transposed else gradient).float()
+        parts = []
+        if self.n_scales:
+            product = gradient * self.layer.weight.float()
+            if self.quantized.permutation is not None:
+                product = product[:, self.quantized.permutation]
+            n_in, size = product.shape[1], self.quantized.group_size or product.shape[1]
+            missing = n_groups(n_in, self.quantized.group_size) * size - n_in
+            parts.append(nn.functional.pad(product, (0, missing)).view(len(product), -1, size).sum(dim=2).flatten())
+        if self.n_codes:
+            parts.append((gradient * self._per_code(self._scale(numbers))).flatten())
+        return torch.cat(parts)
+
+    def _scale(self, numbers: Tensor) -> Tensor:
+        """The scales with these numbers, [out_features, n_groups]."""
+        scale = self.quantized.scale
+        return (
+            scale * numbers[self.place][: self.n_scales].view(scale.shape).exp().to(scale) if self.n_scales else scale
+        )
+
+    def _per_code(self, scale: Tensor) -> Tensor:
+        """What a code more makes of a weight, [out_features, in_features]."""
+        step, scaling = self.quantized.of_column(scale), self.quantized.input_scaling
+        return step if scaling is None else step / scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Other:
-    """A bias, or the gains or offsets of a norm; its numbers x are (value - start) / unit."""
+    """A bias, or the gains or offsets of a norm; its numbers x are (value - exact) / unit."""
 
-    name: str
     parameter: nn.Parameter
-    start: Tensor
+    exact: Tensor
     unit: float
     place: slice
 
     def at(self, numbers: Tensor) -> Tensor:
         """The parameter's value with these numbers."""
-        return (self.start + self.unit * numbers[self.place]).to(self.parameter.dtype)
+        return (self.exact + self.unit * numbers[self.place]).to(self.parameter.dtype)
 
-    def put(self, numbers: Tensor) -> None:
-        """Give the parameter its value."""
-        self.parameter.detach().copy_(self.at(numbers))
+    def put(self, numbers: Tensor | None) -> None:
+        """Give the parameter its value; of None the reference's."""
+        self.parameter.detach().copy_(self.exact if numbers is None else self.at(numbers))
 
-    def slope(self, gradient: Tensor) -> Tensor:
+    def slope(self, gradient: Tensor, numbers: Tensor) -> Tensor:
         """The gradient by the numbers, of that by the parameter."""
         return self.unit * gradient.float()
 
@@ -95,20 +142,30 @@ class Other:
 class Free:
     """All that is tuned, and the number of its numbers."""
 
-    scales: tuple[Scales, ...]
+    weights: tuple[Weight, ...]
     others: tuple[Other, ...]
     size: int
 
-    @property
-    def n_scales(self) -> int:
-        """How many of them are scales, which come first."""
-        return self.scales[-1].place.stop if self.scales else 0
+    def start(self) -> Tensor:
+        """The vectors of a `State` of the model as it was quantized, float32 [4, size]."""
+        others = [torch.zeros_like(other.exact) for other in self.others]
+        numbers = torch.cat([*(weight.start() for weight in self.weights), *others])
+        return torch.stack([numbers, 0 * numbers, 0 * numbers, numbers])
 
-    def put(self, numbers: Tensor) -> None:
-        """Give the model these numbers."""
-        parts: list[Scales | Other] = [*self.scales, *self.others]
-        for part in parts:
-            part.put(numbers)
+    def rates(self, numbers: Tensor, steps: int) -> Tensor:
+        """Their learning rates, as the numbers [size]."""
+        made = torch.full_like(numbers, OTHER_RATE)
+        for part in self.weights:
+            made[part.place] = CODE_RATE / math.sqrt(steps)
+            made[part.place][: part.n_scales] = SCALE_RATE
+        return made
+
+    def put(self, numbers: Tensor | None) -> None:
+        """Give the model these numbers; None makes it the reference."""
+        for weight in self.weights:
+            weight.put(numbers)
+        for other in self.others:
+            other.put(numbers)
 
 
 def free_parameters(
@@ -117,57 +174,72 @@ def free_parameters(
     made: Sequence[LayerCandidate],
     *,
     scales: bool,
+    codes: bool,
     but: Collection[str],
 ) -> Free:
-    """The scales of quantized layers, unless a format's are on a grid, and parameters of one dimension.
+    """Scales of quantized layers, unless a format's are on a grid, their codes, and parameters of one dimension.
 
-    Those of the modules `but`, and below them, stay: heads.
+    Those of the modules `but`, and below them, stay: heads. The layers have the reference's weights.
     """
-    parts: list[Scales] = []
+    parts: list[Weight] = []
     at = 0
     for number, (layer, candidate) in enumerate(zip(layers, made, strict=True)):
-        if scales and candidate.quantized is not None:
+        if candidate.quantized is not None:
             quantized = candidate.quantized.to(layer.weight.device)
-            place = slice(at, at + quantized.scale.numel())
-            parts.append(Scales(layer=layer, quantized=quantized, place=place, number=number))
+            n_scales = quantized.scale.numel() if scales else 0
+            n_codes = quantized.codes.numel() if codes and quantized.levels is None else 0
+            place, exact = slice(at, at + n_scales + n_codes), layer.weight.detach().clone()
+            parts.append(
+                Weight(
+                    layer=layer,
+                    quantized=quantized,
+                    exact=exact,
+                    place=place,
+                    n_scales=n_scales,
+                    n_codes=n_codes,
+                    number=number,
+                )
+            )
             at = place.stop
     others: dict[nn.Parameter, Other] = {}
     for path, module in named_modules(modules):
         if any(path == name or path.startswith(f"{name}.") for name in but):
             continue
-        for name, parameter in module.named_parameters(recurse=False):
+        for parameter in module.parameters(recurse=False):
             if parameter.dim() == 1 and parameter.is_floating_point() and parameter not in others:
-                start = parameter.detach().float().clone()
-                unit = max(float(start.square().mean().sqrt()), _LEAST)
-                place = slice(at, at + start.numel())
-                named = f"{path}.{name}" if path else name
-                others[parameter] = Other(name=named, parameter=parameter, start=start, unit=unit, place=place)
+                exact = parameter.detach().float().clone()
+                unit = max(float(exact.square().mean().sqrt()), _LEAST)
+                place = slice(at, at + exact.numel())
+                others[parameter] = Other(parameter=parameter, exact=exact, unit=unit, place=place)
                 at = place.stop
-    return Free(scales=tuple(parts), others=tuple(others.values()), size=at)
+    return Free(weights=tuple(parts), others=tuple(others.values()), size=at)
 
 
 @contextmanager
-def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Inside, what is tuned asks for gradients, and a function gives those of a loss by all numbers, float32 [size].
+def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tensor, Tensor], Tensor]]:
+    """Inside, what is tuned asks for gradients, and a function of a loss and of the numbers gives those by all of them.
 
-    A weight's own gradient is gone as soon as its sums are taken, so there is room for one of them.
+    These are float32 [size]. A weight's own gradient is gone as soon as its sums are taken, so there is room for one.
     """
-    parts: dict[Tensor, list[Scales | Other]] = defaultdict(list)
-    for scales in free.scales:
-        for parameter in dict.fromkeys([scales.layer.parameter, *(module.weight for module in scales.layer.modules)]):
-            parts[parameter].append(scales)  # type: ignore[index]  # a linear module's weight is a tensor
+    parts: dict[Tensor, list[Weight | Other]] = defaultdict(list)
+    for weight in free.weights:
+        if weight.n_scales or weight.n_codes:
+            for owner in dict.fromkeys([weight.layer.parameter, *(module.weight for module in weight.layer.modules)]):
+                parts[owner].append(weight)  # type: ignore[index]  # a linear module's weight is a tensor
     for other in free.others:
         parts[other.parameter].append(other)
     total = torch.zeros(free.size, device=next(iter(parts)).device)
+    current: list[Tensor] = []
 
     def arrived(parameter: Tensor) -> None:
         assert parameter.grad is not None  # it has just arrived
         for part in parts[parameter]:
-            total[part.place] += part.slope(parameter.grad)
+            total[part.place] += part.slope(parameter.grad, current[-1])
         parameter.grad = None
 
-    def gradient(loss: Tensor) -> Tensor:
+    def gradient(loss: Tensor, numbers: Tensor) -> Tensor:
         total.zero_()
+        current[:] = [numbers]
         torch.autograd.backward(loss, inputs=list(parts))
         return total
 
@@ -176,17 +248,6 @@ def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tenso
             hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
             stack.callback(hook.remove)
         yield gradient
-
-
-@contextmanager
-def restoring(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """When the block is left, the parameters have their values back, bit for bit."""
-    copies = [parameter.detach().clone() for parameter in parameters]
-    try:
-        yield
-    finally:
-        for parameter, copy in zip(parameters, copies, strict=True):
-            parameter.detach().copy_(copy)
 
 
 # --- the steps ------------------------------------------------------------------------------------
@@ -219,7 +280,7 @@ def descend(
     start: State,
     *,
     steps: int,
-    gradient: Callable[[int], Tensor],
+    gradient: Callable[[int, Tensor], Tensor],
     look: Callable[[], float],
     keep: Callable[[State], None],
     tell: Callable[[int], None],
@@ -227,18 +288,17 @@ def descend(
     """Take the steps that are left; the model has what the last one gave.
 
     Step sizes fall along half a cosine. After a start, and `_CHECKS` times, what is held out is looked at, and the
-    state is kept; it ends early where that has not become better for `_PATIENCE` looks.
+    state is kept; it ends early where that was better in none of the first `_PATIENCE`.
     """
     numbers, first, second, best = start.vectors.clone()
     losses, every = dict(start.losses), max(1, steps // _CHECKS)
-    rate = torch.full_like(numbers, OTHER_RATE)
-    rate[: free.n_scales] = SCALE_RATE
+    rate = free.rates(numbers, steps)
     free.put(numbers)
     if not losses:
         losses[0] = look()
     state = replace(start, losses=losses)
     for step in range(start.step + 1, steps + 1):
-        slope = gradient(step - 1)
+        slope = gradient(step - 1, numbers)
         first.lerp_(slope, 1 - _FIRST)
         second.lerp_(slope.square(), 1 - _SECOND)
         cosine = (1 + math.cos(math.pi * (step - 1) / steps)) / 2
@@ -252,8 +312,7 @@ def descend(
         if losses[step] < min(loss for at, loss in losses.items() if at < step):
             best.copy_(numbers)
         state = State(vectors=torch.stack([numbers, first, second, best]), step=step, losses=dict(losses))
-        stale = sum(at > state.best for at in losses)
-        state = replace(state, finished=step == steps or stale >= _PATIENCE)
+        state = replace(state, finished=step == steps or (not state.best and len(losses) > _PATIENCE))
         keep(state)
         if state.finished:
             break
@@ -272,19 +331,20 @@ def read_state(path: Path, size: int) -> State | None:
         length = int.from_bytes(content[:8], "little")
         header: Any = parse_json(bytes(content[8 : 8 + length]))
         facts = parse_json(header["__metadata__"]["state"])
-        vectors = load(bytes(content))["vectors"]
-        if vectors.shape != (4, size) or vectors.dtype != torch.float32:
+        vectors, finished = load(bytes(content))["vectors"], bool(facts["finished"])
+        if vectors.shape != (1 if finished else 4, size) or vectors.dtype != torch.float32:
             raise ValueError(f"{vectors.dtype} of shape {list(vectors.shape)}")
         losses = {int(step): float(loss) for step, loss in facts["losses"].items()}
-        return State(vectors=vectors, step=int(facts["step"]), losses=losses, finished=bool(facts["finished"]))
+        return State(vectors=vectors.expand(4, -1), step=int(facts["step"]), losses=losses, finished=finished)
 
     return read_cache(path, decode)
 
 
 def write_state(path: Path, state: State) -> None:
-    """Keep a state; RunError if there is no space."""
+    """Keep a state, of a finished one the best numbers; RunError if there is no space."""
     from safetensors.torch import save_file  # noqa: PLC0415 -- as above
 
     facts = {"step": state.step, "losses": state.losses, "finished": state.finished}
+    vectors = state.vectors[3:] if state.finished else state.vectors
     with keeping(path.parent), cache_file(path) as partial:
-        save_file({"vectors": state.vectors.cpu()}, partial, metadata={"state": json.dumps(facts)})
+        save_file({"vectors": vectors.cpu().contiguous()}, partial, metadata={"state": json.dumps(facts)})

@@ -1,7 +1,8 @@
 """What is tuned for: outputs of pseudo-queries and documents of the calibration sample, as the reference has them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,19 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.engine.calibration.inputs import hooked_inputs
 from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.model import EmbeddingModel, check_vectors
 from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity
 
 Rows = NDArray[np.int64]
 Batch = tuple[Rows, ...]
 """Rows of each side that the model sees in one step."""
+Inside = dict[int, list[Tensor]]
+"""Inputs of layers, [..., in_features], by the number of the first layer that gets one."""
 
 DOCUMENTS = 32
 """Documents of a step, and as many pseudo-queries; twice as many where these are alone."""
@@ -189,17 +194,31 @@ def change(outputs: Sequence[Tensor], wanted: Sequence[Tensor], *, unit: bool) -
     return total
 
 
-def reference_outputs(
-    side: Side, rows: Rows, encode: Callable[[Side, Rows], Tensor], tell: Callable[[int], None]
-) -> Tensor:
-    """The outputs of some rows of a side by the model as it is, [n_items, dim]; nan for the others."""
-    lengths = [len(item) if isinstance(item, str) else 0 for item in (side.items[row] for row in rows)]
-    order = rows[np.argsort(lengths, kind="stable")]
-    parts = []
-    for at in range(0, len(order), DOCUMENTS):
-        parts.append(encode(side, order[at : at + DOCUMENTS]))
-        tell(len(parts[-1]))
-    made = torch.cat(parts)
-    outputs = made.new_full((len(side.items), made.shape[1]), torch.nan)
-    outputs[torch.from_numpy(order)] = made
-    return outputs
+@contextmanager
+def seen_inside(modules: Sequence[nn.Module], layers: Sequence[LinearLayer]) -> Iterator[Inside]:
+    """Inside, inputs of layers are noted, without padding; what several layers get, once."""
+    seen: Inside = {}
+    last: list[Tensor] = []
+
+    def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
+        if not (last and x is last[0]):
+            seen.setdefault(number, []).append(x if mask is None else x[mask])
+        last[:] = [x]
+
+    with hooked_inputs(modules, layers, arrive):
+        yield seen
+
+
+def change_inside(found: Inside, wanted: Inside) -> Tensor | float:
+    """How far inputs of layers are from the reference's, as in `change`: summed over sides, the mean over layers.
+
+    What was routed to another expert, so that the number of tokens differs, does not count.
+    """
+    pairs = [
+        (x.float(), right.clone().float())  # what inference made has no place in a graph
+        for number, rights in wanted.items()
+        for x, right in zip(found.get(number, []), rights, strict=False)
+        if x.shape == right.shape
+    ]
+    parts = [(x - right).square().sum() / right.square().sum().clamp(min=_TINY) for x, right in pairs]
+    return sum(parts) / max(1, len(wanted))

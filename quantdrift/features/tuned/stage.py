@@ -1,32 +1,31 @@
-"""The stage `+tuned`: scales of layers, biases and norms that give the reference's scores back."""
+"""The stage `+tuned`: scales and codes of layers, biases and norms that give the reference's scores back."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.engine.calibration.candidate import MadeLayers
-from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.sensitivity.gaps import with_graph
 from quantdrift.engine.stages import ModelStage
 from quantdrift.engine.store import key_of
-from quantdrift.engine.weights import add_tensor, saved_weights
+from quantdrift.engine.weights import add_tensor
 from quantdrift.features.tuned import STAGE, descent
 from quantdrift.features.tuned import problem as problems
-from quantdrift.features.tuned.descent import Free, State, descend, read_state, write_state
+from quantdrift.features.tuned.descent import Free, Other, State, descend, read_state, write_state
 from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
@@ -34,22 +33,22 @@ from quantdrift.spec.grammar import Scheme
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
-_VERSION = 2
+_VERSION = 3
 """Version of the tuning; another one makes what is kept void."""
 
 
 class Tuned(ModelStage):
-    """The tuned scales, biases and norms of a candidate."""
+    """The tuned scales, codes, biases and norms of a candidate."""
 
     def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
         problems.check_encoder(pair.encoder)
         self.steps, self.seed = (int(scheme.option(key) or 0) for key in ("tuned", "seed"))
-        self._values: Mapping[nn.Parameter, Tensor] | None = None
+        self._values: list[tuple[Other, Tensor]] | None = None
         self._record: dict[str, Any] = {}
 
     def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
-        """Tune on the sample; return the layers with new scales.
+        """Tune on the sample; return the layers with new scales and codes.
 
         Raises:
             UnsupportedError: an output has no gradient.
@@ -58,8 +57,10 @@ class Tuned(ModelStage):
         start, pair, query_only = time.perf_counter(), self.pair, self.scheme.query_only
         problem = problem_of(pair.encoder, made.sample.inputs, query_only=query_only, seed=self.seed)
         # the scales of a number format are on a grid of their own
-        scales = not QUANTIZERS[self.scheme.quantizer].widths
-        free = descent.free_parameters(pair.modules, pair.layers, made.layers, scales=scales, but=pair.left_out)
+        scales, codes = not QUANTIZERS[self.scheme.quantizer].widths, self.steps >= descent.FEWEST
+        free = descent.free_parameters(
+            pair.modules, pair.layers, made.layers, scales=scales, codes=codes, but=pair.left_out
+        )
         path = None
         if root is not None and made.sample.key is not None:
             key = self._key(made)
@@ -67,25 +68,28 @@ class Tuned(ModelStage):
         state = None if path is None else read_state(path, free.size)
         kept = state is not None and state.finished
         if state is None or not state.finished:
-            none = State(vectors=torch.zeros(4, free.size))
-            state = self._tune(problem, made, free, state or none, path=path, progress=progress)
+            begun = state or State(vectors=free.start())
+            state = self._tune(problem, free, begun, path=path, progress=progress)
         best = state.vectors[3].to(pair.device)
-        layers = list(made.layers)
+        layers, moved = list(made.layers), 0
         if state.best:
-            for part in free.scales:
+            for part in free.weights:
                 quantized = part.at(best).to(torch.device("cpu"))
+                moved += int((quantized.codes != layers[part.number].quantized.codes).sum())  # type: ignore[union-attr]  # it has some
                 layers[part.number] = replace(layers[part.number], quantized=quantized, output_error=None)
         else:
             pair.notes = (*pair.notes, "+tuned lowered the loss on held-out inputs in no step, and changes nothing")
-        self._values = {other.parameter: other.at(best) for other in free.others}
+        self._values = [(other, other.at(best)) for other in free.others]
         seconds = time.perf_counter() - start
         self._record = {
             "steps": self.steps,
             "steps_taken": state.step,
             "best_step": state.best,
             "seed": self.seed,
-            "scales": free.n_scales,
-            "others": free.size - free.n_scales,
+            "scales": sum(part.n_scales for part in free.weights),
+            "codes": sum(part.n_codes for part in free.weights),
+            "codes_moved": moved,
+            "others": sum(len(part.exact) for part in free.others),
             "what": problem.what,
             "held_out": sum(len(batch[0]) for batch in problem.held_out),
             "losses": {str(step): loss for step, loss in state.losses.items()},
@@ -103,7 +107,7 @@ class Tuned(ModelStage):
         for layer in made.layers:
             for part in () if layer.quantized is None else fields(layer.quantized):
                 add_tensor(digest, f"{layer.name}.{part.name}", getattr(layer.quantized, part.name))
-        settings = [descent.SCALE_RATE, descent.OTHER_RATE, problems.DOCUMENTS]
+        settings = [descent.SCALE_RATE, descent.OTHER_RATE, descent.CODE_RATE, problems.DOCUMENTS]
         return key_of(
             version=_VERSION,
             of=[made.of[0], dict(made.of[1]), digest.hexdigest(), made.sample.key],
@@ -111,53 +115,53 @@ class Tuned(ModelStage):
             settings=settings,
         )
 
-    def _tune(
-        self, problem: Problem, made: MadeLayers, free: Free, start: State, *, path: Path | None, progress: Progress
-    ) -> State:
+    def _tune(self, problem: Problem, free: Free, start: State, *, path: Path | None, progress: Progress) -> State:
         """Take the steps; the model is the reference again afterwards."""
         pair = self.pair
-        batches = [problem.batch(np.random.default_rng([self.seed, step])) for step in range(self.steps)]
-        seen = [np.unique(np.concatenate(rows)) for rows in zip(*batches, *problem.held_out, strict=True)]
-        with progress.stage("reference outputs to tune for", sum(map(len, seen))) as tell:
-            sides = zip(problem.sides, seen, strict=True)
-            wanted = [problems.reference_outputs(side, rows, self._plain, tell) for side, rows in sides]
 
-        def loss(batch: Batch, *, graph: bool) -> Tensor:
-            exact = [known[torch.from_numpy(rows)] for known, rows in zip(wanted, batch, strict=True)]
-            encode = self._graph if graph else self._plain
-            outputs = [encode(side, rows) for side, rows in zip(problem.sides, batch, strict=True)]
-            return problems.change(outputs, exact, unit=problem.unit)
+        def gradient(step: int, numbers: Tensor) -> Tensor:
+            batch = problem.batch(np.random.default_rng([self.seed, step]))
+            free.put(None)
+            with problems.seen_inside(pair.modules, pair.layers) as inside:
+                exact = outputs(self._plain, batch)
+            free.put(numbers)
+            with problems.seen_inside(pair.modules, pair.layers) as moved:
+                loss = problems.change(outputs(self._graph, batch), exact, unit=problem.unit)
+            return slope_of(loss + problems.change_inside(moved, inside), numbers)
+
+        def outputs(encode: Callable[[Side, Rows], Tensor], batch: Batch) -> list[Tensor]:
+            return [encode(side, rows) for side, rows in zip(problem.sides, batch, strict=True)]
 
         def look() -> float:
-            with torch.no_grad():
-                return float(np.mean([float(loss(batch, graph=False)) for batch in problem.held_out]))
+            made = [outputs(self._plain, batch) for batch in problem.held_out]
+            losses = [problems.change(*both, unit=problem.unit) for both in zip(made, wanted, strict=True)]
+            return float(torch.stack(losses).mean())
 
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
             plain_products(pair.modules),
             pair.under_layers(),
-            saved_weights(pair.layers),
-            descent.restoring([other.parameter for other in free.others]),
-            descent.slopes(pair.modules, free) as gradient,
-            progress.stage("tuning scales, biases and norms", self.steps) as tell,
+            descent.slopes(pair.modules, free) as slope_of,
+            progress.stage("tuning scales, codes, biases and norms", self.steps) as tell,
+            ExitStack() as stack,
         ):
-            for layer, of_layer in zip(pair.layers, made.layers, strict=True):
-                if of_layer.quantized is not None:
-                    put_in_place(layer, of_layer.quantized)
+            stack.callback(free.put, None)
+            wanted = [outputs(self._plain, batch) for batch in problem.held_out]
             tell(start.step)
             return descend(
                 free,
                 replace(start, vectors=start.vectors.to(pair.device)),
                 steps=self.steps,
-                gradient=lambda step: gradient(loss(batches[step], graph=True)),
+                gradient=gradient,
                 look=look,
                 keep=lambda state: None if path is None else write_state(path, state),
                 tell=tell,
             )
 
     def _plain(self, side: Side, rows: Rows) -> Tensor:
-        made = self.pair.encoder.encode([side.items[row] for row in rows.tolist()], side.role, len(rows))
+        with torch.no_grad():
+            made = self.pair.encoder.encode([side.items[row] for row in rows.tolist()], side.role, len(rows))
         return torch.from_numpy(np.array(made, dtype=np.float32)).to(self.pair.device)
 
     def _graph(self, side: Side, rows: Rows) -> Tensor:
@@ -170,7 +174,7 @@ class Tuned(ModelStage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, biases and norms are the tuned ones; scales are in the layers.
+        """Inside, biases and norms are the tuned ones; scales and codes are in the layers.
 
         Raises:
             UnsupportedError: they were tuned in another process.
@@ -180,10 +184,13 @@ class Tuned(ModelStage):
                 f"{self.scheme}: biases and norms were tuned in another process, and this one has the layers alone; "
                 "leave +tuned out, or measure in one process"
             )
-        with descent.restoring(list(self._values)):
-            for parameter, value in self._values.items():
-                parameter.detach().copy_(value)
+        try:
+            for other, value in self._values:
+                other.parameter.detach().copy_(value)
             yield
+        finally:
+            for other, _ in self._values:
+                other.put(None)
 
     def key(self) -> None:
         """Nothing: what it does is in the weights."""

@@ -232,7 +232,7 @@ def test_a_scale_for_each_token_needs_no_inputs_but_a_quantizer_does() -> None:
         ("W4A8+calib=8+seed=1+index=HNSW8", {"weights"}, "W4-g128-rtn"),
         ("W4A8+calib=8+seed=1+index=HNSW8", {"weights", "index"}, "W4-g128-rtn+index=HNSW8+seed=1"),
         ("W4A8+calib=8+seed=1+index=HNSW8", {"activations"}, "W16A8-g128-rtn+calib=8+seed=1"),
-        ("W4-gptq+tuned+seed=1+emb=int8", {"weights"}, "W4-g128-gptq+seed=1+tuned=48"),
+        ("W4-gptq+tuned+seed=1+emb=int8", {"weights"}, "W4-g128-gptq+seed=1+tuned=36"),
         ("W4+tuned+seed=1+emb=int8", {"embeddings"}, "fp+emb=int8"),
         ("W3.5A8+depth+act=token+seed=1", {"weights", "activations"}, "W3.5A8-g128-rtn+depth+act=token+seed=1"),
     ],

@@ -1,4 +1,4 @@
-"""Tuning with codes fixed: what comes back, what is kept, when it is undone, and what is refused."""
+"""Tuning: what comes back, what is kept, when it is undone, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,15 @@ from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.features.tuned import descent
-from quantdrift.features.tuned.problem import DOCUMENTS, change, opening, problem_of, sentences
+from quantdrift.features.tuned.problem import (
+    DOCUMENTS,
+    change,
+    change_inside,
+    opening,
+    problem_of,
+    seen_inside,
+    sentences,
+)
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import WORDS, tiny
@@ -73,6 +81,45 @@ def test_it_comes_nearer_to_the_reference_with_the_same_codes_and_is_undone_bit_
     assert apart["tuned"] < 0.95 * apart["plain"]
     assert weights_fingerprint([tiny()]) == before
     assert all(not parameter.grad_fn and parameter.grad is None for parameter in tiny().parameters())
+
+
+def test_a_long_run_moves_codes_too_within_their_width_and_a_short_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixed = tuned(prepared("W3-g64+tuned=48"))
+    assert fixed["codes"] == fixed["codes_moved"] == 0
+    monkeypatch.setattr(descent, "FEWEST", 48)
+    monkeypatch.setattr(descent, "CODE_RATE", 0.02)
+    plain, pair = prepared("W3-g64"), prepared("W3-g64+tuned=48")
+    moved = sum(int((a != b).sum()) for a, b in zip(codes(plain), codes(pair), strict=True))
+    record = tuned(pair)
+    assert 0 < moved == record["codes_moved"] < record["codes"] == sum(made.numel() for made in codes(plain))
+    assert max(int(made.abs().max()) for made in codes(pair)) <= 3
+    assert record["loss_after"] < fixed["loss_after"]
+    assert any(
+        f"{moved:,} of {record['codes']:,} codes" in line for line in candidate_lines({"quantization": pair.describe()})
+    )
+
+
+def test_inputs_of_layers_are_seen_without_padding_and_those_that_layers_share_once() -> None:
+    model, pair = encoder(), prepared("W4-g64")
+    with seen_inside(pair.modules, pair.layers) as seen:
+        model.encode([TEXTS[0], WORDS[0]], "document", 2)
+    names = [pair.layers[number].name.split(".layer.")[-1] for number in seen]
+    assert names[:4] == ["0.attention.self.query", "0.attention.output.dense", "0.intermediate.dense", "0.output.dense"]
+    tokens = sum(len(model.model.tokenizer(text)["input_ids"]) for text in (TEXTS[0], WORDS[0]))
+    assert {len(rows) for number in list(seen)[:4] for rows in seen[number]} == {tokens}
+
+
+def test_the_change_inside_is_relative_and_the_mean_of_layers() -> None:
+    one, two = torch.tensor([[3.0, 4.0]]), torch.ones(2, 2)
+    assert float(change_inside({0: [2 * one], 5: [two]}, {0: [one], 5: [two]})) == pytest.approx(0.5)
+    assert float(
+        change_inside({0: [2 * one, one], 5: [two, 0 * two]}, {0: [one, one], 5: [two, two]})
+    ) == pytest.approx(1)
+    assert float(change_inside({0: [2 * one], 5: [two[:1]]}, {0: [one], 5: [two]})) == pytest.approx(
+        0.5
+    )  # routed elsewhere
 
 
 def test_the_candidate_is_what_codes_scales_biases_and_norms_stand_for() -> None:
@@ -236,6 +283,6 @@ def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
 
 
 def test_the_word_alone_means_the_usual_number_of_steps() -> None:
-    short, long = parse_scheme("W4+tuned"), parse_scheme("W4+tuned=48")
+    short, long = parse_scheme("W4+tuned"), parse_scheme("W4+tuned=36")
     assert short == long
-    assert str(short) == "W4-g128-rtn+tuned=48"
+    assert str(short) == "W4-g128-rtn+tuned=36"
