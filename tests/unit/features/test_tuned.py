@@ -111,7 +111,7 @@ def test_inputs_of_layers_are_seen_without_padding_and_those_that_layers_share_o
     assert {len(rows) for number in list(seen)[:4] for rows in seen[number]} == {tokens}
 
 
-def test_the_change_inside_is_relative_and_the_mean_of_layers() -> None:
+def test_the_change_inside_is_relative_and_the_mean_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = torch.tensor([[3.0, 4.0]]), torch.ones(2, 2)
     assert float(change_inside({0: [2 * one], 5: [two]}, {0: [one], 5: [two]})) == pytest.approx(0.5)
     assert float(
@@ -120,6 +120,9 @@ def test_the_change_inside_is_relative_and_the_mean_of_layers() -> None:
     assert float(change_inside({0: [2 * one], 5: [two[:1]]}, {0: [one], 5: [two]})) == pytest.approx(
         0.5
     )  # routed elsewhere
+    both = digest(prepared("W4-g64+tuned=2"))
+    monkeypatch.setattr("quantdrift.features.tuned.problem.change_inside", lambda *_: 0.0)
+    assert digest(prepared("W4-g64+tuned=2")) != both  # it is in the loss
 
 
 def test_the_candidate_is_what_codes_scales_biases_and_norms_stand_for() -> None:
