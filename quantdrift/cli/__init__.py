@@ -5,7 +5,6 @@ is called.
 """
 
 import errno
-import gc
 import io
 import os
 import shlex
@@ -178,7 +177,6 @@ def _options(
 
 def main() -> None:
     """Entry point of the `quantdrift` command."""
-    gc.set_threshold(20_000, 5, 5)  # looking for garbage every 700 objects takes a tenth of a start, half of parsing
     ended(app, "quantdrift")
 
 

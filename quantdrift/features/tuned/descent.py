@@ -69,7 +69,7 @@ class Weight:
         if not self.n_codes:
             return scales
         exact, made = self.exact.float(), self.quantized
-        apart = (exact - made.dequantize(torch.float32)) / self._per_code(made.scale)
+        apart = ((exact - made.dequantize(torch.float32)) / self._per_code(made.scale)).nan_to_num(0)
         return torch.cat([scales, (made.codes + apart.clamp(-_WITHIN, _WITHIN)).flatten()])
 
     def at(self, numbers: Tensor) -> QuantizedWeight:
@@ -106,9 +106,9 @@ class Weight:
     def _scale(self, numbers: Tensor) -> Tensor:
         """The scales with these numbers, [out_features, n_groups]."""
         scale = self.quantized.scale
-        return (
-            scale * numbers[self.place][: self.n_scales].view(scale.shape).exp().to(scale) if self.n_scales else scale
-        )
+        if not self.n_scales:
+            return scale
+        return scale * numbers[self.place][: self.n_scales].view(scale.shape).exp().to(scale)
 
     def _per_code(self, scale: Tensor) -> Tensor:
         """What a code more makes of a weight, [out_features, in_features]."""
@@ -150,7 +150,8 @@ class Free:
         """The vectors of a `State` of the model as it was quantized, float32 [4, size]."""
         others = [torch.zeros_like(other.exact) for other in self.others]
         numbers = torch.cat([*(weight.start() for weight in self.weights), *others])
-        return torch.stack([numbers, 0 * numbers, 0 * numbers, numbers])
+        none = torch.zeros_like(numbers)
+        return torch.stack([numbers, none, none, numbers])
 
     def rates(self, numbers: Tensor, steps: int) -> Tensor:
         """Their learning rates, as the numbers [size]."""
@@ -290,7 +291,7 @@ def descend(
     Step sizes fall along half a cosine. After a start, and `_CHECKS` times, what is held out is looked at, and the
     state is kept; it ends early where that was better in none of the first `_PATIENCE`.
     """
-    numbers, first, second, best = start.vectors.clone()
+    numbers, first, second, best = start.vectors  # changed in place: with codes they are four times the model
     losses, every = dict(start.losses), max(1, steps // _CHECKS)
     rate = free.rates(numbers, steps)
     free.put(numbers)
@@ -311,7 +312,7 @@ def descend(
         losses[step] = look()
         if losses[step] < min(loss for at, loss in losses.items() if at < step):
             best.copy_(numbers)
-        state = State(vectors=torch.stack([numbers, first, second, best]), step=step, losses=dict(losses))
+        state = State(vectors=start.vectors, step=step, losses=dict(losses))
         state = replace(state, finished=step == steps or (not state.best and len(losses) > _PATIENCE))
         keep(state)
         if state.finished:

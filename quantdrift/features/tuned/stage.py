@@ -74,8 +74,9 @@ class Tuned(ModelStage):
         layers, moved = list(made.layers), 0
         if state.best:
             for part in free.weights:
-                quantized = part.at(best).to(torch.device("cpu"))
-                moved += int((quantized.codes != layers[part.number].quantized.codes).sum())  # type: ignore[union-attr]  # it has some
+                quantized = part.at(best)
+                moved += int((quantized.codes != part.quantized.codes).sum())
+                quantized = quantized.to(torch.device("cpu"))
                 layers[part.number] = replace(layers[part.number], quantized=quantized, output_error=None)
         else:
             pair.notes = (*pair.notes, "+tuned lowered the loss on held-out inputs in no step, and changes nothing")
@@ -143,7 +144,7 @@ class Tuned(ModelStage):
             plain_products(pair.modules),
             pair.under_layers(),
             descent.slopes(pair.modules, free) as slope_of,
-            progress.stage("tuning scales, codes, biases and norms", self.steps) as tell,
+            progress.stage("tuning what costs no bit", self.steps) as tell,
             ExitStack() as stack,
         ):
             stack.callback(free.put, None)
