@@ -115,10 +115,10 @@ def test_in_a_model_it_is_that_of_a_model_whose_weights_are_made_of_scales(kind:
     free = free_parameters([model], layers, candidates, scales=True, codes=True, but=())
     numbers = free.start()[0] + 0.05 * torch.randn(free.size, generator=torch.Generator().manual_seed(1))
     free.put(numbers)
-    with plain_products([model]), slopes([model], free) as gradient:
+    with plain_products([model]), slopes([model], free, numbers) as gradient:
         answer = known.answer(model, batch)
         turned = torch.randn(answer.shape, generator=torch.Generator().manual_seed(2))
-        found = gradient((answer * turned).sum(), numbers).clone()
+        found = gradient((answer * turned).sum()).clone()
     assert all(parameter.grad is None for parameter in model.parameters())
 
     leaf = numbers.clone().requires_grad_()

@@ -150,8 +150,7 @@ class Free:
         """The vectors of a `State` of the model as it was quantized, float32 [4, size]."""
         others = [torch.zeros_like(other.exact) for other in self.others]
         numbers = torch.cat([*(weight.start() for weight in self.weights), *others])
-        none = torch.zeros_like(numbers)
-        return torch.stack([numbers, none, none, numbers])
+        return torch.stack([numbers, *torch.zeros(2, self.size).to(numbers), numbers])
 
     def rates(self, numbers: Tensor, steps: int) -> Tensor:
         """Their learning rates, as the numbers [size]."""
@@ -217,8 +216,8 @@ def free_parameters(
 
 
 @contextmanager
-def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tensor, Tensor], Tensor]]:
-    """Inside, what is tuned asks for gradients, and a function of a loss and of the numbers gives those by all of them.
+def slopes(modules: Sequence[nn.Module], free: Free, numbers: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Inside, what is tuned asks for gradients, and a function of a loss gives those by the numbers as they are then.
 
     These are float32 [size]. A weight's own gradient is gone as soon as its sums are taken, so there is room for one.
     """
@@ -230,17 +229,15 @@ def slopes(modules: Sequence[nn.Module], free: Free) -> Iterator[Callable[[Tenso
     for other in free.others:
         parts[other.parameter].append(other)
     total = torch.zeros(free.size, device=next(iter(parts)).device)
-    current: list[Tensor] = []
 
     def arrived(parameter: Tensor) -> None:
         assert parameter.grad is not None  # it has just arrived
         for part in parts[parameter]:
-            total[part.place] += part.slope(parameter.grad, current[-1])
+            total[part.place] += part.slope(parameter.grad, numbers)
         parameter.grad = None
 
-    def gradient(loss: Tensor, numbers: Tensor) -> Tensor:
+    def gradient(loss: Tensor) -> Tensor:
         total.zero_()
-        current[:] = [numbers]
         torch.autograd.backward(loss, inputs=list(parts))
         return total
 
@@ -281,7 +278,7 @@ def descend(
     start: State,
     *,
     steps: int,
-    gradient: Callable[[int, Tensor], Tensor],
+    gradient: Callable[[int], Tensor],
     look: Callable[[], float],
     keep: Callable[[State], None],
     tell: Callable[[int], None],
@@ -299,7 +296,7 @@ def descend(
         losses[0] = look()
     state = replace(start, losses=losses)
     for step in range(start.step + 1, steps + 1):
-        slope = gradient(step - 1, numbers)
+        slope = gradient(step - 1)
         first.lerp_(slope, 1 - _FIRST)
         second.lerp_(slope.square(), 1 - _SECOND)
         cosine = (1 + math.cos(math.pi * (step - 1) / steps)) / 2

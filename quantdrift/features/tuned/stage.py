@@ -118,9 +118,10 @@ class Tuned(ModelStage):
 
     def _tune(self, problem: Problem, free: Free, start: State, *, path: Path | None, progress: Progress) -> State:
         """Take the steps; the model is the reference again afterwards."""
-        pair = self.pair
+        pair, start = self.pair, replace(start, vectors=start.vectors.to(self.pair.device))
+        numbers = start.vectors[0]  # descend changes them in place
 
-        def gradient(step: int, numbers: Tensor) -> Tensor:
+        def gradient(step: int) -> Tensor:
             batch = problem.batch(np.random.default_rng([self.seed, step]))
             free.put(None)
             with problems.seen_inside(pair.modules, pair.layers) as inside:
@@ -128,7 +129,7 @@ class Tuned(ModelStage):
             free.put(numbers)
             with problems.seen_inside(pair.modules, pair.layers) as moved:
                 loss = problems.change(outputs(self._graph, batch), exact, unit=problem.unit)
-            return slope_of(loss + problems.change_inside(moved, inside), numbers)
+            return slope_of(loss + problems.change_inside(moved, inside))
 
         def outputs(encode: Callable[[Side, Rows], Tensor], batch: Batch) -> list[Tensor]:
             return [encode(side, rows) for side, rows in zip(problem.sides, batch, strict=True)]
@@ -143,7 +144,7 @@ class Tuned(ModelStage):
             torch.enable_grad(),
             plain_products(pair.modules),
             pair.under_layers(),
-            descent.slopes(pair.modules, free) as slope_of,
+            descent.slopes(pair.modules, free, numbers) as slope_of,
             progress.stage("tuning what costs no bit", self.steps) as tell,
             ExitStack() as stack,
         ):
@@ -152,7 +153,7 @@ class Tuned(ModelStage):
             tell(start.step)
             return descend(
                 free,
-                replace(start, vectors=start.vectors.to(pair.device)),
+                start,
                 steps=self.steps,
                 gradient=gradient,
                 look=look,
