@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantdrift.base.text import counted, percent, some
 from quantdrift.runs.identity import classifies
 from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages import STAGES
+from quantdrift.stages.embeddings import CODED
 from quantdrift.stages.weights import FULL_BITS
 
 if TYPE_CHECKING:
@@ -183,19 +184,25 @@ class Verdict:
     next: str = ""
 
 
+_REPAIR = "quantdrift repair"
 _OF_WORD: Mapping[str, tuple[Tone, str]] = {
     "safe to deploy": ("good", ""),
-    "changed, no harm shown": ("warn", "Look at what changed (quantdrift show), or change less: quantdrift repair."),
+    "changed, no harm shown": ("warn", f"Look at what changed (quantdrift show), or change less: {_REPAIR}."),
     "too few inputs to tell": ("plain", "Measure more inputs: quantdrift gate --plan says how many."),
-    "harm shown": ("bad", "Do not deploy it as it is: quantdrift repair, or more bits."),
+    "harm shown": ("bad", f"Do not deploy it as it is: {_REPAIR}, or more bits."),
 }
 """Tone and advice of what a candidate comes to."""
 
 
 def verdict(record: Record) -> Verdict:
     """Judge what quantization did, by the rule of `standing` and the intervals of the run."""
-    classes = classifies(record)
-    return judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1")
+    classes, deployed = classifies(record), record.get("deployment") or {}
+    outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1")
+    coded = deployed.get("precision") in CODED and "rows_per_document" not in deployed
+    if not coded or deployed.get("index") or deployed.get("rescored"):
+        return outcome
+    first = f"score the first answers again (+rescore=4) or {_REPAIR}"
+    return replace(outcome, next=outcome.next.replace(_REPAIR, first))
 
 
 def judged(estimates: Mapping[str, Estimate], *, classes: bool, answer: str) -> Verdict:

@@ -125,7 +125,7 @@ def test_in_a_model_it_is_that_of_a_model_whose_weights_are_made_of_scales(kind:
     names = {parameter: name for name, parameter in model.named_parameters()}
     weights: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
-    for part in free.weights:
+    for part in free.weights.values():
         own = leaf[part.place]
         moved = part.quantized.scale * own[: part.n_scales].view(part.quantized.scale.shape).exp()
         latent = own[part.n_scales :].view(part.quantized.codes.shape)
@@ -161,6 +161,6 @@ def test_other_parameters_are_those_of_one_dimension_outside_of_heads() -> None:
     layers = find_linears([model])[:1]
     none = [LayerCandidate(name="0", quantized=None)]
     free = free_parameters([model], layers, none, scales=True, codes=True, but=["3"])
-    assert free.weights == ()
+    assert free.weights == {}
     assert [other.parameter for other in free.others] == [model[0].bias, model[1].weight, model[1].bias]
     assert free.size == 4 + 4 + 4

@@ -1,6 +1,11 @@
-"""Fine-tune a text model to a task of mteb: python fine_tune_texts.py MODEL TASK FOLDER [STEPS]."""
+"""Fine-tune a text model: python fine_tune_texts.py MODEL DATA FOLDER [STEPS [RATE]].
 
+DATA is a task of mteb, or a folder with train.jsonl, whose lines have a text and a label.
+"""
+
+import json
 import sys
+from pathlib import Path
 
 import mteb
 import torch
@@ -8,14 +13,18 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from quantdrift.checkpoints.named import resolve
 
-name, task_name, folder, *more = sys.argv[1:]
+name, data, folder, *more = sys.argv[1:]
 name = resolve(name).location
-steps = int(more[0]) if more else 2000
-task = mteb.get_task(task_name)
-task.load_data()
-content = task.dataset.get("en", task.dataset)
-train, label = content["train"], task.label_column_name
-classes = sorted(set(train[label]))
+steps, rate = int(more[0]) if more else 2000, float(more[1]) if len(more) > 1 else 1e-5
+if Path(data).is_dir():
+    text, label = "text", "label"
+    train = [json.loads(line) for line in (Path(data) / "train.jsonl").open(encoding="utf-8")]
+else:
+    task = mteb.get_task(data)
+    task.load_data()
+    text, label = task.input_column_name, task.label_column_name
+    train = task.dataset.get("en", task.dataset)["train"]
+classes = sorted({row[label] for row in train})
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForSequenceClassification.from_pretrained(
     name, num_labels=len(classes), ignore_mismatched_sizes=True,
@@ -26,19 +35,13 @@ model.config.pad_token_id = tokenizer.pad_token_id  # by it a decoder finds the 
 
 def together(rows):
     """Make a batch of rows."""
-    texts = tokenizer(
-        [row[task.input_column_name] for row in rows],
-        padding=True,
-        truncation=True,
-        max_length=512,
-        return_tensors="pt",
-    )
+    texts = tokenizer([row[text] for row in rows], padding=True, truncation=True, max_length=512, return_tensors="pt")
     return {**texts, "labels": torch.tensor([classes.index(row[label]) for row in rows])}
 
 
 how = TrainingArguments(
     output_dir=folder, save_strategy="no", report_to=[], remove_unused_columns=False,
-    max_steps=steps, learning_rate=1e-5,
+    max_steps=steps, learning_rate=rate,
     per_device_train_batch_size=16, gradient_accumulation_steps=8,  # 128 inputs a step
     lr_scheduler_type="cosine", warmup_steps=min(200, steps), weight_decay=0.1,
 )  # fmt: skip

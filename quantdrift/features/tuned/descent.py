@@ -42,7 +42,7 @@ _LEAST = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weight:
-    """A quantized layer, the model's `number`th.
+    """A quantized layer.
 
     Its numbers are x = log(scale / start) of every group, and u of every code, which is a code before it is rounded. A
     weight is linear in both, W = (round(u) - zero) scale / scaling, if rounding is taken as not there. So d loss / dx
@@ -61,7 +61,6 @@ class Weight:
     place: slice
     n_scales: int
     n_codes: int
-    number: int = 0
 
     def start(self) -> Tensor:
         """The numbers of the quantized weight; each u rounds to its code, as near to the exact weight as may be."""
@@ -140,29 +139,29 @@ class Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Free:
-    """All that is tuned, and the number of its numbers."""
+    """All that is tuned, layers by their number in the model, and the number of its numbers."""
 
-    weights: tuple[Weight, ...]
+    weights: dict[int, Weight]
     others: tuple[Other, ...]
     size: int
 
     def start(self) -> Tensor:
         """The vectors of a `State` of the model as it was quantized, float32 [4, size]."""
         others = [torch.zeros_like(other.exact) for other in self.others]
-        numbers = torch.cat([*(weight.start() for weight in self.weights), *others])
+        numbers = torch.cat([*(weight.start() for weight in self.weights.values()), *others])
         return torch.stack([numbers, *torch.zeros(2, self.size).to(numbers), numbers])
 
     def rates(self, numbers: Tensor, steps: int) -> Tensor:
         """Their learning rates, as the numbers [size]."""
         made = torch.full_like(numbers, OTHER_RATE)
-        for part in self.weights:
+        for part in self.weights.values():
             made[part.place] = CODE_RATE / math.sqrt(steps)
             made[part.place][: part.n_scales] = SCALE_RATE
         return made
 
     def put(self, numbers: Tensor | None) -> None:
         """Give the model these numbers; None makes it the reference."""
-        for weight in self.weights:
+        for weight in self.weights.values():
             weight.put(numbers)
         for other in self.others:
             other.put(numbers)
@@ -181,7 +180,7 @@ def free_parameters(
 
     Those of the modules `but`, and below them, stay: heads. The layers have the reference's weights.
     """
-    parts: list[Weight] = []
+    weights: dict[int, Weight] = {}
     at = 0
     for number, (layer, candidate) in enumerate(zip(layers, made, strict=True)):
         if candidate.quantized is not None:
@@ -189,16 +188,8 @@ def free_parameters(
             n_scales = quantized.scale.numel() if scales else 0
             n_codes = quantized.codes.numel() if codes and quantized.levels is None else 0
             place, exact = slice(at, at + n_scales + n_codes), layer.weight.detach().clone()
-            parts.append(
-                Weight(
-                    layer=layer,
-                    quantized=quantized,
-                    exact=exact,
-                    place=place,
-                    n_scales=n_scales,
-                    n_codes=n_codes,
-                    number=number,
-                )
+            weights[number] = Weight(
+                layer=layer, quantized=quantized, exact=exact, place=place, n_scales=n_scales, n_codes=n_codes
             )
             at = place.stop
     others: dict[nn.Parameter, Other] = {}
@@ -212,7 +203,7 @@ def free_parameters(
                 place = slice(at, at + exact.numel())
                 others[parameter] = Other(parameter=parameter, exact=exact, unit=unit, place=place)
                 at = place.stop
-    return Free(weights=tuple(parts), others=tuple(others.values()), size=at)
+    return Free(weights=weights, others=tuple(others.values()), size=at)
 
 
 @contextmanager
@@ -222,7 +213,7 @@ def slopes(modules: Sequence[nn.Module], free: Free, numbers: Tensor) -> Iterato
     These are float32 [size]. A weight's own gradient is gone as soon as its sums are taken, so there is room for one.
     """
     parts: dict[Tensor, list[Weight | Other]] = defaultdict(list)
-    for weight in free.weights:
+    for weight in free.weights.values():
         if weight.n_scales or weight.n_codes:
             for owner in dict.fromkeys([weight.layer.parameter, *(module.weight for module in weight.layer.modules)]):
                 parts[owner].append(weight)  # type: ignore[index]  # a linear module's weight is a tensor

@@ -26,7 +26,10 @@ Rows = NDArray[np.int64]
 Batch = tuple[Rows, ...]
 """Rows of each side that the model sees in one step."""
 Inside = dict[int, list[Tensor]]
-"""Inputs of layers, [..., in_features], by the number of the first layer that gets one."""
+"""Inputs of layers, [..., in_features], by the number of the first layer that gets one, of one call of the model."""
+
+Outputs = tuple[list[Tensor], list[list[Inside]]]
+"""Outputs of each side, and what is inside of each of its parts."""
 
 DOCUMENTS = 32
 """Documents of a step, and as many pseudo-queries; twice as many where these are alone."""
@@ -35,7 +38,7 @@ PAIRED = 4
 _HELD_OUT, _MOST_HELD = 8, 32
 """One document in so many is held out, and at most so many are."""
 _WORDS, _CHARACTERS = 24, 200
-"""Of a document that are read: any text gives as many numbers to tune by."""
+"""Of a document that are read at a time: any text gives as many numbers to tune by."""
 _LEAST, _MOST = 16, 240
 """Characters of a sentence that is asked."""
 _TINY = 1e-30
@@ -48,6 +51,11 @@ class Side:
 
     role: str
     items: Sequence[Any]
+
+    def parts(self, rows: Rows, n: int) -> list[Rows]:
+        """At most `n` parts of the rows, of items about as long as one another."""
+        lengths = [len(str(self.items[row])) if isinstance(self.items[row], str | tuple) else 0 for row in rows]
+        return np.array_split(rows[np.argsort(lengths, kind="stable")], min(n, len(rows)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,14 +85,21 @@ def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed:
         raise DataError(f"+tuned tunes on documents and holds some out; expected at least 2, got {n}")
     order = rng.permutation(n)
     n_held = min(_MOST_HELD, max(1, n // _HELD_OUT))
-    parts = order[n_held:], order[:n_held]
-    items = _all(kinds[0])
-    if isinstance(encoder, Classifier):
-        return _labelled(items, kinds[0].role, parts)
+    parts: Batch = (order[n_held:], order[:n_held])
+    items, role = _all(kinds[0]), kinds[0].role
     if isinstance(encoder, CrossEncoderModel):
         return _paired([text for _, text in items], parts, rng)
+    if isinstance(encoder, Classifier):
+        return _drawn([(role, [[item] for item in items], parts)], DOCUMENTS, what="inputs")
+    asked, of_asked = [sentences(item) for item in items], parts
+    if len(kinds) > 1:  # a tower of its own is calibrated on queries
+        asked = [pieces(item)[:1] for item in _all(kinds[1])]
+        n = max(1, len(asked) // _HELD_OUT)
+        of_asked = np.arange(n, len(asked)), np.arange(n)
+    sides = [("query" if role == "document" else role, asked, of_asked), (role, list(map(pieces, items)), parts)]
+    sides = sides[: 1 if query_only else 2]
     unit = Similarity(encoder.similarity) is Similarity.COSINE
-    return _searching(kinds, items, parts, unit=unit, n_sides=1 if query_only else 2)
+    return _drawn(sides, 2 * DOCUMENTS // len(sides), what="pseudo-queries", unit=unit)
 
 
 def check_encoder(encoder: Any) -> None:
@@ -97,66 +112,53 @@ def check_encoder(encoder: Any) -> None:
     check_vectors(encoder, "+tuned compares scores")
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of a text that could be asked; where there is none, how it begins.
+def sentences(text: Any) -> list[Any]:
+    """The sentences of a text that could be asked; where there is none, how it begins; anything else as it is.
 
     >>> sentences("Yes. The ferry leaves twice a day! Is it the one to the island?")
     ['The ferry leaves twice a day!', 'Is it the one to the island?']
     """
+    if not isinstance(text, str):
+        return [text]
     parts = [part.strip() for part in _END.split(text)]
     return [part for part in parts if _LEAST <= len(part) <= _MOST] or [text.strip()[:_MOST] or "."]
 
 
-def opening(item: Any) -> Any:
-    """How a text begins; anything else as it is."""
-    if not isinstance(item, str):
-        return item
-    words = item.split()
-    return (" ".join(words[:_WORDS]) if len(words) > _WORDS else item)[:_CHARACTERS] or "."
+def pieces(text: Any) -> list[Any]:
+    """A text in pieces, one of which is read at a time; anything else as it is.
+
+    >>> pieces("The ferry leaves. " * 10)[1]
+    'The ferry leaves. The ferry leaves.'
+    """
+    if not isinstance(text, str):
+        return [text]
+    words = text.split()
+    parts = [" ".join(words[at : at + _WORDS]) for at in range(0, len(words), _WORDS)]
+    return [text[at : at + _CHARACTERS] for text in parts for at in range(0, len(text), _CHARACTERS)] or ["."]
 
 
 def _all(inputs: Inputs) -> list[Any]:
     return list(inputs.at(np.arange(len(inputs.ids))))
 
 
-# --- kinds of models ------------------------------------------------------------------------------
+# --- of a step ------------------------------------------------------------------------------------
 
 
-def _searching(kinds: Sequence[Inputs], items: Sequence[Any], parts: Batch, *, unit: bool, n_sides: int) -> Problem:
-    """Sentences, or the queries that a tower of their own is calibrated on, and documents unless these stay."""
-    if len(kinds) > 1:
-        queries = [opening(item) for item in _all(kinds[1])]
-        cut = max(1, len(queries) // _HELD_OUT)
-        pools = np.arange(cut, len(queries)), np.arange(cut)
-    else:
-        made = [sentences(item) if isinstance(item, str) else [item] for item in items]
-        queries = [sentence for part in made for sentence in part]
-        own = [np.arange(*ends) for ends in pairwise(np.cumsum([0, *map(len, made)]))]
-        pools = tuple(np.concatenate([own[row] for row in part]) for part in parts)
-    role = kinds[0].role
+def _drawn(
+    sides: Sequence[tuple[str, Sequence[Sequence[Any]], Batch]], n: int, *, what: str, unit: bool = False
+) -> Problem:
+    """`n` texts of each side in a step; a side is a role, what each item gives, and which are drawn and held out."""
+    made, pools = [], []
+    for role, given, parts in sides:
+        own = [np.arange(*ends) for ends in pairwise(np.cumsum([0, *map(len, given)]))]
+        drawn, held = (np.concatenate([own[row] for row in part]) for part in parts)
+        pools.append((drawn, held[:: -(-len(held) // _MOST_HELD)]))
+        made.append(Side(role=role, items=[item for part in given for item in part]))
 
     def batch(rng: np.random.Generator) -> Batch:
-        texts = DOCUMENTS * len(sides) // n_sides
-        return tuple(rng.permutation(pool)[:texts] for pool in (pools[0], parts[0]))[:n_sides]
+        return tuple(rng.permutation(drawn)[:n] for drawn, _ in pools)
 
-    some = pools[1][:: -(-len(pools[1]) // _MOST_HELD)]
-    sides = (
-        Side(role="query" if role == "document" else role, items=queries),
-        Side(role=role, items=[opening(item) for item in items]),
-    )
-    return Problem(
-        sides=sides[:n_sides], batch=batch, held_out=((some, parts[1])[:n_sides],), what="pseudo-queries", unit=unit
-    )
-
-
-def _labelled(items: Sequence[Any], role: str, parts: Batch) -> Problem:
-    """Inputs of a classifier, by their logits."""
-    return Problem(
-        sides=(Side(role=role, items=items),),
-        batch=lambda rng: (rng.permutation(parts[0])[:DOCUMENTS],),
-        held_out=((parts[1],),),
-        what="inputs",
-    )
+    return Problem(sides=tuple(made), batch=batch, held_out=(tuple(held for _, held in pools),), what=what, unit=unit)
 
 
 def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Problem:
@@ -169,7 +171,7 @@ def _paired(texts: Sequence[str], parts: Batch, rng: np.random.Generator) -> Pro
         for row in rows.tolist():
             for sentence in rng.permutation(sentences(texts[row]))[:2]:
                 others = rng.permutation(rows[rows != row])[: n - 1].tolist()
-                pairs.extend((str(sentence), opening(texts[other])) for other in (row, *others))
+                pairs.extend((str(sentence), pieces(texts[other])[0]) for other in (row, *others))
         return np.arange(first, len(pairs)).reshape(-1, n)
 
     of_rest, of_held = map(groups, parts)
@@ -209,16 +211,21 @@ def seen_inside(modules: Sequence[nn.Module], layers: Sequence[LinearLayer]) -> 
         yield seen
 
 
-def change_inside(found: Inside, wanted: Inside) -> Tensor | float:
+def change_inside(found: Sequence[Sequence[Inside]], wanted: Sequence[Sequence[Inside]]) -> Tensor | float:
     """How far inputs of layers are from the reference's, as in `change`: summed over sides, the mean over layers.
 
-    What was routed to another expert, so that the number of tokens differs, does not count.
+    Each side comes in parts, which change nothing but how much is padded. What was routed to another expert, so that
+    the number of tokens differs, does not count.
     """
-    pairs = [
-        (x.float(), right.clone().float())  # what inference made has no place in a graph
-        for number, rights in wanted.items()
-        for x, right in zip(found.get(number, []), rights, strict=False)
-        if x.shape == right.shape
-    ]
-    parts = [(x - right).square().sum() / right.square().sum().clamp(min=_TINY) for x, right in pairs]
-    return sum(parts) / max(1, len(wanted))
+    total: Tensor | float = 0.0
+    for parts, exact in zip(found, wanted, strict=True):
+        sums: dict[int, Tensor] = {number: torch.tensor([0, _TINY]) for seen in exact for number in seen}
+        for seen, right in zip(parts, exact, strict=True):
+            for number, rights in right.items():
+                for x, asked in zip(seen.get(number, []), rights, strict=False):
+                    if x.shape == asked.shape:
+                        y = asked.clone().float()  # what inference made has no place in a graph
+                        both = torch.stack([(x.float() - y).square().sum(), y.square().sum()])
+                        sums[number] = sums[number].to(both) + both
+        total = total + sum(apart / of for apart, of in sums.values()) / max(1, len(sums))
+    return total

@@ -26,15 +26,17 @@ from quantdrift.engine.weights import add_tensor
 from quantdrift.features.tuned import STAGE, descent
 from quantdrift.features.tuned import problem as problems
 from quantdrift.features.tuned.descent import Free, Other, State, descend, read_state, write_state
-from quantdrift.features.tuned.problem import Batch, Problem, Rows, Side, problem_of
+from quantdrift.features.tuned.problem import Batch, Outputs, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
-_VERSION = 3
+_VERSION = 4
 """Version of the tuning; another one makes what is kept void."""
+_PARTS = 4
+"""Parts in which a CPU takes a side's inputs: half of a step was padding; an accelerator takes all at once."""
 
 
 class Tuned(ModelStage):
@@ -68,16 +70,15 @@ class Tuned(ModelStage):
         state = None if path is None else read_state(path, free.size)
         kept = state is not None and state.finished
         if state is None or not state.finished:
-            begun = state or State(vectors=free.start())
-            state = self._tune(problem, free, begun, path=path, progress=progress)
+            state = self._tune(problem, free, state or State(vectors=free.start()), path=path, progress=progress)
         best = state.vectors[3].to(pair.device)
         layers, moved = list(made.layers), 0
         if state.best:
-            for part in free.weights:
+            for number, part in free.weights.items():
                 quantized = part.at(best)
                 moved += int((quantized.codes != part.quantized.codes).sum())
                 quantized = quantized.to(torch.device("cpu"))
-                layers[part.number] = replace(layers[part.number], quantized=quantized, output_error=None)
+                layers[number] = replace(layers[number], quantized=quantized, output_error=None)
         else:
             pair.notes = (*pair.notes, "+tuned lowered the loss on held-out inputs in no step, and changes nothing")
         self._values = [(other, other.at(best)) for other in free.others]
@@ -87,8 +88,8 @@ class Tuned(ModelStage):
             "steps_taken": state.step,
             "best_step": state.best,
             "seed": self.seed,
-            "scales": sum(part.n_scales for part in free.weights),
-            "codes": sum(part.n_codes for part in free.weights),
+            "scales": sum(part.n_scales for part in free.weights.values()),
+            "codes": sum(part.n_codes for part in free.weights.values()),
             "codes_moved": moved,
             "others": sum(len(part.exact) for part in free.others),
             "what": problem.what,
@@ -108,12 +109,11 @@ class Tuned(ModelStage):
         for layer in made.layers:
             for part in () if layer.quantized is None else fields(layer.quantized):
                 add_tensor(digest, f"{layer.name}.{part.name}", getattr(layer.quantized, part.name))
-        settings = [descent.SCALE_RATE, descent.OTHER_RATE, descent.CODE_RATE, problems.DOCUMENTS]
         return key_of(
             version=_VERSION,
             of=[made.of[0], dict(made.of[1]), digest.hexdigest(), made.sample.key],
             options=[self.scheme.query_only, *self.scheme.options],
-            settings=settings,
+            settings=[descent.SCALE_RATE, descent.OTHER_RATE, descent.CODE_RATE, problems.DOCUMENTS],
         )
 
     def _tune(self, problem: Problem, free: Free, start: State, *, path: Path | None, progress: Progress) -> State:
@@ -124,18 +124,25 @@ class Tuned(ModelStage):
         def gradient(step: int) -> Tensor:
             batch = problem.batch(np.random.default_rng([self.seed, step]))
             free.put(None)
-            with problems.seen_inside(pair.modules, pair.layers) as inside:
-                exact = outputs(self._plain, batch)
+            exact, inside = outputs(self._plain, batch)
             free.put(numbers)
-            with problems.seen_inside(pair.modules, pair.layers) as moved:
-                loss = problems.change(outputs(self._graph, batch), exact, unit=problem.unit)
-            return slope_of(loss + problems.change_inside(moved, inside))
+            made, moved = outputs(self._graph, batch)
+            return slope_of(problems.change(made, exact, unit=problem.unit) + problems.change_inside(moved, inside))
 
-        def outputs(encode: Callable[[Side, Rows], Tensor], batch: Batch) -> list[Tensor]:
-            return [encode(side, rows) for side, rows in zip(problem.sides, batch, strict=True)]
+        def outputs(encode: Callable[[Side, Rows], Tensor], batch: Batch) -> Outputs:
+            made, inside = [], []
+            for side, rows in zip(problem.sides, batch, strict=True):
+                parts, seen = [], []
+                for part in side.parts(rows, _PARTS if pair.device.type == "cpu" else 1):
+                    with problems.seen_inside(pair.modules, pair.layers) as within:
+                        parts.append(encode(side, part))
+                    seen.append(within)
+                made.append(torch.cat(parts))
+                inside.append(seen)
+            return made, inside
 
         def look() -> float:
-            made = [outputs(self._plain, batch) for batch in problem.held_out]
+            made = [outputs(self._plain, batch)[0] for batch in problem.held_out]
             losses = [problems.change(*both, unit=problem.unit) for both in zip(made, wanted, strict=True)]
             return float(torch.stack(losses).mean())
 
@@ -149,7 +156,7 @@ class Tuned(ModelStage):
             ExitStack() as stack,
         ):
             stack.callback(free.put, None)
-            wanted = [outputs(self._plain, batch) for batch in problem.held_out]
+            wanted = [outputs(self._plain, batch)[0] for batch in problem.held_out]
             tell(start.step)
             return descend(
                 free,

@@ -18,12 +18,14 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.tuned import descent
+from quantdrift.features.tuned import descent, stage
 from quantdrift.features.tuned.problem import (
     DOCUMENTS,
+    Inside,
+    Side,
     change,
     change_inside,
-    opening,
+    pieces,
     problem_of,
     seen_inside,
     sentences,
@@ -113,16 +115,37 @@ def test_inputs_of_layers_are_seen_without_padding_and_those_that_layers_share_o
 
 def test_the_change_inside_is_relative_and_the_mean_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = torch.tensor([[3.0, 4.0]]), torch.ones(2, 2)
-    assert float(change_inside({0: [2 * one], 5: [two]}, {0: [one], 5: [two]})) == pytest.approx(0.5)
-    assert float(
-        change_inside({0: [2 * one, one], 5: [two, 0 * two]}, {0: [one, one], 5: [two, two]})
-    ) == pytest.approx(1)
-    assert float(change_inside({0: [2 * one], 5: [two[:1]]}, {0: [one], 5: [two]})) == pytest.approx(
-        0.5
-    )  # routed elsewhere
+    exact = [{0: [one], 5: [two]}]
+
+    def of(*found: list[Inside]) -> float:
+        return float(change_inside(found, [exact] * len(found)))
+
+    assert of([{0: [2 * one], 5: [two]}]) == pytest.approx(0.5)
+    assert of([{0: [2 * one], 5: [two]}], [{0: [one], 5: [0 * two]}]) == pytest.approx(1)  # of two sides
+    parts = [[{0: [2 * one], 5: [two]}, {0: [one]}]]
+    assert float(change_inside(parts, [[*exact, {0: [one]}]])) == pytest.approx(0.25)
+    assert of([{0: [2 * one], 5: [two[:1]]}]) == pytest.approx(0.5)  # routed elsewhere
     both = digest(prepared("W4-g64+tuned=2"))
     monkeypatch.setattr("quantdrift.features.tuned.problem.change_inside", lambda *_: 0.0)
     assert digest(prepared("W4-g64+tuned=2")) != both  # it is in the loss
+
+
+def test_a_side_comes_in_parts_of_about_the_same_length_and_these_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side = Side(role="document", items=["long" * 9, "a", ("b", "c" * 20), "long" * 8, "bb"])
+    assert [part.tolist() for part in side.parts(np.arange(5), 2)] == [[1, 4, 2], [3, 0]]
+    assert [len(part) for part in side.parts(np.arange(2), 4)] == [1, 1]
+    whole, seen = tuned(prepared("W4-g64+tuned=2")), list[int]()
+    assert stage._PARTS > 1
+    monkeypatch.setattr(stage, "_PARTS", 1)
+    encode = SentenceEncoder.encode
+    monkeypatch.setattr(
+        SentenceEncoder, "encode", lambda self, items, *more: seen.append(len(items)) or encode(self, items, *more)
+    )
+    at_once = tuned(prepared("W4-g64+tuned=2"))
+    assert DOCUMENTS in seen
+    assert at_once["losses"] == pytest.approx(whole["losses"], rel=1e-3)
 
 
 def test_the_candidate_is_what_codes_scales_biases_and_norms_stand_for() -> None:
@@ -250,7 +273,7 @@ def test_the_loss_is_the_relative_square_of_the_change_and_lengths_count_where_t
     assert float(change([nothing], [nothing], unit=True)) == 0
 
 
-def test_sentences_and_openings() -> None:
+def test_sentences_and_pieces() -> None:
     assert sentences("Is it so? The ferry leaves twice a day! no.\nA line of its own here") == [
         "The ferry leaves twice a day!", "A line of its own here",
     ]  # fmt: skip
@@ -259,8 +282,11 @@ def test_sentences_and_openings() -> None:
     assert sentences("渡り船は一日に二回、朝と夕方に島へ向けて出ます。次の便は明日の朝になりますのでご注意ください。")[
         1
     ].startswith("次の")
-    assert opening(" ".join(["word"] * 100)) == " ".join(["word"] * 24)
-    assert len(opening("x" * 1000)) == 200
+    words = [f"word{number}" for number in range(100)]
+    assert [len(piece.split()) for piece in pieces(" ".join(words))] == [24, 24, 24, 24, 4]
+    assert " ".join(pieces(" ".join(words))).split() == words
+    assert [len(piece) for piece in pieces("x" * 450)] == [200, 200, 50]
+    assert pieces(" ") == ["."]
 
 
 def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
