@@ -129,11 +129,6 @@ class Outcome(Measured):
     n_items: int
     results: Callable[[Arm], Results] = lambda _: {}
 
-    @property
-    def deployment(self) -> Mapping[str, Any] | None:
-        """The way in which the candidate was stored and searched; None where the harness keeps the scores."""
-        return None if self.state is None else self.state.told
-
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Self:
         """Make an outcome without the inputs that layers were measured on; the reference's weights are in place."""
@@ -347,14 +342,12 @@ def calibrate(
     batch_size: int,
     progress: Progress,
     groups: NDArray[np.int64] | None = None,
-    source: str | None = None,
+    source: str = "corpus",
 ) -> None:
-    """Make the candidate ready, where that takes inputs."""
+    """Make the candidate ready, where that takes inputs; `source` says where they are from, where that is no file."""
     if pair.needs_calibration:
         side = inputs()
-        sample = draw_sample(
-            Sides([side]), [side.inputs], pair.scheme, batch_size, groups=groups, source=source or "corpus"
-        )
+        sample = draw_sample(Sides([side]), [side.inputs], pair.scheme, batch_size, groups=groups, source=source)
         pair.prepare(sample, root=default_store().root, progress=progress)
 
 

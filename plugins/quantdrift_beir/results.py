@@ -118,13 +118,8 @@ def paired_results(
     pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
     """The results that carry what was found, and a line on standard error."""
-    record = outcome.record(
-        pair.spec,
-        pair.pair,
-        model={},
-        data={"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint},
-        started=started,
-    )
+    data = {"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint}
+    record = outcome.record(pair.spec, pair.pair, model={}, data=data, started=started)
     drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
     if shown:
         line = summary(drift["flip@1"].value, drift["noise_floor"].value, outcome.evidence.n_inputs)

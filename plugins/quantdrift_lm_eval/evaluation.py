@@ -26,16 +26,8 @@ import quantdrift
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.engine.inputs import Settings
-from quantdrift.finished.lm_eval_evidence import (
-    HIGHER_IS_BETTER,
-    PairedFilter,
-    details_of,
-    medians_of,
-    pair_samples,
-    per_document,
-    pooled_details,
-    scores_of,
-)
+from quantdrift.finished import lm_eval_evidence as compared
+from quantdrift.finished.lm_eval_evidence import HIGHER_IS_BETTER, PairedFilter
 from quantdrift.harness import Outcome, carefully, finite
 from quantdrift.runs.folder import now, read_run, write_run
 from quantdrift_lm_eval.model import Recording
@@ -97,7 +89,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
         raw = list(chain(*(rank[name] for rank in every)))
         with carefully(name):
             if raw:
-                joined[name] = pair_samples(raw, results["samples"][name], task=name)
+                joined[name] = compared.pair_samples(raw, results["samples"][name], task=name)
                 iterations = arguments.get("bootstrap_iters", 100000)
                 details[name] = add_task_rows(results, task, joined[name], raw, name=name, iterations=iterations)
     pooled = {}
@@ -108,7 +100,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
                 members.setdefault(filter_name, []).append(paired)
         with carefully(name):
             add_group_rows(results, group, members)
-        pooled[name] = {filter_name: pooled_details(parts) for filter_name, parts in members.items()}
+        pooled[name] = {filter_name: compared.pooled_details(parts) for filter_name, parts in members.items()}
     results[KEY] = {
         "version": quantdrift.__version__,
         "spec": str(pair.spec),
@@ -177,7 +169,7 @@ def add_task_rows(
     rows, details = _reference_rows(task, raw, iterations), {}
     for filter_name, paired in joined.items():
         rows |= _rows(paired, filter_name, iterations)
-        details[filter_name] = details_of(paired, warn=lambda message: complain(clean(message)))
+        details[filter_name] = compared.details_of(paired, warn=lambda message: complain(clean(message)))
     _add_to_samples(results["samples"][name], joined, raw)
     results["results"][name] |= rows
     better = results.setdefault("higher_is_better", {}).setdefault(name, {})
@@ -187,12 +179,12 @@ def add_task_rows(
 
 def _rows(paired: PairedFilter, filter_name: str, iterations: int | None) -> dict[str, float | str]:
     rows: dict[str, float | str] = {}
-    for name, values in per_document(paired).items():
+    for name, values in compared.per_document(paired).items():
         column = values.tolist()
         rows[f"{name},{filter_name}"] = mean(column)
         has_error = len(column) > 1 and bool(iterations)  # 0 asks for no standard errors
         rows[f"{name}_stderr,{filter_name}"] = mean_stderr(column) if has_error else "N/A"
-    medians = medians_of([paired]).items()
+    medians = compared.medians_of([paired]).items()
     return rows | {f"{name},{filter_name}": median.value for name, median in medians if median.value is not None}
 
 
@@ -223,7 +215,7 @@ def _add_to_samples(
     before = {(sample["filter"], sample["doc_id"]): sample for sample in raw}
     figures: dict[tuple[str, int], dict[str, Any]] = {}
     for filter_name, paired in joined.items():
-        columns = per_document(paired) | scores_of(paired)
+        columns = compared.per_document(paired) | compared.scores_of(paired)
         for row, doc_id in enumerate(paired.doc_ids):
             figures[filter_name, doc_id] = {name: finite(column[row]) for name, column in columns.items()}
     for sample in samples:
@@ -265,7 +257,7 @@ def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Se
     rows = replace(group, aggregate_metric_list=configs).aggregate(results["results"])
     added = {key: value for key, value in rows.items() if key.startswith("drift_")}
     for filter_name, parts in members.items():
-        added |= {f"{name},{filter_name}": estimate.value for name, estimate in medians_of(parts).items()}
+        added |= {f"{name},{filter_name}": estimate.value for name, estimate in compared.medians_of(parts).items()}
     for column in ("results", "groups"):
         results.get(column, {}).get(group.name, {}).update(added)
 

@@ -177,8 +177,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             run_texts(self, [" ".join(map(str, request.args)) for request in requests[:PROBE]])
         if not self.pair.needs_calibration:
             return
-        texts = calibration_texts(self.pair.scheme)
-        prompts = texts or sorted(set(self._of_all_ranks(prompts_of(requests))))
+        prompts = calibration_texts(self.pair.scheme) or sorted(set(self._of_all_ranks(prompts_of(requests))))
         if self.rank:  # the first rank is through before; the others find its layers in the cache
             self.barrier()
         calibrate(
@@ -186,7 +185,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             lambda: text_inputs(self, prompts),
             batch_size=self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH,
             progress=progress_if(self.rank == 0),
-            source="prompts of the tasks" if texts is None else None,
+            source="prompts of the tasks",
         )
         if not self.rank:
             self.barrier()

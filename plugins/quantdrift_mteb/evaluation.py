@@ -104,19 +104,10 @@ def _written(
     metadata = task.metadata
     folder = place / re.sub(r"[^\w.-]", "_", "-".join(where))
     source, revision = pair.source, pair.mteb_model_meta.revision
-    record = outcome.record(
-        pair.spec,
-        pair.pair,
-        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
-        data={
-            "name": metadata.name,
-            "split": where[0],
-            "subset": where[1],
-            "harness": "mteb",
-            "revision": metadata.dataset.get("revision"),
-        },
-        started=started,
-    )
+    model = {"canonical": source.canonical, "kind": source.kind, "revision": revision}
+    data = {"name": metadata.name, "split": where[0], "subset": where[1], "harness": "mteb"}
+    data["revision"] = metadata.dataset.get("revision")
+    record = outcome.record(pair.spec, pair.pair, model=model, data=data, started=started)
     if getattr(task, "skip_first_result", False):
         record["data"]["warnings"].append("mteb leaves the first result of this task out; here it counts")
     write_run(folder, evidence=outcome.evidence, record=record)

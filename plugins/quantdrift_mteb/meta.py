@@ -21,13 +21,14 @@ from quantdrift.metrics.keys import harness_metrics
 from quantdrift.spec.grammar import Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
-KINDS: Mapping[str, tuple[Any, str]] = {
-    "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense"),
-    "CrossEncoder": (CrossEncoderWrapper, "cross-encoder"),
-    "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction"),
-    "SparseEncoder": (SparseEncoderWrapper, "sparse"),
+KINDS: Mapping[str, tuple[Any, str, Callable[[ModelSource], bool]]] = {
+    "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense", lambda _: True),
+    "CrossEncoder": (CrossEncoderWrapper, "cross-encoder", is_cross_encoder),
+    "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction", is_multi_vector),
+    "SparseEncoder": (SparseEncoderWrapper, "sparse", is_sparse),
 }
-"""A model's class of sentence-transformers to what mteb loads it with and what mteb calls it."""
+"""A model's class of sentence-transformers to what mteb loads it with, what mteb calls it, and whether a folder holds
+one; of several, the last is meant."""
 GetModelMeta = Callable[..., ModelMeta]
 
 
@@ -102,7 +103,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
         trusted = bool(asked.get("trust_remote_code"))
         quiet_loading()
         reads: Reads = "states" if {"dense", "late-interaction"} & {*base.model_type} else "head"
-        kind = next((name for name, (_, said) in KINDS.items() if said in base.model_type), "SentenceTransformer")
+        kind = next((name for name, (_, said, _) in KINDS.items() if said in base.model_type), "SentenceTransformer")
         with loading(source, reads=reads, revision=base.revision, trusted=trusted, kind=kind) as loaded:
             if source.kind == "hub":
                 model = base.load_model(device=device, **kwargs)
@@ -125,14 +126,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
 def local_meta(source: ModelSource) -> ModelMeta:
     """The metadata of a model that lies in a folder; its loader takes the folder."""
-    kind = "SentenceTransformer"
-    for name, is_one in (
-        ("CrossEncoder", is_cross_encoder),
-        ("MultiVectorEncoder", is_multi_vector),
-        ("SparseEncoder", is_sparse),
-    ):
-        kind = name if is_one(source) else kind
-    loader, said = KINDS[kind]
+    loader, said = [(loader, said) for loader, said, is_one in KINDS.values() if is_one(source)][-1]
     return ModelMeta.create_empty(
         {
             "name": f"local/{source.canonical}",

@@ -18,15 +18,7 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.harness import Arms, Outcome, Results, refuse_without_search, weights_of
 from quantdrift.spec.grammar import Spec
-from quantdrift_mteb.search import (
-    NAMED,
-    Encoded,
-    SearchCall,
-    rerank,
-    search_by_embedding,
-    search_by_itself,
-    watch_layers,
-)
+from quantdrift_mteb import search as searches
 
 Where = tuple[str, str]
 """Split and subset."""
@@ -45,7 +37,7 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
             "compare: quantdrift diff A B"
         )
     if not encodes:
-        refuse_without_search(weights, f"{spec.model} reads query and document together", named=NAMED)
+        refuse_without_search(weights, f"{spec.model} reads query and document together", named=searches.NAMED)
     return (PairedEncoder if encodes else PairedReranker)(model, weights, spec=spec, source=source)
 
 
@@ -70,10 +62,10 @@ class MtebPair:
         self.base, self.pair, self.arms = base, pair, Arms(pair)
         self.spec, self.source = spec, source
         self.mteb_model_meta = base.mteb_model_meta
-        self.found: dict[Where, tuple[SearchCall, Outcome]] = {}
+        self.found: dict[Where, tuple[searches.SearchCall, Outcome]] = {}
         self._task: Any = None
         self._corpus: Any = None
-        self._encoded = Encoded()
+        self._encoded = searches.Encoded()
         self._calibrated = False
 
     @contextmanager
@@ -83,7 +75,7 @@ class MtebPair:
         The reference comes first: its searches measure both arms, the candidate's then take what was found.
         """
         if arm == "reference":
-            self._encoded, self.found = Encoded(), {}
+            self._encoded, self.found = searches.Encoded(), {}
         previous, self._task, self._calibrated = self._task, task, False
         try:
             with self.arms.answering(arm):
@@ -95,7 +87,7 @@ class MtebPair:
         """Put in place the weights that the present arm has for this kind of input."""
         if self.arms.arm == "candidate":
             if not self.arms.session and self.pair.needs_widths:
-                refuse_without_search(self.pair, "nothing is searched here", named=NAMED)
+                refuse_without_search(self.pair, "nothing is searched here", named=searches.NAMED)
             if self.pair.needs_calibration and self.arms.session and not self._calibrated:
                 self._encoded.calibrate(self.pair, self.base, self._task.metadata.name)
                 self._calibrated = True
@@ -114,7 +106,7 @@ class MtebPair:
         corpus, self._corpus = self._corpus, None
         if corpus is None:
             raise ValueError("Corpus must be indexed before searching.")
-        call = SearchCall(
+        call = searches.SearchCall(
             queries=queries,
             corpus=corpus,
             top_k=top_k,
@@ -131,7 +123,7 @@ class MtebPair:
             self.found[where] = (call, self._measure(call))
         return self.found[where][1].results(self.arms.arm)
 
-    _measure: Callable[[SearchCall], Outcome]
+    _measure: Callable[[searches.SearchCall], Outcome]
     _searcher: Callable[[], Any]
     """Makes the searcher that mteb itself would use."""
 
@@ -147,7 +139,7 @@ class PairedEncoder(MtebPair):
         self._in_place(kwargs.get("prompt_type"))
         embeddings = self.base.encode(inputs, **kwargs)
         if reference:
-            watch_layers(self.pair, self.base, inputs, kwargs)
+            searches.watch_layers(self.pair, self.base, inputs, kwargs)
         return embeddings
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -158,10 +150,10 @@ class PairedEncoder(MtebPair):
         """The base model's pairwise similarity."""
         return self.base.similarity_pairwise(embeddings1, embeddings2)
 
-    def _measure(self, call: SearchCall) -> Outcome:
+    def _measure(self, call: searches.SearchCall) -> Outcome:
         if call.top_ranked is None:
-            return search_by_embedding(self.pair, self.base, call)
-        return rerank(self.arms, models.SearchEncoderWrapper(self.base), call)
+            return searches.search_by_embedding(self.pair, self.base, call)
+        return searches.rerank(self.arms, models.SearchEncoderWrapper(self.base), call)
 
     def _searcher(self) -> Any:
         return models.SearchEncoderWrapper(self)
@@ -170,12 +162,12 @@ class PairedEncoder(MtebPair):
 class PairedSearcher(MtebPair):
     """A pair of models that are searches to mteb: late interaction, or a way of their own (hybrid, in two stages)."""
 
-    def _measure(self, call: SearchCall) -> Outcome:
+    def _measure(self, call: searches.SearchCall) -> Outcome:
         if not isinstance(getattr(self.base, "model", None), MultiVectorEncoder):
-            return search_by_itself(self.arms, self.base, call)
+            return searches.search_by_itself(self.arms, self.base, call)
         if call.top_ranked is None:
-            return search_by_embedding(self.pair, self.base, call)
-        return rerank(self.arms, self._searcher(), call)
+            return searches.search_by_embedding(self.pair, self.base, call)
+        return searches.rerank(self.arms, self._searcher(), call)
 
     def _searcher(self) -> Any:
         return copy(self.base)  # it keeps the corpus that it searches
@@ -184,13 +176,13 @@ class PairedSearcher(MtebPair):
 class PairedReranker(MtebPair):
     """A pair of cross-encoders."""
 
-    def _measure(self, call: SearchCall) -> Outcome:
+    def _measure(self, call: searches.SearchCall) -> Outcome:
         if call.top_ranked is None:
             raise UnsupportedError(
                 f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. {call.task.name} has none; "
                 "choose a reranking task"
             )
-        return rerank(self.arms, self._searcher(), call)
+        return searches.rerank(self.arms, self._searcher(), call)
 
     def _searcher(self) -> Any:
         return models.SearchCrossEncoderWrapper(self.base)

@@ -89,10 +89,7 @@ def command(
     pooled = {str(m): compared.pooled_estimate(m, diff.parts).to_json() for m in chosen if len(diff.parts) > 1}
     return Output(
         data={
-            **{
-                letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
-                for letter, run in sides.items()
-            },
+            **{letter: run.about for letter, run in sides.items()},
             "parts": [_part_json(part, chosen, changed) for part in diff.parts],
             **({"pooled": pooled} if pooled else {}),
             "notes": lines,

@@ -12,18 +12,7 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
 from quantdrift.cli import USAGE, Interrupted
 from quantdrift.cli.measuring import measured
-from quantdrift.cli.options import (
-    COMMON,
-    COMPLETE,
-    PART,
-    QRELS,
-    MeasuringAnything,
-    argument,
-    flag,
-    given,
-    option,
-    prints,
-)
+from quantdrift.cli.options import COMMON, COMPLETE, PART, QRELS, MeasuringAny, argument, flag, given, option, prints
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
@@ -40,12 +29,12 @@ from quantdrift.spec.grammar import parse_pair
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
-_MEASURING = [field.name for field in fields(MeasuringAnything) if field.name not in {*_DATA, "quiet"}]
+_MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
 """Options that only one kind of target takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(MeasuringAnything):
+class GateOptions(MeasuringAny):
     """The options of `quantdrift gate`; None and empty where it is left to the configuration."""
 
     context: typer.Context

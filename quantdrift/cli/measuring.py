@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.paths import RUNS
-from quantdrift.cli.options import MeasuringAnything, any_data, corpus
+from quantdrift.cli.options import MeasuringAny, any_data, corpus
 from quantdrift.runs.identity import signature
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
 from quantdrift.show.output import Output
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def measured(
     pair: Spec | Versus,
-    options: MeasuringAnything,
+    options: MeasuringAny,
     *,
     data: Path | None,
     task: str | None,

@@ -260,7 +260,7 @@ class Measuring(OnModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringAnything(OnData, Measuring):
+class MeasuringAny(OnData, Measuring):
     """Options of commands that measure whatever kind of data: `run` and `gate`."""
 
     out: Path | None = option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.measuring import default_place, measured, shown_run
-from quantdrift.cli.options import LIMIT, SPEC, MeasuringAnything, Streaming, argument, option, prints
+from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Streaming, MeasuringAnything):
+class RunOptions(Streaming, MeasuringAny):
     """The options of `quantdrift run`."""
 
     spec: str = argument(

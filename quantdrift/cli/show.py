@@ -55,16 +55,8 @@ def command(
     columns = changed_columns(texts, exact=evidence.exact)
     if out is not None:
         write_table(columns, listed, out)
-    counts = counts_of(changed)
     grid = changes_grid(record, changed, listed, columns, n_inputs=evidence.n_inputs, k=k, told=texts.told)
-    data_shown = {
-        "path": str(source.path),
-        "spec": record["spec"],
-        "k": k,
-        "n_inputs": evidence.n_inputs,
-        "n_changed": len(changed),
-        "kinds": counts,
-        "changed": records(columns, listed),
-        "texts": texts.told,
-    }
-    return Output(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
+    about = {"path": str(source.path), "spec": record["spec"], "k": k, "n_inputs": evidence.n_inputs}
+    found = {"n_changed": len(changed), "kinds": counts_of(changed), "changed": records(columns, listed)}
+    shown = {**about, **found, "texts": texts.told}
+    return Output(data=shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])

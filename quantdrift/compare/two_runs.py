@@ -4,11 +4,10 @@ Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corp
 `quantdrift.statistics` then has difference, tests and verdict of each metric.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -153,8 +152,7 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
             f"measured on them: {only_a:,} of A, {only_b:,} of B"
         )
         first = first.part(np.flatnonzero(kept))
-    row_of = {name: row for row, name in enumerate(second.input_ids.tolist())}
-    second = second.part(np.array([row_of[name] for name in first.input_ids.tolist()], dtype=np.int64))
+    second = second.part(second.rows_of(first.input_ids.tolist()))
     notes += here.differences(there, ("software",))
     names = [
         np.where(run.reference_top.items[:, 0] >= 0, run.item_ids[run.reference_top.items[:, 0]], "")
@@ -175,17 +173,15 @@ def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
     shared = metric.arm == "reference" or family.of_reference
     direction = None if metric.direction == "none" or shared or family.cutoff_is == "level" else metric.direction
 
-    kind = {"wilson": "rate", "order statistics": "quantile"}.get(metric.uncertainty, "mean")
-
     def sample(reason: str | None, a: Any = (), b: Any = ()) -> PairedSample:
         return PairedSample(
             metric=str(metric),
             a=np.asarray(a, dtype=np.float64),
             b=np.asarray(b, dtype=np.float64),
             reason=reason,
-            kind=cast(Any, kind),
+            kind=metric.kind,
             better=direction,
-            span=family.high - family.low if math.isfinite(family.low) else math.inf,
+            span=metric.span,
             q=metric.cutoff / 100 if family.cutoff_is == "percentile" else 0.5,
         )
 

@@ -147,11 +147,6 @@ class Measured:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def deployment(self) -> Mapping[str, Any] | None:
-        """How the candidate was stored and searched, where that is not float32 and exactly."""
-        return self.state.told
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
@@ -175,6 +170,11 @@ class Flow:
             not_calibrated_on(self.pair, reading.ids, reading.dataset)
         return reading
 
+    def calibrate(self, reading: Reading) -> None:
+        """Make the candidate's layers on what a reading has for that, where they need it."""
+        size, root = self.settings.batch_size, self.store.root
+        self.pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
+
     def measure(self, reading: Reading, reference: Arms, fingerprint: str) -> Measured:
         """The candidate, whose widths are chosen, encodes; and a reading, which is ready, reads both arms.
 
@@ -182,8 +182,7 @@ class Flow:
         """
         pair = self.pair
         with self.timed("calibration", pair.needs_calibration):
-            size, root = self.settings.batch_size, self.store.root
-            pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
+            self.calibrate(reading)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
             candidate = [

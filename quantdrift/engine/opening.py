@@ -295,23 +295,18 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 
 def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
-    """Describe data of any kind for run.json."""
+    """Describe data of any kind for run.json, and say where these are the first inputs of more."""
+    limit = None if isinstance(dataset, StreamedDataset) else dataset.limit
+    first = [] if limit is None else [f"a quick try: only the first {limit['n']:,} of {limit['of']:,} inputs"]
     return {
         "name": dataset.name,
         "split": dataset.split,
         "fingerprint": dataset.fingerprint,
-        "warnings": list(dataset.warnings),
+        "warnings": [*first, *dataset.warnings],
         "path": None if dataset.path is None else str(dataset.path),
+        **({} if limit is None else {"limit": dict(limit)}),
         **more,
     }
-
-
-def _limited(dataset: Dataset, record: dict[str, Any]) -> dict[str, Any]:
-    """Say in the record, where it is so, that these are the first inputs of more."""
-    if (limit := dataset.limit) is not None:
-        record |= {"limit": dict(limit)}
-        record["warnings"].insert(0, f"a quick try: only the first {limit['n']:,} of {limit['of']:,} inputs")
-    return record
 
 
 def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
@@ -319,9 +314,8 @@ def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str,
     if isinstance(dataset, ClassificationDataset):
         n_train = 0 if dataset.train is None else len(dataset.train.ids)
         counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
-        return _limited(dataset, described_data(dataset, kind="classification", **counts))
+        return described_data(dataset, kind="classification", **counts)
     record = described_data(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
-    _limited(dataset, record)
     if "image" in dataset.kinds:
         record["modalities"] = " to ".join(dataset.kinds)
     if shortlist is not None:

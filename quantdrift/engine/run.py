@@ -121,6 +121,7 @@ def describe_run(
     how = {name: value for name, value in asdict(settings).items() if name != "dtype"}  # told as the model has it
     if not how["trust_remote_code"]:  # as it is nearly always
         del how["trust_remote_code"]
+    told, times = (getattr(measured.state, name, None) for name in ("told", "times"))  # a harness may keep the scores
     notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
@@ -134,7 +135,7 @@ def describe_run(
         },
         "bits_per_weight": None if bits is None else bits.to_json(),
         "quantization": made,
-        **({} if measured.deployment is None else {"deployment": dict(measured.deployment)}),
+        **({} if told is None else {"deployment": dict(told)}),
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**how, **reading, **pair.runtime},
@@ -143,16 +144,10 @@ def describe_run(
             "started": started,
             "finished": now(),
             "seconds": dict(measured.seconds),
-            **_per_query(measured.state),
+            **({} if times is None else {"query": dict(times)}),
         },
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
-
-
-def _per_query(state: Any) -> dict[str, Any]:
-    """Seconds of a query behind an index, and of the same by exact search; none where nothing was timed."""
-    times = getattr(state, "times", None)
-    return {} if times is None else {"query": dict(times)}
 
 
 def _on_dtype(pair: Any) -> list[str]:

@@ -4,7 +4,7 @@ One row is one input (a query). It holds the top of either ranking with both arm
 all items, and what is needed to judge it later: relevance labels and the noise floor. Reading it needs no torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
@@ -184,6 +184,11 @@ class Evidence:
         if len(set(self.input_ids.tolist())) < n:
             raise RunError("evidence needs input ids that differ, to pair runs by; some occur twice")
 
+    def rows_of(self, input_ids: Iterable[str]) -> NDArray[np.int64]:
+        """Positions of the inputs of these ids."""
+        row_of = {name: row for row, name in enumerate(self.input_ids.tolist())}
+        return np.array([row_of[name] for name in input_ids], dtype=np.int64)
+
     def part(self, rows: NDArray[np.int64]) -> Self:
         """The evidence of some of the inputs.
 
@@ -215,15 +220,8 @@ class Evidence:
             return replace(self, candidate_top=exact, exhaustive_top=None)
         first, second = (replace(top, reference_scores=top.candidate_scores) for top in (exact, self.candidate_top))
         zero = np.zeros(self.n_inputs, dtype=np.float32)
-        return replace(
-            self,
-            reference_top=first,
-            candidate_top=second,
-            exhaustive_top=None,
-            delta_min=zero,
-            delta_max=zero,
-            noise=None,
-        )
+        made = replace(self, reference_top=first, candidate_top=second, exhaustive_top=None, noise=None)
+        return replace(made, delta_min=zero, delta_max=zero)
 
     @property
     def n_inputs(self) -> int:

@@ -70,6 +70,11 @@ class FinishedRun:
     notes: tuple[str, ...] = ()
 
     @property
+    def about(self) -> dict[str, str]:
+        """The run as a record has it."""
+        return {"path": str(self.path), "format": self.format, "name": self.name, "digest": self.digest}
+
+    @property
     def model(self) -> str:
         """The name as a pair can hold it: on one line, without the word between two models."""
         return " ".join(self.name.split()).replace(" vs ", "-vs-") or self.format

@@ -302,40 +302,26 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
 
 def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
     a, b = diff.a, diff.b
-    arms = {"reference": a, "candidate": b}
     named = ", ".join(dict.fromkeys(name for name in (a.data or b.data, part.name) if name))
+    # the reference is what its file holds; two diffs with one reference can be compared
+    model = {"name": a.model, "fingerprint": f"{a.format}:{a.digest}"}
+    data = {"name": named or f"{evidence.n_inputs:,} inputs", "fingerprint": data_digest(evidence, part.asked)}
+    # what a bound is worth depends on how deep the lists were
+    compared = {} if evidence.exact else {"ranks_compared": evidence.depth}
     return {
         "spec": f"{a.model} vs {b.model}",
         "diff": {
             "quantdrift": __version__,
-            **{
-                arm: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
-                for arm, run in arms.items()
-            },
+            "reference": a.about,
+            "candidate": b.about,
             "part": part.name,
             "left_out": list(part.left_out),
             "deltas": evidence.deltas,
             "notes": [*diff.notes, *part.notes],
         },
-        # the reference is what its file holds; two diffs with one reference can be compared
-        "model": {
-            "name": a.model,
-            "fingerprint": f"{a.format}:{a.digest}",
-            "candidate_name": b.model,
-            "candidate_fingerprint": b.digest,
-        },
-        "data": {
-            "name": named or f"{evidence.n_inputs:,} inputs",
-            "fingerprint": data_digest(evidence, part.asked),
-            "n_queries": evidence.n_inputs,
-            "warnings": [],
-        },
-        "settings": {
-            "k": evidence.depth,
-            "deltas": evidence.deltas,
-            # what a bound is worth depends on how deep the lists were
-            **({} if evidence.exact else {"ranks_compared": evidence.depth}),
-        },
+        "model": {**model, "candidate_name": b.model, "candidate_fingerprint": b.digest},
+        "data": {**data, "n_queries": evidence.n_inputs, "warnings": []},
+        "settings": {"k": evidence.depth, "deltas": evidence.deltas, **compared},
         "metrics": {name: estimate.to_json() for name, estimate in measure(evidence).items()},
     }
 

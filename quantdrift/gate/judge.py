@@ -311,7 +311,7 @@ def _tested(rule: Rule, a: Values, b: Values) -> Judgement:
     assert better != "none"  # such a metric has no comparison
     harm = b - a if better == "lower" else a - b
     p_no_worse = None
-    if rule.kind == "rate":
+    if rule.metric.kind == "rate":
         difference, p_worse = paired_rate_difference(a, b), verdicts.rate_worse(a, b, better=better)
         if margin is not None:
             # a run that is shown to be better is shown to be no worse; where few inputs differ, the
@@ -322,7 +322,7 @@ def _tested(rule: Rule, a: Values, b: Values) -> Judgement:
         difference = paired_mean_difference(a, b)
         p_worse = verdicts.mean_worse(a, b, better=better)
         if margin is not None:
-            p_no_worse = verdicts.mean_no_worse(a, b, margin=margin, better=better, span=rule.span)
+            p_no_worse = verdicts.mean_no_worse(a, b, margin=margin, better=better, span=rule.metric.span)
     return Judgement(
         rule=rule,
         outcome="underpowered",
@@ -341,16 +341,16 @@ def _tested(rule: Rule, a: Values, b: Values) -> Judgement:
 def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
     if rule.number is None:
         return None
-    if not step.any() and math.isfinite(rule.span):
+    if not step.any() and math.isfinite(rule.metric.span):
         return least_inputs(rule, alpha=alpha)
-    rate = rule.kind == "rate"
-    return verdicts.inputs_needed(step, rate=rate, margin=rule.number, span=rule.span, alpha=alpha)
+    rate = rule.metric.kind == "rate"
+    return verdicts.inputs_needed(step, rate=rate, margin=rule.number, span=rule.metric.span, alpha=alpha)
 
 
 def least_inputs(rule: Rule, *, alpha: float) -> int:
     """Count the inputs that show "no worse" if none of them differs: (1 - margin / span)^n < alpha."""
     assert rule.number is not None  # it has a margin
-    return math.floor(math.log(alpha) / math.log1p(-rule.number / rule.span)) + 1
+    return math.floor(math.log(alpha) / math.log1p(-rule.number / rule.metric.span)) + 1
 
 
 def _all_noise(aside: int) -> str:

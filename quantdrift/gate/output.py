@@ -279,7 +279,7 @@ def beyond_reach(rules: Sequence[Rule], snapshot: Snapshot, *, alpha: float) -> 
     lines = []
     for rule in rules:
         values = snapshot.values.get(str(rule.metric))
-        if values is None or not rule.compares or rule.number is None or rule.on or math.isinf(rule.span):
+        if values is None or not rule.compares or rule.number is None or rule.on or math.isinf(rule.metric.span):
             continue
         n, least = int(np.isfinite(values).sum()), least_inputs(rule, alpha=alpha)
         if 0 < n < least:

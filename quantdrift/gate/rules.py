@@ -92,19 +92,6 @@ class Rule:
         return self.test == "no worse"
 
     @property
-    def kind(self) -> Literal["rate", "mean", "quantile"]:
-        """The kind of value that is tested: a rate (0 or 1 per input), a mean or a quantile."""
-        kinds: dict[str, Literal["rate", "quantile"]] = {"wilson": "rate", "order statistics": "quantile"}
-        return kinds.get(self.metric.uncertainty, "mean")
-
-    @property
-    def span(self) -> float:
-        """Greatest possible difference of two values of an input."""
-        family = self.metric.family
-        # in a change the reference, which both runs share, cancels
-        return family.high - family.low if math.isfinite(family.low) else math.inf
-
-    @property
     def _no_ratio(self) -> str:
         change = str(self.metric).replace("relative.", "change.", 1)
         return f"a ratio of means has no value per input; ask for {change}"
@@ -127,12 +114,12 @@ class Rule:
             f"each run calibrates its own threshold for {metric}; give a limit": family.cutoff_is == "level",
             f"{metric} is of inputs that the candidate's answers choose, others in every run; ask for "
             f"{_OF_CANDIDATE.get(family.name)}, or give a limit": family.name in _OF_CANDIDATE,
-            f"{metric} is a median or quantile, which has no paired test; give a limit": self.kind == "quantile",
+            f"{metric} is a median or quantile, which has no paired test; give a limit": metric.kind == "quantile",
             self._no_ratio: metric.arm == "relative",
             f"a slice by {by} holds other inputs in every run; take one by the reference, such as gap, or a "
             "slice of names": by is not None and not _of_reference(by),
-            "a margin lies above 0 and below the greatest difference there can be "
-            f"({self.span:g}); for 2 percentage points give 0.02": number is not None and not 0 < number < self.span,
+            f"a margin lies above 0 and below the greatest difference there can be ({metric.span:g}); for 2 percentage "
+            "points give 0.02": number is not None and not 0 < number < metric.span,
         }
         return next((problem for problem, wrong in checks.items() if wrong), None)
 

@@ -292,6 +292,18 @@ class Metric:
         """The method of its interval."""
         return "paired bootstrap" if self.arm in {"change", "relative"} else self.family.uncertainty
 
+    @property
+    def kind(self) -> Literal["rate", "mean", "quantile"]:
+        """The kind of value that two runs are compared by: a rate (0 or 1 per input), a mean or a quantile."""
+        kinds: dict[str, Literal["rate", "quantile"]] = {"wilson": "rate", "order statistics": "quantile"}
+        return kinds.get(self.uncertainty, "mean")
+
+    @property
+    def span(self) -> float:
+        """Greatest possible difference of two runs' values of an input."""
+        # in a change the reference, which both runs share, cancels
+        return self.family.high - self.family.low if math.isfinite(self.family.low) else math.inf
+
     def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
         """The value of every input, float64 [n_inputs], NaN where it is undefined.
 

@@ -102,10 +102,9 @@ def add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evide
     Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.
     """
     depth = min(_RANKS if len(changed) <= _MANY else _RANKS_OF_MANY, evidence.depth)
-    row_of = {str(name): row for row, name in enumerate(evidence.input_ids)}
+    rows = evidence.rows_of(change.input_id for change in changed).tolist()
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
-    for entry, change in zip(listed, changed, strict=False):
-        row = row_of[change.input_id]
+    for entry, change, row in zip(listed, changed, rows, strict=False):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)
         ranks = {
             arm: {item: rank for rank, item in enumerate(top.items[row].tolist(), 1) if item >= 0}

@@ -184,6 +184,11 @@ def layer(mark: str, encoding: Mapping[str, Any], *, where: str | None = None, *
     return {**kept, "mark": {"type": mark, **style}, "encoding": encoding}
 
 
+def rate_of(estimate: Any) -> Spec:
+    """The fields of a row that such a point and its line read, of whatever has a value and its ends."""
+    return {"rate": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
 def points_with_intervals(encoding: Mapping[str, Any], y: Spec, **of_point: Any) -> list[Spec]:
     """Points at a field, and lines from `low` to `high`."""
     ends = {**encoding, "y": {**y, "field": "low"}, "y2": {"field": "high"}}

@@ -12,30 +12,13 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.numbers import has_value, show, show_interval
+from quantdrift.report import figures
 from quantdrift.report.changes import changes_of
-from quantdrift.report.figures import (
-    Figure,
-    amount,
-    named,
-    points_with_intervals,
-    separation_histogram,
-    spec_of,
-    tooltip,
-)
 from quantdrift.report.page import Number, Page, Section, Step
+from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, signature
-from quantdrift.runs.words import (
-    Verdict,
-    candidate_lines,
-    data_line,
-    estimates_of,
-    findings,
-    headlines,
-    verdict,
-    weights_line,
-)
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.stages.weights import MAX_BITS
@@ -69,7 +52,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         DataError: the data that are named are others.
     """
     record, evidence = run.record, run.evidence()
-    judged, classes = verdict(record), classifies(record)
+    judged, classes = words.verdict(record), classifies(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
     what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
@@ -86,11 +69,11 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
     return Page(
         kind="run",
         title=f"{record['spec']} on {record['data']['name']}",
-        about=" ".join(_told(lambda record: [data_line(record)], record)),
+        about=" ".join(_told(lambda record: [words.data_line(record)], record)),
         word=judged.word,
         tone=judged.tone,
         verdict=judged.sentence,
-        words=_told(findings, record),
+        words=_told(words.findings, record),
         warnings=record["data"].get("warnings") or (),
         numbers=list(_numbers(record)),
         steps=list(_steps(run, judged)),
@@ -107,7 +90,7 @@ def _told(say: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
-    estimates = headlines(record)
+    estimates = words.headlines(record)
     for name, label in _CALLED.items():
         if name in estimates and has_value(estimates[name]):
             metric = parse_metric(name)
@@ -119,7 +102,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
         yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")
 
 
-def _steps(run: Run, judged: Verdict) -> Iterator[Step]:
+def _steps(run: Run, judged: words.Verdict) -> Iterator[Step]:
     """Yield what the verdict advises, then the commands that help, and only those that take this run."""
     record, place = run.record, shlex.quote(str(run.path))
     if judged.next:
@@ -174,50 +157,43 @@ def _closeness(evidence: Evidence) -> Section:
     metrics = [metric for metric in metrics if any(has_value(bucket.estimates[str(metric)]) for bucket in buckets)]
     columns = [Column(str(by), "where", range_words), Column("inputs", "n", "{:,}".format)]
     columns += metric_columns(metrics, attrgetter("estimates"))
-    figures = [separation_histogram([evidence])] if evidence.exact else []
+    histogram = [figures.separation_histogram([evidence])] if evidence.exact else []
     return Section(
         name="closeness",
         title="How close answers were",
         about=about,
-        figures=[*figures, _rates(buckets, [str(metric) for metric in metrics], str(by))],
+        figures=[*histogram, _rates(buckets, [str(metric) for metric in metrics], str(by))],
         grids=[table(columns, buckets)],
     )
 
 
-def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure:
+def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> figures.Figure:
     """Rates in buckets, with their intervals."""
     labels = {"flip@1": "changed", "harm": "harmed", "benefit": "helped"}
     values = [
-        {
-            by: range_words(bucket.where),
-            "what": labels[name],
-            "rate": bucket.estimates[name].value,
-            "low": bucket.estimates[name].low,
-            "high": bucket.estimates[name].high,
-            "inputs": bucket.n,
-        }
+        {by: range_words(bucket.where), "what": labels[name], "inputs": bucket.n, **figures.rate_of(estimate)}
         for bucket in buckets
         for name in metrics
-        if has_value(bucket.estimates[name])
+        if has_value(estimate := bucket.estimates[name])
     ]
     what = {"domain": [labels[name] for name in metrics]}
     ranges = [range_words(bucket.where) for bucket in buckets]
     ends = {"rate": "share:.1%", "low": "from:.1%", "high": "to:.1%", "inputs": "inputs:d"}
-    layers = points_with_intervals(
+    layers = figures.points_with_intervals(
         {
             "x": {"field": by, "type": "ordinal", "sort": ranges, "axis": {"labelAngle": -30}},
             "xOffset": {"field": "what", "scale": what},
-            "color": named("what", scale=what, legend={"title": None, "orient": "top"}),
+            "color": figures.named("what", scale=what, legend={"title": None, "orient": "top"}),
         },
-        amount("rate", "share of the inputs", axis={"format": "%"}),
+        figures.amount("rate", "share of the inputs", axis={"format": "%"}),
         shape={"field": "what", "legend": None},
-        tooltip=tooltip(**{by: by, "what": "what"}, **ends),
+        tooltip=figures.tooltip(**{by: by, "what": "what"}, **ends),
     )
-    return Figure(
+    return figures.Figure(
         name="rates",
         title=f"What changed, by {by}",
         caption="Shares of the inputs in each range, with 95 % intervals.",
-        spec=spec_of(values, height=240, layer=layers),
+        spec=figures.spec_of(values, height=240, layer=layers),
     )
 
 
@@ -226,10 +202,10 @@ def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> Figure
 
 def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
     """The first metrics with what they say, and all of them."""
-    if first := headlines(record):
+    if first := words.headlines(record):
         grid = metric_grid(first)
         yield Section(name="metrics", title="Metrics", grids=[grid.on_terminal or grid])
-    if len(whole := estimates_of(record)) > len(first):
+    if len(whole := words.estimates_of(record)) > len(first):
         yield Section(name="all-metrics", title="All metrics", grids=[metric_grid(whole)], folded=True)
 
 
@@ -248,8 +224,8 @@ def _facts(run: Run) -> Section:
         ("spec", str(record["spec"])),
         ("signature", signature(record)),
         *part("model", "model"),
-        *(("weights", line) for line in _told(lambda record: [weights_line(record)], record) if line),
-        *(("candidate", line) for line in _told(candidate_lines, record)),
+        *(("weights", line) for line in _told(lambda record: [words.weights_line(record)], record) if line),
+        *(("candidate", line) for line in _told(words.candidate_lines, record)),
         *part("data", "data"),
         *part("setting", "settings"),
         *part("version", "versions"),

@@ -277,14 +277,11 @@ def _trust(seen: Sequence[_Seen]) -> list[figures.Figure]:
     groups: dict[tuple[str, str], list[_Seen]] = {}
     for run in sorted(seen, key=lambda run: by_width(run.result)):
         groups.setdefault(run.line, []).append(run)
-    return [
-        figures.coverage_chart(
-            {line: figures.mean_points([run.coverage for run in group]) for line, group in groups.items()}
-        ),
-        figures.routing_chart(
-            {line: figures.mean_points([run.routing for run in group]) for line, group in groups.items()}
-        ),
-    ]
+    coverage, routing = (
+        {line: figures.mean_points([getattr(run, points) for run in group]) for line, group in groups.items()}
+        for points in ("coverage", "routing")
+    )
+    return [figures.coverage_chart(coverage), figures.routing_chart(routing)]
 
 
 _NAMES = (Column("run", _name), Column("data", "cell.data.called", kind="words"))

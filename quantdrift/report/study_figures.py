@@ -164,7 +164,7 @@ _ENDS = {"rate": "changed:.1%", "low": "from:.1%", "high": "to:.1%"}
 
 
 def _row(rate: Averaged) -> dict[str, Any]:
-    return {"model": rate.model, "rate": rate.value, "low": rate.low, "high": rate.high}
+    return {"model": rate.model, **figures.rate_of(rate)}
 
 
 def change_rates(results: Sequence[Result]) -> figures.Figure:
@@ -187,11 +187,8 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         "color": figures.named("method", "quantizer", sort=methods),
         "tooltip": figures.tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
     }
-    layers, floor = (
-        figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT)),
-        "",
-    )
-    floors = [value for result in results if (value := _value(result, "noise_floor")) is not None]
+    layers = figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT))
+    floor, floors = "", [value for result in results if (value := _value(result, "noise_floor")) is not None]
     if floors:
         floor = f" The reference against itself changes {100 * max(floors):.1f} % at most (the noise floor)."
         layers += figures.marked("y", max(floors), "noise floor")

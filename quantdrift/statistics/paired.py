@@ -14,16 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.estimates import (
-    CONFIDENCE,
-    Estimate,
-    at_most,
-    mean_estimate,
-    percentile_interval,
-    quantile,
-    resampled,
-    undefined,
-)
+from quantdrift.statistics import estimates
+from quantdrift.statistics.estimates import CONFIDENCE, Estimate, undefined
 
 Values = NDArray[Any]
 
@@ -220,7 +212,7 @@ def mcnemar_exact(a: Values, b: Values) -> McNemar:
         QuantDriftError: as `discordant`.
     """
     only_a, only_b, n = discordant(a, b)
-    tail = float(at_most(min(only_a, only_b), only_a + only_b, 0.5)) if only_a + only_b else 1.0
+    tail = float(estimates.at_most(min(only_a, only_b), only_a + only_b, 0.5)) if only_a + only_b else 1.0
     return McNemar(only_a=only_a, only_b=only_b, n=n, p_value=min(1.0, 2 * tail))
 
 
@@ -255,7 +247,7 @@ def paired_mean_difference(a: Values, b: Values, *, seed: int = 0) -> Estimate:
         QuantDriftError: as `differences`.
     """
     step, mirrored = oriented(differences(a, b))
-    estimate = mean_estimate(step, seed=seed)
+    estimate = estimates.mean_estimate(step, seed=seed)
     return _mirror(estimate) if mirrored else estimate
 
 
@@ -317,7 +309,7 @@ def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: in
         q: which quantile, above 0 and below 1.
         seed: of the resampling.
     """
-    before, after = quantile(a, q), quantile(b, q)
+    before, after = estimates.quantile(a, q), estimates.quantile(b, q)
     infinite = [name for name, value in (("A", before), ("B", after)) if math.isinf(value)]
     if infinite:
         return undefined(f"infinite for {' and '.join(infinite)}: the difference cannot be told")
@@ -328,12 +320,12 @@ def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: in
 
     def step(places: NDArray[np.int64]) -> Any:
         with np.errstate(invalid="ignore"):  # infinity minus infinity
-            return quantile(second[places], q) - quantile(first[places], q)
+            return estimates.quantile(second[places], q) - estimates.quantile(first[places], q)
 
-    steps = resampled(step, n, seed=seed)
+    steps = estimates.resampled(step, n, seed=seed)
     if not np.isfinite(steps).all():
         return Estimate(value=value, n=n)
-    low, high = percentile_interval(steps)
+    low, high = estimates.percentile_interval(steps)
     if mirrored:
         low, high = -high, -low
     return Estimate(value=value, low=low, high=high, n=n)

@@ -12,29 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.statistics.estimates import (
-    FEW,
-    Estimate,
-    at_least,
-    at_most,
-    lower_quantile,
-    mean_below,
-    quantile,
-    undefined,
-    worst_added,
-)
-from quantdrift.statistics.paired import (
-    difference_tails,
-    differences,
-    discordant,
-    mcnemar_exact,
-    paired_mean_difference,
-    paired_quantile_difference,
-    paired_rate_difference,
-    randomization_test,
-    tango_variance,
-    tango_z,
-)
+from quantdrift.statistics import estimates, paired
+from quantdrift.statistics.estimates import FEW, Estimate, undefined
 
 # --- Is the second system no worse than the first, by some margin or more? ------------------------
 
@@ -64,18 +43,18 @@ def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> flo
         QuantDriftError: values are not 0 and 1, or the margin is not between 0 and 1.
     """
     _check(margin, span=1)
-    only_a, only_b, n = discordant(a, b)
+    only_a, only_b, n = paired.discordant(a, b)
     worse, improved = (only_b, only_a) if better == "lower" else (only_a, only_b)
-    p_value = NormalDist().cdf(tango_z(worse, improved, n, margin))
+    p_value = NormalDist().cdf(paired.tango_z(worse, improved, n, margin))
     if worse + improved < FEW or not improved:
-        return max(p_value, float(at_most(worse, n, margin)))
+        return max(p_value, float(estimates.at_most(worse, n, margin)))
     return p_value
 
 
 def mean_no_worse(a: Values, b: Values, *, margin: float, better: Better, span: float) -> float | None:
     """One-sided p-value of "the second mean is worse by the margin or more".
 
-    A paired t-test on the differences and a few more, as bad as can be (`bounded_mean.mean_below`). These stand for
+    A paired t-test on the differences and a few more, as bad as can be (`estimates.mean_below`). These stand for
     the rare large losses which a sample need not show. How many it takes depends on the level: with one, the test
     rejects a true hypothesis in up to 7 % of cases at 5 %, but in 2.7 % at 5 % / 8, which Holm's method asks for
     (many small gains, few large losses). So ceil(-ln(alpha) / 2) are added. Where fewer than 10 inputs differ, the
@@ -96,8 +75,8 @@ def mean_no_worse(a: Values, b: Values, *, margin: float, better: Better, span: 
         QuantDriftError: not one finite value per input and system, or the margin is not between 0 and the span.
     """
     _check(margin, span=span)
-    harm = differences(a, b) if better == "lower" else differences(b, a)
-    return mean_below(harm, margin, worst=span)
+    harm = paired.differences(a, b) if better == "lower" else paired.differences(b, a)
+    return estimates.mean_below(harm, margin, worst=span)
 
 
 def _check(margin: float, *, span: float) -> None:
@@ -125,13 +104,11 @@ Standing = Literal["safe to deploy", "changed, no harm shown", "harm shown", "to
 """What one candidate comes to, by `standing`."""
 
 
-def standing(
-    flip: Estimate, *, noise: Estimate | None = None, change: Estimate | None = None, margin: float = MARGIN
-) -> Standing:
+def standing(flip: Estimate, *, noise: Estimate | None = None, change: Estimate | None = None) -> Standing:
     """Judge a candidate by the 95 % intervals of its run: the one rule behind every verdict of a candidate.
 
     - harm shown: quality fell (the interval of its change lies below 0), by the margin or more, as far as is known;
-    - safe to deploy: at most `margin` of the answers change beyond those that noise changes, and quality did not fall
+    - safe to deploy: at most `MARGIN` of the answers change beyond those that noise changes, and quality did not fall
       by the margin, both at the worse end of their intervals;
     - changed, no harm shown: more may change, and a loss of the margin is ruled out; without labels, more do change;
     - too few inputs to tell: the intervals leave open which of these it is.
@@ -140,13 +117,12 @@ def standing(
         flip: the share of top-1 changes.
         noise: the share that the reference changes by itself, where it was measured.
         change: by how much nDCG or accuracy moved, where there are labels.
-        margin: the share, and the loss, that are let pass.
     """
-    allowed = margin + ((noise.value or 0.0) if noise is not None else 0.0)
+    allowed = MARGIN + ((noise.value or 0.0) if noise is not None else 0.0)
     judged = change is not None and change.low is not None and change.high is not None
     # where none of n inputs lost anything, up to 1 - alpha^(1/n) of them may lose all there is
-    enough = judged and 1 - 0.05 ** (1 / max(1, change.n)) < margin  # type: ignore[union-attr]  # judged: it is there
-    small = judged and change.low > -margin  # type: ignore[union-attr,operator]  # likewise
+    enough = judged and 1 - 0.05 ** (1 / max(1, change.n)) < MARGIN  # type: ignore[union-attr]  # judged: it is there
+    small = judged and change.low > -MARGIN  # type: ignore[union-attr,operator]  # likewise
     ruled_out = enough and small
     if judged and not ruled_out:
         fell = not small and change.high < 0  # type: ignore[union-attr,operator]  # likewise
@@ -268,9 +244,9 @@ def rate_worse(a: Values, b: Values, *, better: Better) -> float:
     Source: Q. McNemar, Note on the sampling error of the difference between correlated proportions or percentages,
     Psychometrika 12 (1947), 153-157.
     """
-    only_a, only_b, _ = discordant(a, b)
+    only_a, only_b, _ = paired.discordant(a, b)
     worse = only_b if better == "lower" else only_a
-    return float(at_least(worse, only_a + only_b, 0.5)) if only_a + only_b else 1.0
+    return float(estimates.at_least(worse, only_a + only_b, 0.5)) if only_a + only_b else 1.0
 
 
 def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
@@ -298,7 +274,7 @@ def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
 
     Source: R. A. Fisher, The Design of Experiments (1935), section 21.
     """
-    as_small, as_large = difference_tails(a, b, seed=seed)
+    as_small, as_large = paired.difference_tails(a, b, seed=seed)
     return as_large if better == "lower" else as_small
 
 
@@ -399,7 +375,7 @@ def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: 
     """
     z_alpha, z_power = _quantiles(alpha, power, margin, span=1)
     large = 1e9  # the variance at the expected counts of a sample so large that they are exact
-    under = tango_variance(share / 2 * large, share / 2 * large, large, margin)
+    under = paired.tango_variance(share / 2 * large, share / 2 * large, large, margin)
     n = ((z_alpha * math.sqrt(under) + z_power * math.sqrt(share)) / margin) ** 2
     return _with_few(n, share, worse=margin, alpha=alpha, power=power)
 
@@ -425,7 +401,7 @@ def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float 
         QuantDriftError: alpha, power or margin is out of its range.
     """
     z_alpha, z_power = _quantiles(alpha, power, margin, span=span)
-    worst, k = (span, worst_added(alpha)) if math.isfinite(span) else (0.0, 0)
+    worst, k = (span, estimates.worst_added(alpha)) if math.isfinite(span) else (0.0, 0)
 
     def short(n: float) -> float:
         drawn, tested = n * spread.mean_square, n * spread.mean_square + k * worst**2
@@ -462,12 +438,14 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
     last = max(first, enough)
     while first <= last:
         # as many worse inputs as there are at most with the power asked for
-        most = lower_quantile(power, first, share / 2)
+        most = estimates.lower_quantile(power, first, share / 2)
         # from `more` on it is one more of them; until then p falls as the number of inputs rises
         more = first + bisect_left(
-            range(first, last + 1), True, key=lambda n: bool(at_most(most, n, share / 2) < power)
+            range(first, last + 1), True, key=lambda n: bool(estimates.at_most(most, n, share / 2) < power)
         )
-        shown = first + bisect_left(range(first, more), True, key=lambda n: bool(at_most(most, n, worse) <= alpha))
+        shown = first + bisect_left(
+            range(first, more), True, key=lambda n: bool(estimates.at_most(most, n, worse) <= alpha)
+        )
         if shown < more:
             return shown
         first = more
@@ -548,11 +526,11 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
     if not len(a):
         return replace(comparison, reason=comparison.difference.reason)
     if sample.kind == "quantile":
-        step = paired_quantile_difference(a, b, q=sample.q, seed=seed)
+        step = paired.paired_quantile_difference(a, b, q=sample.q, seed=seed)
         return replace(
             comparison,
-            value_a=float(quantile(a, sample.q)),
-            value_b=float(quantile(b, sample.q)),
+            value_a=float(estimates.quantile(a, sample.q)),
+            value_b=float(estimates.quantile(b, sample.q)),
             difference=step,
             reason=sample.reason or step.reason or "a median or quantile has an interval here, no test",
         )
@@ -561,11 +539,11 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
         reason = "infinite for some inputs, so there is no mean to compare"
         return replace(comparison, difference=undefined(reason), reason=reason)
     if sample.kind == "rate":
-        comparison = replace(comparison, difference=paired_rate_difference(a, b), p_value=mcnemar_exact(a, b).p_value)
+        difference, p_value = paired.paired_rate_difference(a, b), paired.mcnemar_exact(a, b).p_value
     else:
-        comparison = replace(
-            comparison, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
-        )
+        difference = paired.paired_mean_difference(a, b, seed=seed)
+        p_value = paired.randomization_test(a, b, seed=seed)
+    comparison = replace(comparison, difference=difference, p_value=p_value)
     if sample.better is not None:
         one_sided = rate_worse if sample.kind == "rate" else partial(mean_worse, seed=seed)
         comparison = replace(comparison, p_worse_holm=one_sided(a, b, better=sample.better))

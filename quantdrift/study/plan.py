@@ -15,7 +15,6 @@ from pydantic import (
     InstanceOf,
     PlainSerializer,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from yaml.composer import ComposerError
@@ -185,13 +184,23 @@ class Included(Row):
     scheme: SchemeText
 
 
+def _of_sizes(data: list[DataEntry]) -> list[DataEntry]:
+    return [sized for entry in data for sized in entry.of_sizes]
+
+
+def _once(seeds: list[int]) -> list[int]:
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError("expected whole numbers of 0 or more, each once")
+    return seeds
+
+
 class Study(Part):
     """The content of study.yaml; `shows` names the tables of the paper that it is for."""
 
     models: list[ModelEntry] = Field(min_length=1)
     schemes: list[SchemeText] = Field(default=[])
-    data: list[DataEntry] = Field(min_length=1)
-    seeds: list[int] = Field([0], min_length=1)
+    data: Annotated[list[DataEntry], Field(min_length=1), AfterValidator(_of_sizes)]
+    seeds: Annotated[list[int], Field(min_length=1), AfterValidator(_once)] = Field([0])
     capture: CaptureGrid | None = None
     settings: CellSettings = CellSettings()
     include: list[Included] = Field(default=[])
@@ -213,18 +222,6 @@ class Study(Part):
                 if pattern is not None and not any(fnmatchcase(name, pattern) for name in called):
                     known_name(what, pattern, called)
         return self
-
-    @field_validator("data")
-    @classmethod
-    def _of_sizes(cls, data: list[DataEntry]) -> list[DataEntry]:
-        return [sized for entry in data for sized in entry.of_sizes]
-
-    @field_validator("seeds")
-    @classmethod
-    def _once(cls, seeds: list[int]) -> list[int]:
-        if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-            raise ValueError("expected whole numbers of 0 or more, each once")
-        return seeds
 
 
 def read_study(path: Path) -> Study:

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import parse_scheme
+from support.quantizer_samples import made
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]
 every_format = pytest.mark.parametrize("name", FORMATS)
@@ -22,12 +21,6 @@ def matrix(drawn: tuple[int, int, int, int]) -> Tensor:
     weight = (torch.randn(rows, columns, generator=generator) * 0.5) ** power
     weight[torch.rand(rows, generator=generator) < 0.1] = 0
     return weight
-
-
-def made(name: str, weight: Tensor) -> QuantizedWeight:
-    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}-{name}")
-    quantized: QuantizedWeight = QUANTIZERS[name].method(scheme).quantize(weight, None)
-    return quantized
 
 
 @every_format

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from quantdrift.base.registry import imported
 from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import parse_scheme
+from support.quantizer_samples import made
 
 PRESETS = {
     "fp8": "FP8_DYNAMIC",
@@ -26,13 +25,6 @@ PRESETS = {
     "mxfp4": "MXFP4",
     "nvfp4": "NVFP4",
 }
-
-
-def made(name: str, weight: Tensor, **parts: int) -> QuantizedWeight:
-    group = "".join(f"-g{size}" for size in parts.values())
-    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}{group}-{name}")
-    quantized: QuantizedWeight = QUANTIZERS[name].method(scheme).quantize(weight, None)
-    return quantized
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Laws of answers behind a search, and SQuAD's scores as another implementation has them."""
 
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.features.rag.answers import exact_match, normalized, token_f1
+from support.places import module_at
 
 TEXTS = st.text(alphabet="aAbt he\u2013.,'-\u00e9\u00df\n1", max_size=14) | st.text(max_size=8)
 
@@ -20,12 +21,7 @@ def squad() -> Any:
     if package is None or not package.submodule_search_locations:
         pytest.skip("the extra 'lm-eval' is not installed")
     place = Path(package.submodule_search_locations[0]) / "tasks/afrobench/afriqa/prompt_1/utils.py"
-    spec = spec_from_file_location("squad_of_lm_eval", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(place)
 
 
 @given(said=TEXTS, golds=st.lists(TEXTS, min_size=1, max_size=3))

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from quantdrift.statistics import paired
 from quantdrift.statistics.estimates import Estimate
-from quantdrift.statistics.paired import (
-    mcnemar_exact,
-    paired_mean_difference,
-    paired_quantile_difference,
-    paired_rate_difference,
-    randomization_test,
-    tango_interval,
-    tango_z,
-)
 from quantdrift.statistics.verdicts import mean_no_worse, mean_worse, rate_no_worse, rate_worse
 
 Floats = NDArray[np.float64]
@@ -67,17 +59,17 @@ def parts(estimate: Estimate) -> tuple[float | None, ...]:
 @given(rate_pairs())
 def test_exchanged_rates_mirror_the_difference_and_keep_p(pair: Pair) -> None:
     a, b = pair
-    assert parts(paired_rate_difference(a, b)) == mirrored(paired_rate_difference(b, a))
-    assert mcnemar_exact(a, b).p_value == mcnemar_exact(b, a).p_value
-    assert mcnemar_exact(a, b).only_a == mcnemar_exact(b, a).only_b
+    assert parts(paired.paired_rate_difference(a, b)) == mirrored(paired.paired_rate_difference(b, a))
+    assert paired.mcnemar_exact(a, b).p_value == paired.mcnemar_exact(b, a).p_value
+    assert paired.mcnemar_exact(a, b).only_a == paired.mcnemar_exact(b, a).only_b
 
 
 @given(score_pairs())
 def test_exchanged_scores_mirror_the_difference_and_keep_p(pair: Pair) -> None:
     a, b = pair
-    assert parts(paired_mean_difference(a, b)) == mirrored(paired_mean_difference(b, a))
-    assert parts(paired_quantile_difference(a, b)) == mirrored(paired_quantile_difference(b, a))
-    assert randomization_test(a, b) == randomization_test(b, a)
+    assert parts(paired.paired_mean_difference(a, b)) == mirrored(paired.paired_mean_difference(b, a))
+    assert parts(paired.paired_quantile_difference(a, b)) == mirrored(paired.paired_quantile_difference(b, a))
+    assert paired.randomization_test(a, b) == paired.randomization_test(b, a)
 
 
 # --- reordering the inputs -------------------------------------------------------------------
@@ -87,9 +79,9 @@ def test_exchanged_scores_mirror_the_difference_and_keep_p(pair: Pair) -> None:
 def test_the_order_of_inputs_does_not_matter(scores: Pair, rates: Pair, shuffler: random.Random, margin: float) -> None:
     (a, b), (x, y) = scores, rates
     order, other = (np.array(shuffler.sample(range(len(side)), len(side))) for side in (a, x))
-    for statistic in (paired_mean_difference, paired_quantile_difference, randomization_test):
+    for statistic in (paired.paired_mean_difference, paired.paired_quantile_difference, paired.randomization_test):
         assert statistic(a[order], b[order]) == statistic(a, b)
-    assert paired_rate_difference(x[other], y[other]) == paired_rate_difference(x, y)
+    assert paired.paired_rate_difference(x[other], y[other]) == paired.paired_rate_difference(x, y)
     for better in CONFIGURATIONS:
         reordered = mean_no_worse(a[order], b[order], margin=margin, better=better, span=1)
         assert reordered == mean_no_worse(a, b, margin=margin, better=better, span=1)
@@ -120,7 +112,7 @@ def test_a_rate_is_worse_one_way_or_the_other(pair: Pair, better: Literal["lower
     assert p == rate_worse(b, a, better=other) == rate_worse(a[::-1], b[::-1], better=better)
     mirror = rate_worse(b, a, better=better)
     assert p + mirror >= 1 - 1e-12
-    assert mcnemar_exact(a, b).p_value == pytest.approx(min(1, 2 * min(p, mirror)))
+    assert paired.mcnemar_exact(a, b).p_value == pytest.approx(min(1, 2 * min(p, mirror)))
 
 
 @given(score_pairs(), betters, st.integers(0, 9), st.randoms(use_true_random=False))
@@ -135,7 +127,7 @@ def test_a_mean_is_worse_one_way_or_the_other(
     order = np.array(shuffler.sample(range(len(a)), len(a)))
     assert p == mean_worse(a[order], b[order], better=better, seed=seed)
     mirror = mean_worse(b, a, better=better, seed=seed)
-    assert randomization_test(a, b, seed=seed) == min(1, 2 * min(p, mirror))
+    assert paired.randomization_test(a, b, seed=seed) == min(1, 2 * min(p, mirror))
     if (a != b).sum() <= 13:  # beyond that the two have an error of their own
         assert p + mirror >= 1
 
@@ -146,14 +138,14 @@ def test_a_mean_is_worse_one_way_or_the_other(
 @given(tables(), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
 def test_the_interval_ends_where_the_test_begins_to_reject(table: tuple[int, int, int], confidence: float) -> None:
     x, y, n = table
-    low, high = tango_interval(x, y, n, confidence=confidence)
+    low, high = paired.tango_interval(x, y, n, confidence=confidence)
     assert -1 <= low <= (x - y) / n <= high <= 1
     z = {0.8: 1.281552, 0.9: 1.644854, 0.95: 1.959964, 0.99: 2.575829}[confidence]
     if low > -1:
-        assert tango_z(x, y, n, low) == pytest.approx(z, abs=1e-4)
+        assert paired.tango_z(x, y, n, low) == pytest.approx(z, abs=1e-4)
     if high < 1:
-        assert tango_z(x, y, n, high) == pytest.approx(-z, abs=1e-4)
-    wider = tango_interval(x, y, n, confidence=0.995)
+        assert paired.tango_z(x, y, n, high) == pytest.approx(-z, abs=1e-4)
+    wider = paired.tango_interval(x, y, n, confidence=0.995)
     assert wider[0] <= low
     assert high <= wider[1]
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ, is_installed
 from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.spec.grammar import parse_scheme
 from support import paper_quantizers as paper
 
 LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
@@ -19,6 +21,14 @@ def skip_without(backend: str) -> None:
     """Not `importorskip`, as importing some of them changes the process."""
     if not is_installed(LIBRARIES[backend]):
         pytest.skip(f"{backend} is not installed")
+
+
+def made(name: str, weight: Tensor, **parts: int) -> QuantizedWeight:
+    """A weight in one of the number formats, in blocks of a size where one is given."""
+    group = "".join(f"-g{size}" for size in parts.values())
+    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}{group}-{name}")
+    quantized: QuantizedWeight = QUANTIZERS[name].method(scheme).quantize(weight, None)
+    return quantized
 
 
 def moments_of(inputs: paper.Matrix) -> Moments:

@@ -1,22 +1,16 @@
 """The budget of lines: what is counted, and what is said when a package outgrows it."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
-from support.places import ROOT
+from support.places import ROOT, module_at
 
 
 @pytest.fixture(scope="module")
-def size() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("size", ROOT / "tests" / "size" / "size.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def size() -> Any:
+    return module_at(ROOT / "tests" / "size" / "size.py")
 
 
 SOURCE = '''"""A module.
@@ -36,12 +30,12 @@ def name() -> str:
 '''
 
 
-def test_lines_are_of_four_kinds(size: ModuleType) -> None:
+def test_lines_are_of_four_kinds(size: Any) -> None:
     counts = size.lines_of(SOURCE)
     assert counts == {"files": 1, "docstring": 5, "blank": 4, "comment": 1, "code": 4}
 
 
-def test_a_feature_is_a_package_of_its_own(size: ModuleType, tmp_path: Path) -> None:
+def test_a_feature_is_a_package_of_its_own(size: Any, tmp_path: Path) -> None:
     files = {"quantdrift/features/toy/command.py": 3, "quantdrift/cli/run.py": 2, "tests/unit/x.py": 7}
     for name, lines in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """The table of formats: rows that fit the schema, a page that is made of them, and a row from a finished run."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from support.comparison_samples import evidence_of, flipped, run_of, scores
-from support.places import ROOT
-
-SCRIPT = ROOT / "docs" / "table" / "table.py"
+from support.places import ROOT, module_at
 
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    spec = importlib.util.spec_from_file_location("formats_table", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "table" / "table.py")
 
 
 def test_the_page_is_that_of_the_rows(table: Any) -> None:

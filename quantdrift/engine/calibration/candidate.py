@@ -242,17 +242,11 @@ def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Sc
 
 def summary(allocation: Allocation) -> dict[str, Any]:
     """Describe an allocation, as JSON values for the record of a run."""
+    same = ("criterion", "budget", "bits_per_weight", "loss", "bound", "edited", "dataset", "data_digest")
     return {
-        "criterion": allocation.criterion,
+        **{name: getattr(allocation, name) for name in same},
         "widths_offered": list(allocation.widths),
-        "budget": allocation.budget,
-        "bits_per_weight": allocation.bits_per_weight,
-        "loss": allocation.loss,
-        "bound": allocation.bound,
         "solver": allocation.method,
-        "edited": allocation.edited,
-        "dataset": allocation.dataset,
-        "data_digest": allocation.data_digest,
         "calibration_inputs": len(allocation.input_ids),
         "digest": digest(allocation),
         "widths": allocation.width_of,

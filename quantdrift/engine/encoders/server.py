@@ -238,20 +238,14 @@ class EndpointEncoder:
 
     def identify(self) -> dict[str, Any]:
         """Return what a run records of where it is, as JSON values."""
-        return {
-            "name": str(self.endpoint),
-            "canonical": self.endpoint.model,
-            "kind": "server",
-            "revision": None,
-            "format": None,
-            "fingerprint": self.fingerprint,
-            "server": {
-                "url": self.endpoint.url,
-                "model": self.endpoint.model,
-                "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
-                "identity": asdict(self.identity),
-            },
+        named = {"name": str(self.endpoint), "canonical": self.endpoint.model, "kind": "server", "revision": None}
+        server = {
+            "url": self.endpoint.url,
+            "model": self.endpoint.model,
+            "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
+            "identity": asdict(self.identity),
         }
+        return {**named, "format": None, "fingerprint": self.fingerprint, "server": server}
 
     def describe(self) -> dict[str, Any]:
         """Return what a run records of how it is quantized: it is not known."""

@@ -117,14 +117,9 @@ def check(options: CheckOptions) -> Output:
     check = record.compare(canary, *model.embed(canary.asked), tolerance=options.tolerance)
     verdict = "changed" if check.changed else "same"
     before = canary.model if name != canary.model else "MODEL"
+    held = {"model": name, "saved": canary.model_dump(exclude={"texts"}), "texts_changed": check.over}
     return Output(
-        data={
-            "verdict": verdict,
-            "model": name,
-            "saved": canary.model_dump(exclude={"texts"}),
-            "texts_changed": check.over,
-            **as_json(check),
-        },
+        data={"verdict": verdict, **held, **as_json(check)},
         title=f"{verdict}: {name}, held against {canary.model} of {canary.saved}",
         about=list(_told(canary, check)),
         grids=[_most_changed(canary, check)] if check.over else [],

@@ -86,14 +86,8 @@ class Asked(SearchIndex):
     def describe(self) -> dict[str, Any]:
         """Describe the collection for run.json."""
         held = self._held
-        return {
-            "name": self._name,
-            "search": None,
-            "library": held.library,
-            "bytes": None,
-            "documents": held.count,
-            "metric": held.metric,
-        }
+        as_engines = {"name": self._name, "search": None, "library": held.library, "bytes": None}
+        return {**as_engines, "documents": held.count, "metric": held.metric}
 
     def _compared(self, dim: int) -> tuple[str, ...]:
         """Hold the collection against the data; what is little is a note, what is much an error."""

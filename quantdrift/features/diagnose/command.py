@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
-from quantdrift.cli.options import DATA, SPLIT, TASK, OnModel, argument, corpus, of_texts, option, prints
+from quantdrift.cli.options import OnCorpus, OnModel, argument, of_texts, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Versus, parse_pair
@@ -23,13 +22,10 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseOptions(OnModel):
+class DiagnoseOptions(OnCorpus, OnModel):
     """The options of `quantdrift diagnose`."""
 
     pair: str = argument('PAIR: "A vs B": models, folders, checkpoints, ONNX folders, or openai:URL#MODEL')
-    data: Path | None = option(DATA)
-    task: str | None = option(TASK)
-    split: str = option(SPLIT, default="test")
     inputs: int = option("-n --inputs N: About how many texts to encode.", default=36, min=8, max=500)
 
 
@@ -52,7 +48,7 @@ def command(options: DiagnoseOptions) -> Output:
         raise QuantDriftError(
             f'{options.pair} is a model and its own quantization; expected two, such as "minilm vs ./minilm-onnx"'
         )
-    dataset = of_texts(corpus(options.data, options.task, options.split), "diagnose")
+    dataset = of_texts(options.dataset, "diagnose")
     from quantdrift.engine.encoders.server import EndpointEncoder
     from quantdrift.engine.opening import open_pair
     from quantdrift.engine.pair import TwoModels

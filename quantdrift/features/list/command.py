@@ -81,12 +81,9 @@ def _metrics() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
+    packages = {alias: package.replace("_", "-") for alias, (package, _) in EMBEDDED.items()}
     return [
-        {
-            "name": alias,
-            "model": hub_id,
-            "also as a package": EMBEDDED[alias][0].replace("_", "-") if alias in EMBEDDED else "",
-        }
+        {"name": alias, "model": hub_id, "also as a package": packages.get(alias, "")}
         for alias, hub_id in ALIASES.items()
     ]
 
@@ -95,14 +92,13 @@ def _quantizers() -> list[dict[str, Any]]:
     component = {part["name"]: part for part in components()}
     rows = []
     for name, entry in QUANTIZERS.items():
-        packages = [package.name for package in entry.packages]
-        versions = {package: component[package]["version"] for package in packages}
-        default = next(iter(packages), None)
+        versions = {package.name: component[package.name]["version"] for package in entry.packages}
+        default = next(iter(versions), None)
         rows.append(
             {
                 "quantizer": name,
                 "calibrated": entry.calibrated,
-                "libraries": packages,
+                "libraries": list(versions),
                 "versions": versions,
                 "available": default is None or versions[default] is not None,
                 "install": default and component[default]["install"],

@@ -152,7 +152,7 @@ def _of_comparison(
         return replace(needed, reason=rule.metric.family.undefined_when)
     step = (_changes(rule, pilot, after) if independent else after - before)[kept]
     needed = replace(needed, difference=None if independent else mean_estimate(step))
-    rate, span = rule.kind == "rate", rule.span
+    rate, span = rule.metric.kind == "rate", rule.metric.span
     spreads = _spreads(step, span=span, independent=independent, rate=rate)
     if spreads is None:
         return replace(needed, reason="no input of the pilot differs, and nothing bounds by how much")
@@ -180,7 +180,7 @@ def _of_comparison(
 
 def _changes(rule: Rule, pilot: Target, after: Values) -> Values:
     """By how much each input's value is another than at full precision; of metrics without such, than the mean."""
-    if rule.kind == "rate" and not rule.metric.family.arms:
+    if rule.metric.kind == "rate" and not rule.metric.family.arms:
         return after  # a change itself, which the reference has none of
     if rule.metric.family.arms:
         return after - pilot.values(replace(rule.metric, arm="reference"))
@@ -227,11 +227,11 @@ def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
     except MetricError as error:
         return replace(needed, reason=str(error))
     kept = values[~np.isnan(values)]
-    if not len(kept) or rule.kind == "quantile" or not np.isfinite(kept).all():
-        quantile = "a median or quantile has no formula for it" if rule.kind == "quantile" else ""
+    if not len(kept) or rule.metric.kind == "quantile" or not np.isfinite(kept).all():
+        quantile = "a median or quantile has no formula for it" if rule.metric.kind == "quantile" else ""
         return replace(needed, reason=quantile or rule.metric.family.undefined_when)
-    usable, limit, rate = len(kept) / len(values), rule.number, rule.kind == "rate"
-    sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.span
+    usable, limit, rate = len(kept) / len(values), rule.number, rule.metric.kind == "rate"
+    sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.metric.span
 
     def inputs(margin: float) -> int:
         return math.ceil(inputs_for_limit(limit, sd, margin=margin, power=question.power, rate=rate) / usable)
@@ -242,5 +242,5 @@ def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
         pilot=estimates(kept),
         usable=usable,
         to_pass=inputs(question.margin),
-        smallest=smallest_margin(inputs, question.there, span=rule.span),
+        smallest=smallest_margin(inputs, question.there, span=rule.metric.span),
     )

@@ -275,7 +275,7 @@ def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_
     conditions: dict[str, Condition] = {}
     specs = [str(run.record["spec"]) for run, _ in searches]
     for (run, evidence), spec in zip(searches, specs, strict=True):
-        rows = _rows(evidence, ids)
+        rows = evidence.rows_of(ids)
         reference, candidate = (
             [[str(evidence.item_ids[item]) for item in ranked if item >= 0] for ranked in top.items[rows, :n_passages]]
             for top in (evidence.reference_top, evidence.candidate_top)
@@ -292,17 +292,12 @@ def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_
     return list(conditions.values())
 
 
-def _rows(evidence: Evidence, ids: Sequence[str]) -> list[int]:
-    row_of = {name: row for row, name in enumerate(map(str, evidence.input_ids))}
-    return [row_of[name] for name in ids]
-
-
 def _relevant(evidence: Evidence, ids: Sequence[str]) -> dict[str, frozenset[str]]:
     """The relevant passages of each question; none at all without labels."""
     if evidence.judgements is None:
         return {}
     relevant = {}
-    for question, row in zip(ids, _rows(evidence, ids), strict=True):
+    for question, row in zip(ids, evidence.rows_of(ids).tolist(), strict=True):
         grades = evidence.judgements.of(row)
         relevant[question] = frozenset(str(evidence.item_ids[item]) for item, grade in grades.items() if grade > 0)
     return relevant if any(relevant.values()) else {}

@@ -265,11 +265,7 @@ def best(candidates: Sequence[Deployment], goals: Goals, bits: float) -> Deploym
     Without a latency nothing may cost a query more, but to reach a target.
     """
     latency = goals.latency or (1.0 if goals.target is None else np.inf)
-
-    def fits(deployment: Deployment) -> bool:
-        return deployment.bits <= bits + 1e-9 and deployment.cost <= latency + 1e-9
-
-    fitting = list(filter(fits, candidates)) or [candidates[0]]
+    fitting = [way for way in candidates if way.bits <= bits + 1e-9 and way.cost <= latency + 1e-9] or [candidates[0]]
     if goals.target is not None:
         reaching = [deployment for deployment in fitting if (deployment.flips.high or deployment.rate) <= goals.target]
         if reaching:

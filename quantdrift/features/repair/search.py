@@ -5,7 +5,7 @@ with far fewer inputs than top-1 changes do. The better half of the quantizers g
 and the best of these to widths by gap. What comes through is run on the whole corpus, with rates over held-out inputs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -190,13 +190,7 @@ class Tuner:
                 version=1, weights=pair.fingerprint, scheme=str(scheme), on=problem.digest, runtime=dict(pair.runtime)
             )
             choose_widths(flow, opened.reading, self.reference)
-            pair.calibrate(
-                opened.reading.calibration,
-                self.settings.batch_size,
-                source=opened.reading.source,
-                root=self.store.root,
-                progress=self.progress,
-            )
+            flow.calibrate(opened.reading)
             with pair.candidate():
                 gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
         except (MissingExtraError, UnsupportedError) as error:
@@ -219,7 +213,7 @@ class Tuner:
         """The configurations that can be made, by the shift that they make, least first."""
         trials = [self._trial(scheme, problem, bits) for scheme in schemes]
         self.tried += trials
-        return _by_shift(trial for trial in trials if trial.shift is not None)
+        return sorted((trial for trial in trials if trial.shift is not None), key=lambda trial: trial.shift or 0.0)
 
     # --- what is tried ----------------------------------------------------------------------------
 
@@ -266,7 +260,3 @@ class Tuner:
             for scheme in (weights, *tried("model")):
                 yield replace(scheme, query_only=True)
             yield from tried("vectors")
-
-
-def _by_shift(trials: Iterable[choice.Tried]) -> list[choice.Tried]:
-    return sorted(trials, key=lambda trial: trial.shift or 0.0)

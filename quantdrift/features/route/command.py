@@ -101,21 +101,9 @@ def command(
         goal = f"deferred for {100 * recover:g} %"
         head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
         grids.append(Grid(title="Each run", head=head, rows=[_row(result) for result in routed], words={*head[-2:]}))
-    return Output(
-        data={
-            "speed_up": speed_up,
-            "break_even": even,
-            "share": share,
-            "splits": splits,
-            "seed": seed,
-            "recover": recover,
-            "runs": as_json(routed),
-            "router": router
-            and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
-        },
-        grids=grids,
-        next=after,
-    )
+    asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
+    saved = router and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule}
+    return Output(data={**asked, "recover": recover, "runs": as_json(routed), "router": saved}, grids=grids, next=after)
 
 
 def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: float | None) -> float:

@@ -13,7 +13,7 @@ from quantdrift.gate.baseline import NAME, Baseline
 from quantdrift.gate.rules import find_config, read_config
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.report.figures import Figure, amount, named, points_with_intervals, spec_of, tooltip
+from quantdrift.report.figures import Figure, amount, named, points_with_intervals, rate_of, spec_of, tooltip
 from quantdrift.report.page import Section
 from quantdrift.show.tables import Column, table
 from quantdrift.statistics.estimates import rate_estimate
@@ -47,10 +47,9 @@ def commits_of(baseline: Path) -> Iterator[dict[str, Any]]:
             except QuantDriftError:
                 continue
         rate = rate_estimate(np.array([">" in answer for answer in read.snapshot().answers], dtype=np.float64))
-        ends = {"rate": rate.value, "low": rate.low, "high": rate.high}
         means = ", ".join(f"{name} {mean:.4g}" for name, mean in read.means.items() if mean is not None)
         about = {"commit": digest[:10], "date": date, "subject": subject, "spec": read.spec, "n": read.n_inputs}
-        yield {**about, **ends, "means": means, "estimate": cell(parse_metric("flip@1"), rate)}
+        yield {**about, **rate_of(rate), "means": means, "estimate": cell(parse_metric("flip@1"), rate)}
 
 
 def _git(folder: Path, *words: str) -> bytes | None:

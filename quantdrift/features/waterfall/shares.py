@@ -153,17 +153,12 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
     metrics = [parse_metric(name) for name in METRICS]
     if next(iter(evidence.values())).judgements is None:
         metrics = [metric for metric in metrics if not metric.family.needs_labels]
-    parts = {stages: _part(part, shared) for stages, part in evidence.items()}
+    # the inputs that all cells have, in one order
+    parts = {stages: part.part(part.rows_of(shared)) for stages, part in evidence.items()}
     return [
         waterfall({stages: metric.per_input(part) for stages, part in parts.items()}, order, metric)
         for metric in metrics
     ]
-
-
-def _part(evidence: Evidence, shared: Sequence[str]) -> Evidence:
-    """The inputs that all cells have, in one order."""
-    row_of = {name: row for row, name in enumerate(evidence.input_ids.tolist())}
-    return evidence.part(np.array([row_of[name] for name in shared], dtype=np.int64))
 
 
 def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:

@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
+from quantdrift.base import records
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import (
-    MAX_DEPTH,
-    check_checksum,
-    parse_json,
-    read_json,
-    whole_file,
-    with_checksum,
-    write_text,
-)
+from quantdrift.base.records import MAX_DEPTH
 
 
 def names(folder: Path) -> list[str]:
@@ -26,8 +19,8 @@ def names(folder: Path) -> list[str]:
 
 def test_two_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
-    with whole_file(path) as first:
-        with whole_file(path) as other:
+    with records.whole_file(path) as first:
+        with records.whole_file(path) as other:
             other.write_text("other")
             first.write_text("one")
         assert path.read_text() == "other"
@@ -43,7 +36,7 @@ def test_after_an_error_the_place_is_as_it_was(tmp_path: Path, error: type[BaseE
         path.write_text(earlier)
 
     def write() -> None:
-        with whole_file(path) as partial:
+        with records.whole_file(path) as partial:
             partial.write_text("half")
             raise error
 
@@ -66,7 +59,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RunError, match=r"the study was not written to .*: no space left; nothing was left behind"):
-        write_text(path, "later text", what="the study")
+        records.write_text(path, "later text", what="the study")
     assert path.read_bytes() == b"earlier"
     assert names(tmp_path) == ["it.json"]
 
@@ -79,14 +72,14 @@ DEEP = MAX_DEPTH + 2
 )
 def test_json_from_outside_ends_in_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        parse_json(text)
+        records.parse_json(text)
 
 
 @pytest.mark.parametrize("text", ["[1e999]", "[-1e999]", "[NaN]", "[Infinity]", '{"b": {"a": 1, "a": 2}}'])
 def test_strict_refuses_what_is_no_number_and_a_key_that_stands_twice(text: str) -> None:
-    parse_json(text)
+    records.parse_json(text)
     with pytest.raises(ValueError, match=r"finite|'a'"):
-        parse_json(text, strict=True)
+        records.parse_json(text, strict=True)
 
 
 def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) -> None:
@@ -94,19 +87,19 @@ def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) ->
     (tmp_path / "large").write_text("[" + "1," * 50 + "1]")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(ValueError, match="pipe or a device"):
-            read_json(path)
+            records.read_json(path)
     with pytest.raises(ValueError, match="larger than 10 bytes"):
-        read_json(tmp_path / "large", limit=10)
+        records.read_json(tmp_path / "large", limit=10)
     with pytest.raises(OSError, match="directory"):
-        read_json(tmp_path)
+        records.read_json(tmp_path)
 
 
 def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
     content = {"b": [1, 2.5, "é"], "a": {"x": None}, "threshold": 0.1 + 0.2}
-    whole = with_checksum(content)
-    check_checksum(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
+    whole = records.with_checksum(content)
+    records.check_checksum(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
     assert list(whole)[-1] == "digest"
-    assert with_checksum(whole) == whole
+    assert records.with_checksum(whole) == whole
     for other in (
         {**whole, "threshold": 0.3},
         {**whole, "new": 1},
@@ -114,4 +107,4 @@ def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
         {**whole, "digest": None},
     ):
         with pytest.raises(ValueError, match="digest"):
-            check_checksum(other)
+            records.check_checksum(other)

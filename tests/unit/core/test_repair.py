@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.features.repair.choice import (
-    Deployment,
-    Goals,
-    against_plain,
-    allocated_configuration,
-    best,
-    check_plain,
-    chosen_apart,
-    deployments,
-    finer_configurations,
-    front,
-    uniform_configurations,
-)
+from quantdrift.features.repair import choice
+from quantdrift.features.repair.choice import Deployment, Goals
 from quantdrift.spec.grammar import parse_scheme
 from support.routing_samples import classified, searched
 
@@ -55,25 +44,25 @@ def deployment(
 )
 def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
     with pytest.raises(UnsupportedError, match=problem):
-        check_plain(parse_scheme(scheme))
+        choice.check_plain(parse_scheme(scheme))
 
 
 @pytest.mark.parametrize(
     ("schemes", "expected"),
     [
-        (uniform_configurations(parse_scheme("W4-g64"), ["hqq", "rtn"]), ["W4-g64-rtn", "W4-g64-hqq"]),
+        (choice.uniform_configurations(parse_scheme("W4-g64"), ["hqq", "rtn"]), ["W4-g64-rtn", "W4-g64-hqq"]),
         (  # options of a quantizer stay with it
-            uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"]),
+            choice.uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"]),
             ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"],
         ),
-        (finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
-        (finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
-        (finer_configurations(parse_scheme("W4-g32")), []),
+        (choice.finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
+        (choice.finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
+        (choice.finer_configurations(parse_scheme("W4-g32")), []),
         (  # widths lie around the budget
-            [allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)],
+            [choice.allocated_configuration(parse_scheme("W4-gptq+seed=1"), 4.125)],
             ["W4.125-g128-gptq+gap+seed=1+widths=2,3,4,5,6,8"],
         ),
-        ([allocated_configuration(parse_scheme("W4"), bits) for bits in (1.9, 8.0)], ["None"] * 2),
+        ([choice.allocated_configuration(parse_scheme("W4"), bits) for bits in (1.9, 8.0)], ["None"] * 2),
     ],
 )
 def test_what_is_tried(schemes: list[object], expected: list[str]) -> None:
@@ -82,23 +71,23 @@ def test_what_is_tried(schemes: list[object], expected: list[str]) -> None:
 
 def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:
     scheme, evidence = parse_scheme("W4"), searched(BEFORE, AFTER)
-    alone, *again = deployments(scheme, evidence, BITS, "run", GOALS)
+    alone, *again = choice.deployments(scheme, evidence, BITS, "run", GOALS)
     assert (alone.rate, alone.looked, alone.cost, alone.vector_bits) == (pytest.approx(2 / 3), 0.0, 1.0, 32)
     # half of three is between two: the least sure is below, and it comes back
     assert [(other.looked, other.rate) for other in again[-1:]] == [(pytest.approx(1 / 3), pytest.approx(1 / 3))]
     # 1.9 times the time: a share of 0.225 may be asked again, and the least sure of three is a third
-    (limited,) = [*deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=3.0))][1:]
+    (limited,) = [*choice.deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=3.0))][1:]
     assert limited.looked == pytest.approx(1 / 3)
     assert limited.cost == pytest.approx(1 + 4 / 3)
     assert limited.changed.tolist() == [False, True, False]
-    assert len([*deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=1.0))]) == 1
+    assert len([*choice.deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=1.0))]) == 1
     # with documents at full precision, to ask again is to search at full precision
-    assert len([*deployments(parse_scheme("W4+query"), evidence, BITS, "run", GOALS)]) == 1
+    assert len([*choice.deployments(parse_scheme("W4+query"), evidence, BITS, "run", GOALS)]) == 1
 
 
 def test_classes_have_no_embeddings_and_a_routed_answer_is_the_references() -> None:
     evidence = classified([[2.0, 0.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 0.1]])
-    alone, *again = deployments(parse_scheme("W4"), evidence, BITS, "run", GOALS)
+    alone, *again = choice.deployments(parse_scheme("W4"), evidence, BITS, "run", GOALS)
     assert (alone.rate, alone.vector_bits) == (0.5, 0)
     assert (again[-1].looked, again[-1].rate) == (0.5, 0.0)
 
@@ -111,7 +100,7 @@ def test_the_front_keeps_what_nothing_beats() -> None:
         deployment(0.1, cost=2.0),
         deployment(0.6, vector=8),
     ]
-    assert front(candidates) == [False, False, True, True, True]
+    assert choice.front(candidates) == [False, False, True, True, True]
 
 
 def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -> None:
@@ -122,13 +111,14 @@ def test_the_best_is_within_bits_and_latency_and_a_target_takes_the_cheapest() -
         deployment(0.05, cost=2.0),
     )
     candidates = [plain, finer, wide, dear]
-    assert best(candidates, GOALS, 4.25) is finer
-    assert best(candidates, GOALS, 4.125) is plain
-    assert best(candidates, replace(GOALS, latency=2.0), 4.25) is dear
-    assert best(candidates, replace(GOALS, target=0.33), 4.25) is finer  # the interval of 300 of 1,000 ends at 0.329
-    assert best(candidates, replace(GOALS, target=0.1), 4.25) is dear
-    assert best(candidates, replace(GOALS, target=0.1, latency=1.5), 4.25) is finer  # nothing reaches it
-    against = against_plain(candidates)
+    assert choice.best(candidates, GOALS, 4.25) is finer
+    assert choice.best(candidates, GOALS, 4.125) is plain
+    assert choice.best(candidates, replace(GOALS, latency=2.0), 4.25) is dear
+    # the interval of 300 of 1,000 ends at 0.329
+    assert choice.best(candidates, replace(GOALS, target=0.33), 4.25) is finer
+    assert choice.best(candidates, replace(GOALS, target=0.1), 4.25) is dear
+    assert choice.best(candidates, replace(GOALS, target=0.1, latency=1.5), 4.25) is finer  # nothing reaches it
+    against = choice.against_plain(candidates)
     assert against[0].difference is None
     assert [other.difference and other.difference.value for other in against[1:]] == pytest.approx([-0.2, -0.3, -0.45])
 
@@ -141,23 +131,23 @@ def test_the_rate_of_what_was_chosen_is_of_inputs_that_the_choice_did_not_see() 
         common = rng.random(n) < rate / 2
         ways = [common | (rng.random(n) < (rate / 2) / (1 - rate / 2)) for _ in range(7)]
         candidates = [replace(deployment(0.0), changed=way) for way in ways]
-        choice = chosen_apart(candidates, goals, 4.125, seed=seed)
-        chosen.append(choice.chosen.rate)
-        confirmed.append(choice.confirmed.rate)
-        flips = choice.confirmed.flips
+        found = choice.chosen_apart(candidates, goals, 4.125, seed=seed)
+        chosen.append(found.chosen.rate)
+        confirmed.append(found.confirmed.rate)
+        flips = found.confirmed.flips
         covered.append(flips.low <= rate <= flips.high)  # type: ignore[operator]  # of many inputs
     assert np.mean(chosen) < 0.085
     assert np.mean(confirmed) == pytest.approx(rate, abs=0.003)
     assert 0.92 < np.mean(covered) < 0.98
-    assert choice.plain.flips.n + choice.deployments[0].flips.n == n
+    assert found.plain.flips.n + found.deployments[0].flips.n == n
 
 
 def test_a_target_is_shown_by_the_upper_end_of_the_interval() -> None:
     # 1 of 200 inputs: 0.5 %, and up to 2.8 %
     few = replace(deployment(0.0), changed=np.arange(400) % 200 == 0)
-    choices = [chosen_apart([few], replace(GOALS, target=target), 4.125) for target in (0.02, 0.05, None)]
+    choices = [choice.chosen_apart([few], replace(GOALS, target=target), 4.125) for target in (0.02, 0.05, None)]
     assert choices[0].confirmed.rate <= 0.01
-    assert [choice.target_shown for choice in choices] == [False, True, None]
+    assert [found.target_shown for found in choices] == [False, True, None]
     # 10 of 1,000 are up to 1.8 %, so nothing is shown to reach 1.5 %: the nearest is taken
-    nearest = best([deployment(0.5), deployment(0.01)], replace(GOALS, target=0.015), 4.125)
+    nearest = choice.best([deployment(0.5), deployment(0.01)], replace(GOALS, target=0.015), 4.125)
     assert nearest.rate == 0.01

@@ -7,26 +7,18 @@ import pytest
 
 from quantdrift.base.errors import SpecError, UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
-from quantdrift.spec.grammar import (
-    Scheme,
-    Spec,
-    Versus,
-    calibrates,
-    draws,
-    is_endpoint,
-    parse,
-    parse_pair,
-    parse_scheme,
-    read_endpoint,
-)
+from quantdrift.spec import grammar
+from quantdrift.spec.grammar import Scheme, Spec, Versus
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> None:
-    assert parse("minilm@W4") == Spec(model="minilm", scheme=Scheme(weight_bits=4.0, group_size=128, quantizer="rtn"))
-    assert str(parse("minilm@W4")) == "minilm@W4-g128-rtn"
-    scheme = parse("minilm@W3.5A8-gptq_ao-g64+seed=3+gap_exact+calib=64+query").scheme
+    assert grammar.parse("minilm@W4") == Spec(
+        model="minilm", scheme=Scheme(weight_bits=4.0, group_size=128, quantizer="rtn")
+    )
+    assert str(grammar.parse("minilm@W4")) == "minilm@W4-g128-rtn"
+    scheme = grammar.parse("minilm@W3.5A8-gptq_ao-g64+seed=3+gap_exact+calib=64+query").scheme
     assert scheme == Scheme(
         weight_bits=3.5,
         activation_bits=8,
@@ -60,9 +52,9 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
     ],
 )
 def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
-    scheme = parse_scheme(text)
+    scheme = grammar.parse_scheme(text)
     assert str(scheme) == canonical
-    assert parse_scheme(canonical) == scheme
+    assert grammar.parse_scheme(canonical) == scheme
 
 
 @pytest.mark.parametrize(
@@ -72,10 +64,10 @@ def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
 )  # fmt: skip
 def test_widths_that_a_criterion_chooses_from(text: str, widths: tuple[int, ...] | None) -> None:
     if widths is not None:
-        assert parse_scheme(text).widths == widths
+        assert grammar.parse_scheme(text).widths == widths
         return
     with pytest.raises(SpecError, match=r"expected .*2,3,4,8"):
-        _ = parse_scheme(text).widths
+        _ = grammar.parse_scheme(text).widths
 
 
 # In the table below "[" and "]" stand around the characters at fault; they are taken out before
@@ -135,7 +127,7 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     start, end = marked.index("["), marked.index("]") - 1
     text = marked.replace("[", "", 1).replace("]", "", 1)
     with pytest.raises(SpecError, match=message) as caught:
-        parse_pair(text)
+        grammar.parse_pair(text)
     error = caught.value
     assert (error.text, error.start, error.end) == (text, start, end)
     assert f" at character {start + 1}: expected " in str(error)
@@ -156,12 +148,12 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     ],
 )
 def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: str) -> None:
-    pair = parse_pair(text)
+    pair = grammar.parse_pair(text)
     assert pair == Versus(reference=reference, candidate=candidate)
     assert str(pair) == f"{reference} vs {candidate}"
-    assert parse_pair(str(pair)) == pair
+    assert grammar.parse_pair(str(pair)) == pair
     assert pair.model == reference
-    assert pair.on_server == (is_endpoint(reference) or is_endpoint(candidate))
+    assert pair.on_server == (grammar.is_endpoint(reference) or grammar.is_endpoint(candidate))
 
 
 @pytest.mark.parametrize(
@@ -177,16 +169,16 @@ def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: 
     ],
 )
 def test_a_url_has_one_form(written: str, url: str, asked: str) -> None:
-    endpoint = read_endpoint(f"openai:{written}#m")
+    endpoint = grammar.read_endpoint(f"openai:{written}#m")
     assert endpoint.url == url
     assert endpoint.embeddings.endswith(asked)
-    assert read_endpoint(str(endpoint)) == endpoint
+    assert grammar.read_endpoint(str(endpoint)) == endpoint
 
 
 @pytest.mark.parametrize("name", ["me:secret@", "secret@"])
 def test_what_is_secret_in_a_url_is_refused_and_not_shown_again(name: str) -> None:
     with pytest.raises(SpecError, match="a user or a password") as caught:
-        parse_pair(f"minilm vs openai:http://{name}h/v1#m")
+        grammar.parse_pair(f"minilm vs openai:http://{name}h/v1#m")
     assert "secret" not in str(caught.value) + caught.value.caret()
 
 
@@ -196,18 +188,18 @@ def test_the_pages_for_users_tell_the_truth() -> None:
     rows = re.findall(r"^\| `([^`]+@[^`]+)` \| `([^`]+@[^`]+)` \|", page, re.MULTILINE)
     assert len(rows) >= 6
     for text, canonical in rows:
-        assert str(parse(text)) == canonical
+        assert str(grammar.parse(text)) == canonical
     blocks = re.findall(r"^(\S+)\n( *\^+)\n(.+)$", page, re.MULTILINE)
     assert len(blocks) >= 3
     for text, carets, message in blocks:
         with pytest.raises(SpecError) as caught:
-            parse(text)
+            grammar.parse(text)
         assert caught.value.caret() == f"{text}\n{carets}"
         assert str(caught.value) == message
     for name in ("checkpoints.md", "servers.md"):
         shown = re.findall(r'quantdrift run "([^"]+)"', (DOCS / "guides" / name).read_text(encoding="utf-8"))
         assert len(shown) >= 3
-        assert all(isinstance(parse_pair(text), Versus) for text in shown)
+        assert all(isinstance(grammar.parse_pair(text), Versus) for text in shown)
 
 
 # --- what a scheme needs, and its parts -----------------------------------------------------------
@@ -215,11 +207,11 @@ def test_the_pages_for_users_tell_the_truth() -> None:
 
 def test_a_scale_for_each_token_needs_no_inputs_but_a_quantizer_does() -> None:
     needs = {
-        text: (calibrates(parse_scheme(text)), draws(parse_scheme(text)))
+        text: (grammar.calibrates(grammar.parse_scheme(text)), grammar.draws(grammar.parse_scheme(text)))
         for text in ("W4A8", "W16A8-gptq", "W4A8+act=token", "W16A8-gptq+act=token", "W4A8-gptq+act=token")
     }
     assert [*needs.values()] == [(True, True)] * 2 + [(False, False)] * 2 + [(True, True)]
-    assert draws(parse_scheme("W3.5A8+gap+act=token"))  # queries are drawn
+    assert grammar.draws(grammar.parse_scheme("W3.5A8+gap+act=token"))  # queries are drawn
 
 
 @pytest.mark.parametrize(
@@ -238,13 +230,13 @@ def test_a_scale_for_each_token_needs_no_inputs_but_a_quantizer_does() -> None:
     ],
 )
 def test_stages_alone_keep_the_options_that_they_take(text: str, kept: set[str], only: str) -> None:
-    scheme = parse_scheme(text).only(kept)
+    scheme = grammar.parse_scheme(text).only(kept)
     assert str(scheme) == only
     assert scheme is not None
     refuse_settings(scheme)
 
 
 def test_settings_of_a_calibration_are_refused_where_there_is_none() -> None:
-    refuse_settings(parse_scheme("W4A8-gptq+act=token+calib=8+seed=1"))
+    refuse_settings(grammar.parse_scheme("W4A8-gptq+act=token+calib=8+seed=1"))
     with pytest.raises(UnsupportedError, match=r"\+calib= has no effect on W4A8-g128-rtn\+act=token"):
-        refuse_settings(parse_scheme("W4A8+act=token+calib=8"))
+        refuse_settings(grammar.parse_scheme("W4A8+act=token+calib=8"))

@@ -12,20 +12,14 @@ from quantdrift.checkpoints.saved import check_savable
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.features.export.onnx import pack
 from quantdrift.features.formats.floats import e2m1, e4m3
 from quantdrift.features.repair.choice import check_plain
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import parse, parse_scheme
+from support.quantizer_samples import made
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]
-
-
-def made(name: str, weight: Tensor) -> QuantizedWeight:
-    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}-{name}")
-    quantized: QuantizedWeight = QUANTIZERS[name].method(scheme).quantize(weight, None)
-    return quantized
 
 
 def rounded(name: str, *weights: float) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import subprocess
@@ -33,7 +32,7 @@ from quantdrift.features.index.engine import ENGINES, Engine, Order, engine_of
 from quantdrift.metrics import measure
 from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.stages import STAGES
-from support.places import ROOT
+from support.places import ROOT, module_at
 
 N_DOCS, DIM, N = 600, 32, 40
 
@@ -391,9 +390,7 @@ def test_engines_are_told_without_an_import_of_theirs():
 
 
 def test_an_engine_is_one_file_of_at_most_80_lines_of_code():
-    spec = importlib.util.spec_from_file_location("size", ROOT / "tests/size/size.py")
-    size = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(size)
+    size = module_at(ROOT / "tests/size/size.py")
     for name in ("lancedb", "milvus", "chroma", "qdrant", "pgvector", "sqlite-vec", "usearch"):
         source = Path(sys.modules[ENGINES.module(name)].__file__).read_text(encoding="utf-8")
         assert size.lines_of(source)["code"] <= 80, name

@@ -11,16 +11,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from quantdrift.gate.output import (
-    beyond_reach,
-    headline,
-    junit_text,
-    markdown_text,
-    report_json,
-    rules_table,
-    tell_ci,
-    worst_table,
-)
+from quantdrift.gate import output
 from quantdrift.gate.result import GateResult
 from quantdrift.statistics.estimates import Estimate
 from support.gate_result_samples import BROKEN, FEW, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, WORST, nasty, result
@@ -41,12 +32,12 @@ from support.gate_samples import ones, rules, snapshot
     ],
 )
 def test_the_headline_is_the_verdict_and_why(judged: GateResult, line: str) -> None:
-    assert headline(judged) == line
+    assert output.headline(judged) == line
 
 
 def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
     small = replace(WORSE, difference=Estimate(value=-0.0001, low=-0.0004, high=0.0, n=9))
-    grid = rules_table(result(WORSE, FEW, small))
+    grid = output.rules_table(result(WORSE, FEW, small))
     cells = grid.rows
     wanted = {
         "rule": "flip@1 no worse by 0.03",
@@ -68,7 +59,7 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
 def test_worst_rows_say_what_replaced_what() -> None:
     other = replace(WORST, input_id="q8", new=False, rank_after=None, gap=None, is_right=np.True_)
     judged = result(WORSE, worst=(WORST, other))
-    grid = worst_table(judged)
+    grid = output.worst_table(judged)
     assert grid.title == "2 of 312 changed inputs, the worst first"
     assert (grid.head, grid.rows) == (
         ["input", "reference's answer", "now at rank", "candidate's answer", "labels", "gap", "new"],
@@ -80,7 +71,7 @@ def test_worst_rows_say_what_replaced_what() -> None:
 
 
 def test_markdown_by_hand() -> None:
-    assert markdown_text(result(LIMIT)) == (
+    assert output.markdown_text(result(LIMIT)) == (
         "## quantdrift gate: pass\n\n"
         "`minilm@W4-rtn` on cranfield (test), 1,509 inputs.\n\n"
         "pass: 1 of 1 rules, `flip@1` <= 0.25 (within the limit)\n\n"
@@ -95,7 +86,7 @@ def test_markdown_by_hand() -> None:
 @pytest.mark.parametrize("n", [1, 6])
 def test_no_name_marks_anything_up(name: str, n: int) -> None:
     """As GitHub reads it, with HTML let through; that text is read as it is is a law."""
-    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table"]).parse(markdown_text(nasty(name, n)))
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table"]).parse(output.markdown_text(nasty(name, n)))
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h2"]
     assert [token.type for token in tokens].count("bullet_list_open") == 1
     assert [token.type for token in tokens].count("tr_open") == 3 + n + 1
@@ -117,14 +108,14 @@ def test_no_name_marks_anything_up(name: str, n: int) -> None:
 def test_markdown_stays_below_the_limit_of_the_summary() -> None:
     name = "|`" * 200
     many = tuple(replace(WORSE, rule=replace(WORSE.rule, on=f"{n} {name}")) for n in range(101))
-    text = markdown_text(replace(nasty(name, 101), rules=many, notes=(name,) * 300))
+    text = output.markdown_text(replace(nasty(name, 101), rules=many, notes=(name,) * 300))
     assert len(text.encode()) < 1024 * 1024
     assert sum(line.startswith("| ") for line in text.splitlines()) == 202
 
 
 def test_a_case_for_every_rule() -> None:
     other = replace(OTHER, rule=replace(OTHER.rule, number=0.05))
-    root = ElementTree.fromstring(junit_text(result(WORSE, LIMIT, FEW, other, UNDEFINED)).encode())
+    root = ElementTree.fromstring(output.junit_text(result(WORSE, LIMIT, FEW, other, UNDEFINED)).encode())
     (suite,) = root
     for element in (root, suite):
         assert [element.attrib[name] for name in ("tests", "failures", "errors")] == ["5", "2", "2"]
@@ -146,24 +137,24 @@ def test_a_case_for_every_rule() -> None:
 def test_only_too_few_inputs_can_be_accepted(rule: Any, code: int, accepted: int) -> None:
     judged = result(rule)
     assert judged.exit_code == code
-    assert json.loads(report_json(replace(judged, accept_underpowered=True)))["exit_code"] == accepted
+    assert json.loads(output.report_json(replace(judged, accept_underpowered=True)))["exit_code"] == accepted
 
 
 def test_the_ci_gets_the_summary_and_the_verdict_after_what_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary, output = tmp_path / "summary", tmp_path / "output"
+    summary, told = tmp_path / "summary", tmp_path / "output"
     summary.write_text("# Before\n", encoding="utf-8")
-    output.write_text("one=1\n", encoding="utf-8")
-    environ = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(output)}
-    tell_ci(environ, verdict="fail", code=1, summary="## Now\n")
+    told.write_text("one=1\n", encoding="utf-8")
+    environ = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(told)}
+    output.tell_ci(environ, verdict="fail", code=1, summary="## Now\n")
     assert summary.read_text(encoding="utf-8") == "# Before\n## Now\n"
-    assert output.read_text(encoding="utf-8") == "one=1\nverdict=fail\nexit-code=1\n"
-    tell_ci({"GITHUB_STEP_SUMMARY": "", "CI": "true"}, verdict="pass", code=0, summary="")
+    assert told.read_text(encoding="utf-8") == "one=1\nverdict=fail\nexit-code=1\n"
+    output.tell_ci({"GITHUB_STEP_SUMMARY": "", "CI": "true"}, verdict="pass", code=0, summary="")
     # a place that cannot be written is a note, and the other is told
-    tell_ci({**environ, "GITHUB_STEP_SUMMARY": str(tmp_path)}, verdict="pass", code=0, summary="")
+    output.tell_ci({**environ, "GITHUB_STEP_SUMMARY": str(tmp_path)}, verdict="pass", code=0, summary="")
     assert "(GITHUB_STEP_SUMMARY): Is a directory" in capsys.readouterr().err
-    assert output.read_text(encoding="utf-8").endswith("verdict=pass\nexit-code=0\n")
+    assert told.read_text(encoding="utf-8").endswith("verdict=pass\nexit-code=0\n")
 
 
 def test_a_rule_is_beyond_reach_of_too_few_inputs() -> None:
@@ -172,10 +163,10 @@ def test_a_rule_is_beyond_reach_of_too_few_inputs() -> None:
     lost[50:] = np.nan
     held = snapshot({"flip@1": ones(120, []), "gold_lost@10": lost, "served_relevance": np.ones(120)})
     asked = rules("flip@1 no worse by 0.03", "gold_lost@10 no worse by 0.05", "flip@1 <= 0.1", "flip@1 no worse")
-    (line,) = beyond_reach(asked[:1], held.part(range(98)), alpha=0.05)
+    (line,) = output.beyond_reach(asked[:1], held.part(range(98)), alpha=0.05)
     assert "rests on 98 inputs" in line
     assert "it takes 99" in line
-    (line,) = beyond_reach(asked[1:], held, alpha=0.01)
+    (line,) = output.beyond_reach(asked[1:], held, alpha=0.01)
     assert "rests on 50 inputs" in line
     assert "it takes 90" in line
-    assert beyond_reach(asked[:1], held.part(range(99)), alpha=0.05) == []
+    assert output.beyond_reach(asked[:1], held.part(range(99)), alpha=0.05) == []

@@ -3,7 +3,8 @@
 import pytest
 
 from quantdrift.base.errors import UnknownNameError
-from quantdrift.metrics import MetricError, Slice, default_metrics, parse_metric
+from quantdrift.metrics import MetricError, default_metrics, parse_metric
+from quantdrift.metrics.base import Slice
 
 DEFAULT = [str(metric) for metric in default_metrics()]
 

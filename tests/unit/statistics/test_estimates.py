@@ -11,21 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, bootstrap, quantile_test
 
-from quantdrift.statistics.estimates import (
-    Estimate,
-    at_least,
-    at_most,
-    lower_quantile,
-    mean_estimate,
-    mean_estimates,
-    percentile_interval,
-    quantile_estimate,
-    rate_estimate,
-    relative_change_estimate,
-    resampled,
-    undefined,
-    upper_quantile,
-)
+from quantdrift.statistics import estimates
+from quantdrift.statistics.estimates import Estimate, undefined
 from support.paired_values import ends
 
 Floats = NDArray[np.float64]
@@ -43,19 +30,19 @@ def test_tails_and_quantiles_against_scipy(n: int, share: float) -> None:
     counts = np.arange(-2, n + 3)
     below, above = binom.cdf(counts, n, share), binom.sf(counts - 1, n, share)
     # the least numbers there are, below 1e-307, have fewer digits
-    assert at_most(counts, n, share) == pytest.approx(below, rel=1e-12, abs=1e-280)
-    assert at_least(counts, n, share) == pytest.approx(above, rel=1e-12, abs=1e-280)
+    assert estimates.at_most(counts, n, share) == pytest.approx(below, rel=1e-12, abs=1e-280)
+    assert estimates.at_least(counts, n, share) == pytest.approx(above, rel=1e-12, abs=1e-280)
     for level in (0.001, 0.025, 0.5 + 1e-9, 0.8, 0.975):
-        assert lower_quantile(level, n, share) == binom.ppf(level, n, share)
-        assert upper_quantile(level, n, share) == binom.isf(level, n, share)
+        assert estimates.lower_quantile(level, n, share) == binom.ppf(level, n, share)
+        assert estimates.upper_quantile(level, n, share) == binom.isf(level, n, share)
 
 
 def test_the_tails_of_many_inputs_keep_their_digits() -> None:
     """Where `scipy.special.bdtr` has ten."""
     n, counts = 100_000, np.arange(1600, 2400, 7)
-    assert at_most(counts, n, 0.02) == pytest.approx(binom.cdf(counts, n, 0.02), rel=3e-12, abs=0)
+    assert estimates.at_most(counts, n, 0.02) == pytest.approx(binom.cdf(counts, n, 0.02), rel=3e-12, abs=0)
     sizes = np.array([149, 150, 600])
-    assert at_most(0, sizes, 0.02) == pytest.approx(0.98**sizes)
+    assert estimates.at_most(0, sizes, 0.02) == pytest.approx(0.98**sizes)
 
 
 # --- rates, medians, means
@@ -64,7 +51,7 @@ def test_the_tails_of_many_inputs_keep_their_digits() -> None:
 @pytest.mark.parametrize("n", [1, 2, 30, 1190])
 def test_wilson_against_scipy(n: int) -> None:
     for hits in {0, 1, n // 3, n - 1, n}:
-        estimate = rate_estimate(np.repeat([1.0, 0.0], [hits, n - hits]))
+        estimate = estimates.rate_estimate(np.repeat([1.0, 0.0], [hits, n - hits]))
         theirs = binomtest(hits, n).proportion_ci(0.95, method="wilson")
         assert (estimate.value, estimate.n) == (hits / n, n)
         assert ends(estimate) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
@@ -83,28 +70,28 @@ def drawn_values(kind: str, n: int) -> Floats:
 @pytest.mark.parametrize("n", [1, 5, 6, 7, 40, 301])
 def test_the_ends_of_a_quantile_against_scipy(n: int, kind: str) -> None:
     values = drawn_values(kind, n)
-    assert quantile_estimate(values).value == np.median(values)
+    assert estimates.quantile_estimate(values).value == np.median(values)
     for q in (0.5, 0.1, 1 / 3, 0.99):
-        estimate = quantile_estimate(values, q)
+        estimate = estimates.quantile_estimate(values, q)
         theirs = quantile_test(values, p=q).confidence_interval(0.95)
         for ours, their in zip((estimate.low, estimate.high), theirs, strict=True):
             assert ours == (None if math.isnan(their) else their)
 
 
 def test_infinite_values_are_values() -> None:
-    estimate = quantile_estimate(np.array([math.inf] * 3 + [1.0, 2, 3, 4, 5, 6, 7]))
+    estimate = estimates.quantile_estimate(np.array([math.inf] * 3 + [1.0, 2, 3, 4, 5, 6, 7]))
     assert (estimate.value, estimate.high) == (5.5, math.inf)
     assert estimate.to_json()["high"] is None
-    most = quantile_estimate(np.array([1.0, math.inf, math.inf]))
+    most = estimates.quantile_estimate(np.array([1.0, math.inf, math.inf]))
     assert most.to_json() == {"value": None, "reason": "+infinity: no finite value"}
-    assert quantile_estimate(np.array([1.0, math.inf])).value == math.inf  # half of the way to infinity
+    assert estimates.quantile_estimate(np.array([1.0, math.inf])).value == math.inf  # half of the way to infinity
     assert Estimate(value=-math.inf).to_json()["reason"].startswith("-infinity")
     assert undefined("no labels").to_json() == {"value": None, "reason": "no labels"}
 
 
 @pytest.mark.parametrize("values", [[0.25], [0.25] * 9])
 def test_without_spread_the_interval_is_the_value(values: list[float]) -> None:
-    estimate = mean_estimate(np.array(values))
+    estimate = estimates.mean_estimate(np.array(values))
     assert (estimate.value, *ends(estimate), estimate.n) == (0.25, 0.25, 0.25, len(values))
 
 
@@ -121,11 +108,11 @@ def theirs(samples: tuple[Floats, ...], statistic: Callable[..., Any], seed: int
 def test_the_same_seed_gives_the_resamples_of_scipy(n: int, seed: int) -> None:
     values = np.random.default_rng(n).random(n)
     expected = theirs((values,), np.mean, seed)
-    means = resampled(lambda places: values[places].mean(axis=-1), n, seed=seed)
+    means = estimates.resampled(lambda places: values[places].mean(axis=-1), n, seed=seed)
     assert means.tolist() == expected.bootstrap_distribution.tolist()
-    assert percentile_interval(means) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
+    assert estimates.percentile_interval(means) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
     ordered = theirs((np.sort(values),), np.mean, seed).confidence_interval
-    assert ends(mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
+    assert ends(estimates.mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
 
 
 def test_the_interval_of_a_relative_change_against_scipy() -> None:
@@ -137,9 +124,9 @@ def test_the_interval_of_a_relative_change_against_scipy() -> None:
         return candidate.mean(axis=axis) / reference.mean(axis=axis) - 1
 
     expected = theirs((before, after), change, 1).confidence_interval
-    assert ends(relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
+    assert ends(estimates.relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
     rare = np.array([0.0, 0.0, 0.0, 1.0])  # a resample of nothing has no relative change
-    estimate = relative_change_estimate(rare[::-1].copy(), rare)
+    estimate = estimates.relative_change_estimate(rare[::-1].copy(), rare)
     assert (estimate.value, estimate.low, estimate.high) == (0, None, None)
 
 
@@ -165,7 +152,7 @@ def test_no_test_needs_what_takes_long_to_import() -> None:
 def test_means_at_once_are_what_each_is_by_itself() -> None:
     rng = np.random.default_rng(3)
     columns = [rng.normal(size=40), rng.random(40), rng.random(7), np.ones(40), rng.random(40), np.array([2.0])]
-    together = mean_estimates(columns, seed=5)
-    assert together == [mean_estimate(column, seed=5) for column in columns]
-    assert together == mean_estimates(columns[::-1], seed=5)[::-1]
+    together = estimates.mean_estimates(columns, seed=5)
+    assert together == [estimates.mean_estimate(column, seed=5) for column in columns]
+    assert together == estimates.mean_estimates(columns[::-1], seed=5)[::-1]
     assert len({(estimate.low, estimate.high) for estimate in together}) == len(columns)

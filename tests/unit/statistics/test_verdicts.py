@@ -10,23 +10,10 @@ import pytest
 from scipy.stats import beta, binom, binomtest, ttest_1samp
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.statistics import verdicts
 from quantdrift.statistics.estimates import Estimate, as_json
 from quantdrift.statistics.paired import tango_z
-from quantdrift.statistics.verdicts import (
-    Better,
-    PairedSample,
-    Spread,
-    compare_samples,
-    holm,
-    inputs_for_mean,
-    inputs_for_rate,
-    mean_no_worse,
-    mean_worse,
-    rate_no_worse,
-    rate_worse,
-    shrunken_spread,
-    standing,
-)
+from quantdrift.statistics.verdicts import Better, PairedSample, Spread
 from support.paired_values import Floats, rates
 
 ALPHA = 0.05
@@ -35,20 +22,20 @@ CONFIGURATIONS: tuple[Better, ...] = ("lower", "higher")
 
 
 def p_rate(worse: int, improved: int, n: int, margin: float) -> float:
-    return rate_no_worse(*rates(worse, improved, n), margin=margin, better="lower")
+    return verdicts.rate_no_worse(*rates(worse, improved, n), margin=margin, better="lower")
 
 
 def p_worse(worse: int, improved: int, better: Better = "lower") -> float:
-    return rate_worse(*rates(worse, improved, worse + improved + 20), better=better)
+    return verdicts.rate_worse(*rates(worse, improved, worse + improved + 20), better=better)
 
 
 def p_mean(harm: Floats, seed: int = 0) -> float:
-    return mean_worse(np.zeros(len(harm)), harm, better="lower", seed=seed)
+    return verdicts.mean_worse(np.zeros(len(harm)), harm, better="lower", seed=seed)
 
 
 def p_below(values: Floats, margin: float) -> float:
     """Of values from 0 to 1, against a mean of the margin or more."""
-    p_value = mean_no_worse(np.zeros(len(values)), values, margin=margin, better="lower", span=1)
+    p_value = verdicts.mean_no_worse(np.zeros(len(values)), values, margin=margin, better="lower", span=1)
     assert p_value is not None
     return p_value
 
@@ -58,22 +45,22 @@ def p_below(values: Floats, margin: float) -> float:
 
 def test_five_inputs_without_a_difference_show_nothing() -> None:
     a, b = rates(0, 0, 5)
-    assert rate_no_worse(a, b, margin=0.02, better="lower") == pytest.approx(0.98**5)
-    assert mean_no_worse(a, b, margin=0.02, better="higher", span=1) == pytest.approx(0.98**5)
+    assert verdicts.rate_no_worse(a, b, margin=0.02, better="lower") == pytest.approx(0.98**5)
+    assert verdicts.mean_no_worse(a, b, margin=0.02, better="higher", span=1) == pytest.approx(0.98**5)
 
 
 def test_with_many_that_differ_it_is_tangos_score_test_one_way() -> None:
     assert p_rate(20, 15, 500, 0.04) == NormalDist().cdf(tango_z(20, 15, 500, 0.04))
     a, b = rates(30, 5, 300)  # B has more events
-    fine = rate_no_worse(a, b, margin=0.05, better="higher")
+    fine = verdicts.rate_no_worse(a, b, margin=0.05, better="higher")
     assert fine < 1e-6
-    assert rate_no_worse(a, b, margin=0.05, better="lower") > 0.9
-    assert rate_no_worse(b, a, margin=0.05, better="lower") == fine
+    assert verdicts.rate_no_worse(a, b, margin=0.05, better="lower") > 0.9
+    assert verdicts.rate_no_worse(b, a, margin=0.05, better="lower") == fine
 
 
 @pytest.mark.parametrize(("worse", "n", "margin"), [(0, 150, 0.02), (3, 400, 0.02), (2, 40, 0.1)])
 def test_the_bound_is_where_the_clopper_pearson_limit_meets_the_margin(worse: int, n: int, margin: float) -> None:
-    p_value = mean_no_worse(*rates(worse, 0, n), margin=5 * margin, better="lower", span=5)
+    p_value = verdicts.mean_no_worse(*rates(worse, 0, n), margin=5 * margin, better="lower", span=5)
     assert p_value is not None
     assert beta.ppf(1 - p_value, worse + 1, n - worse) == pytest.approx(margin)
 
@@ -88,7 +75,7 @@ def test_it_is_a_t_test_with_the_worst_values_added(limit: float) -> None:
     p_values = [float(ttest_1samp([*values, *[1.0] * k], limit, alternative="less").pvalue) for k in range(1, 20)]
     expected = next(min(p, math.exp(-2 * (k - 1))) for k, p in enumerate(p_values, start=1) if p >= math.exp(-2 * k))
     assert p_below(values, limit) == pytest.approx(expected)
-    higher = mean_no_worse(values, np.zeros(60), margin=limit, better="higher", span=1)
+    higher = verdicts.mean_no_worse(values, np.zeros(60), margin=limit, better="higher", span=1)
     assert higher == pytest.approx(expected)
 
 
@@ -113,7 +100,9 @@ def test_no_worse_against_statsmodels() -> None:
     a = rng.normal(size=50)
     b = a + rng.normal(0.05, 0.5, size=50)
     _, below, above = stats.ttost_paired(b, a, -0.2, 0.2)
-    no_worse = [mean_no_worse(a, b, margin=0.2, better=better, span=math.inf) for better in ("higher", "lower")]
+    no_worse = [
+        verdicts.mean_no_worse(a, b, margin=0.2, better=better, span=math.inf) for better in ("higher", "lower")
+    ]
     assert no_worse == pytest.approx([below[1], above[1]])
 
 
@@ -121,10 +110,10 @@ def test_no_worse_against_statsmodels() -> None:
 def test_few_differences_or_no_variance_without_a_span_show_nothing(changed: int) -> None:
     a = np.zeros(500)
     b = a - np.repeat([1.0, 0.0], [changed, 500 - changed])
-    assert mean_no_worse(a, b, margin=0.1, better="lower", span=math.inf) is None
-    assert mean_no_worse(a, b, margin=0.1, better="lower", span=2) == pytest.approx(0.95**500)
-    assert mean_no_worse(a, a - 1, margin=0.1, better="lower", span=math.inf) is None
-    assert mean_no_worse(a, a + 1, margin=0.1, better="lower", span=1) == 1
+    assert verdicts.mean_no_worse(a, b, margin=0.1, better="lower", span=math.inf) is None
+    assert verdicts.mean_no_worse(a, b, margin=0.1, better="lower", span=2) == pytest.approx(0.95**500)
+    assert verdicts.mean_no_worse(a, a - 1, margin=0.1, better="lower", span=math.inf) is None
+    assert verdicts.mean_no_worse(a, a + 1, margin=0.1, better="lower", span=1) == 1
 
 
 @pytest.mark.parametrize("margin", [0, 1, math.nan])
@@ -132,7 +121,7 @@ def test_a_margin_that_is_none(margin: float) -> None:
     with pytest.raises(QuantDriftError, match="For 2 percentage points of a rate give"):
         p_rate(1, 1, 10, margin)
     with pytest.raises(QuantDriftError, match="above 0 and below the greatest"):
-        mean_no_worse(np.zeros(3), np.ones(3), margin=margin, better="lower", span=1)
+        verdicts.mean_no_worse(np.zeros(3), np.ones(3), margin=margin, better="lower", span=1)
 
 
 # --- worse, asked one way
@@ -152,7 +141,7 @@ def test_all_changes_of_sign_by_hand(harm: list[float]) -> None:
 
     step = np.array([0.0, *harm, 0.0])
     assert p_mean(step) == pytest.approx(by_hand(harm))
-    assert mean_worse(np.zeros(len(step)), step, better="higher") == pytest.approx(by_hand([-h for h in harm]))
+    assert verdicts.mean_worse(np.zeros(len(step)), step, better="higher") == pytest.approx(by_hand([-h for h in harm]))
     assert p_mean(np.zeros(5)) == 1
 
 
@@ -161,13 +150,13 @@ def test_all_changes_of_sign_by_hand(harm: list[float]) -> None:
 
 def test_the_formula_by_hand() -> None:
     """(1.6449 + 0.8416)^2 = 6.1826, times discordance over margin squared if that is much less."""
-    assert inputs_for_rate(0.4, margin=0.01) == pytest.approx(6.18256 * 0.4 / 1e-4, rel=1e-3)
-    plain = inputs_for_mean(Spread(share=1, mean_square=0.5), margin=0.01, span=math.inf)
+    assert verdicts.inputs_for_rate(0.4, margin=0.01) == pytest.approx(6.18256 * 0.4 / 1e-4, rel=1e-3)
+    plain = verdicts.inputs_for_mean(Spread(share=1, mean_square=0.5), margin=0.01, span=math.inf)
     assert plain == math.ceil(6.18256 * 0.5 / 1e-4)
-    assert inputs_for_rate(0.1, margin=0.02, alpha=0.005) > 1.8 * inputs_for_rate(0.1, margin=0.02)
+    assert verdicts.inputs_for_rate(0.1, margin=0.02, alpha=0.005) > 1.8 * verdicts.inputs_for_rate(0.1, margin=0.02)
     # without any discordance: 0.98^149 is the first power below 5 %
-    assert inputs_for_rate(0.0, margin=0.02) == 149
-    assert inputs_for_mean(Spread(share=0, mean_square=0), margin=0.02, span=1) >= 149
+    assert verdicts.inputs_for_rate(0.0, margin=0.02) == 149
+    assert verdicts.inputs_for_mean(Spread(share=0, mean_square=0), margin=0.02, span=1) >= 149
 
 
 def shown_rate(n: int, psi: float, margin: float, repeats: int = 1500) -> float:
@@ -180,7 +169,7 @@ def shown_rate(n: int, psi: float, margin: float, repeats: int = 1500) -> float:
 
 @pytest.mark.parametrize(("psi", "margin"), [(0.1, 0.05), (0.2, 0.08), (0.04, 0.02), (0.15, 0.1)])
 def test_the_power_of_rates_at_that_number(psi: float, margin: float) -> None:
-    assert 0.785 < shown_rate(inputs_for_rate(psi, margin=margin), psi, margin, repeats=8000) < 0.85
+    assert 0.785 < shown_rate(verdicts.inputs_for_rate(psi, margin=margin), psi, margin, repeats=8000) < 0.85
 
 
 @pytest.mark.parametrize(
@@ -190,25 +179,25 @@ def test_the_first_number_of_inputs_that_the_bound_needs(share: float, margin: f
     """By trying all numbers of inputs, with power 0.8 at 5 %."""
     sizes = np.arange(2, math.ceil(15 / share) + 1)
     shown = np.asarray(binom.cdf(binom.ppf(0.8, sizes, share / 2), sizes, margin)) <= ALPHA
-    assert inputs_for_rate(share, margin=margin) == sizes[np.argmax(shown)]
+    assert verdicts.inputs_for_rate(share, margin=margin) == sizes[np.argmax(shown)]
 
 
 @pytest.mark.parametrize(("sd", "margin"), [(0.5, 0.1), (0.2, 0.05), (1.0, 0.1)])
 def test_the_number_against_statsmodels(sd: float, margin: float) -> None:
     power = pytest.importorskip("statsmodels.stats.power")
     theirs = power.tt_solve_power(effect_size=margin / sd, alpha=ALPHA, power=0.8, alternative="larger")
-    ours = inputs_for_mean(Spread(share=1, mean_square=sd**2), margin=margin, span=math.inf)
+    ours = verdicts.inputs_for_mean(Spread(share=1, mean_square=sd**2), margin=margin, span=math.inf)
     assert ours == pytest.approx(theirs, abs=3)  # t instead of normal: one or two more
 
 
 def test_the_spread_is_never_estimated_from_nothing() -> None:
     def square(values: list[float]) -> float:
-        spread = shrunken_spread(np.array(values), span=1)
+        spread = verdicts.shrunken_spread(np.array(values), span=1)
         assert spread is not None
         return spread.mean_square
 
-    assert shrunken_spread(np.zeros(6), span=1) == Spread(share=2 / 10, mean_square=2 / 10)
-    assert shrunken_spread(np.zeros(6), span=math.inf) is None
+    assert verdicts.shrunken_spread(np.zeros(6), span=1) == Spread(share=2 / 10, mean_square=2 / 10)
+    assert verdicts.shrunken_spread(np.zeros(6), span=math.inf) is None
     assert square([1, -1, 1, 0, 0, 0]) == pytest.approx(5 / 10)
     assert square([0.1] * 500 + [-0.1] * 500 + [0] * 9000) == pytest.approx(0.001, rel=0.01)
     assert square([0.1, 0, 0, 0]) == pytest.approx((0.01 + 2 * (0.01 + 1) / 2) / 8)
@@ -218,22 +207,22 @@ def test_the_spread_is_never_estimated_from_nothing() -> None:
 def test_a_sample_size_that_cannot_be_computed(wrong: dict[str, float]) -> None:
     asked = {"margin": 0.1, "alpha": 0.05, "power": 0.8} | wrong
     with pytest.raises(QuantDriftError, match="a sample size needs"):
-        inputs_for_rate(0.1, **asked)
+        verdicts.inputs_for_rate(0.1, **asked)
     with pytest.raises(QuantDriftError, match="a sample size needs"):
-        inputs_for_mean(Spread(share=0.1, mean_square=0.1), span=1, **asked)
+        verdicts.inputs_for_mean(Spread(share=0.1, mean_square=0.1), span=1, **asked)
 
 
 # --- several tests, and verdicts
 
 
 def test_holm_by_hand_and_against_statsmodels() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.7]) == [1, 1]
-    assert holm([None, 0.02, None, 0.5]) == [None, 0.04, None, 0.5]
+    assert verdicts.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert verdicts.holm([0.6, 0.7]) == [1, 1]
+    assert verdicts.holm([None, 0.02, None, 0.5]) == [None, 0.04, None, 0.5]
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     p_values = np.random.default_rng(2).random(12) ** 3
     theirs = multitest.multipletests(p_values, method="holm")[1]
-    assert holm(p_values.tolist()) == pytest.approx(theirs.tolist())
+    assert verdicts.holm(p_values.tolist()) == pytest.approx(theirs.tolist())
 
 
 def sample(worse: int, improved: int, n: int) -> PairedSample:
@@ -252,7 +241,7 @@ def sample(worse: int, improved: int, n: int) -> PairedSample:
     ],
 )
 def test_verdicts_with_a_margin(worse: int, improved: int, n: int, verdict: str) -> None:
-    (pair,) = compare_samples([sample(worse, improved, n)], margin=0.02)
+    (pair,) = verdicts.compare_samples([sample(worse, improved, n)], margin=0.02)
     assert pair.verdict == verdict
     assert pair.inputs_needed is not None
     assert (pair.n < pair.inputs_needed) == (verdict == "underpowered")
@@ -264,28 +253,28 @@ def test_verdicts_with_a_margin(worse: int, improved: int, n: int, verdict: str)
     [(30, 5, "worse"), (5, 30, "better"), (12, 5, "no difference shown"), (0, 0, "no difference shown")],
 )
 def test_verdicts_without_a_margin(worse: int, improved: int, verdict: str) -> None:
-    (pair,) = compare_samples([sample(worse, improved, 400)])
+    (pair,) = verdicts.compare_samples([sample(worse, improved, 400)])
     assert (pair.verdict, pair.p_no_worse, pair.inputs_needed) == (verdict, None, None)
     a, b = rates(improved, worse, 400)
     gain = PairedSample(metric="ndcg@10", kind="mean", better="higher", a=a, b=b)
-    assert compare_samples([gain])[0].verdict == verdict
+    assert verdicts.compare_samples([gain])[0].verdict == verdict
 
 
 def test_p_values_are_adjusted_for_the_number_of_metrics() -> None:
     first, others = sample(12, 3, 400), [sample(3, 4, 400)] * 5
-    (alone,), (among, *_) = compare_samples([first], margin=0.1), compare_samples([first, *others], margin=0.1)
+    (alone,), (among, *_) = (verdicts.compare_samples(part, margin=0.1) for part in ([first], [first, *others]))
     assert alone.p_value is not None
     assert (alone.verdict, among.p_value) == ("no worse", alone.p_value)
     assert among.p_holm == pytest.approx(6 * alone.p_value)
     assert (among.inputs_needed or 0) > (alone.inputs_needed or 0) > 0
-    assert [compare_samples(part)[0].verdict for part in ([first], [first, *others])] == [
+    assert [verdicts.compare_samples(part)[0].verdict for part in ([first], [first, *others])] == [
         "worse",
         "no difference shown",
     ]
     assert among.p_worse_holm == pytest.approx(6 * (alone.p_worse_holm or 0))
     near = sample(12, 9, 700)  # shown to be no worse if it is all that is asked
-    (alone,) = compare_samples([near], margin=0.02)
-    among = compare_samples([near, *[sample(30, 10, 700)] * 5], margin=0.02)[0]
+    (alone,) = verdicts.compare_samples([near], margin=0.02)
+    among = verdicts.compare_samples([near, *[sample(30, 10, 700)] * 5], margin=0.02)[0]
     assert (alone.verdict, among.verdict) == ("no worse", "underpowered")
     assert among.p_no_worse_holm == pytest.approx(6 * (alone.p_no_worse or 0))
 
@@ -300,7 +289,7 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
         PairedSample(metric="mean", kind="mean", better="lower", a=np.array([1.0, math.inf]), b=np.ones(2)),
         PairedSample(metric="x", kind="rate", better=None, a=a, b=b),
     ]
-    tested, median, undefined, infinite, neither = compare_samples(samples, margin=0.05)
+    tested, median, undefined, infinite, neither = verdicts.compare_samples(samples, margin=0.05)
     assert tested.p_holm == tested.p_value
     assert (median.verdict, median.p_value) == (None, None)
     assert median.difference.low is not None
@@ -314,9 +303,9 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
 def test_what_a_gate_fails_a_comparison_calls_worse() -> None:
     """16 answers worse and 4 better of 120: eight metrics that nobody asked for made that "no difference shown"."""
     asked, others = sample(16, 4, 120), [replace(sample(3, 4, 120), metric=f"recall@{k}") for k in range(1, 8)]
-    compared = compare_samples([asked, *others], judged={"flip@1", "gold_lost@10", "ndcg@10"})
+    compared = verdicts.compare_samples([asked, *others], judged={"flip@1", "gold_lost@10", "ndcg@10"})
     assert compared[0].verdict == "worse"
-    assert compared[0].p_worse_holm == rate_worse(asked.a, asked.b, better="lower")
+    assert compared[0].p_worse_holm == verdicts.rate_worse(asked.a, asked.b, better="lower")
     assert {pair.verdict for pair in compared[1:]} == {None}
     assert {pair.p_holm for pair in compared[1:]} == {None}
     assert compared[1].p_value is not None  # it is shown, without a verdict
@@ -348,4 +337,4 @@ def test_what_one_candidate_comes_to(
 
     floor = None if noise is None else Estimate(value=noise, n=300)
     moved = None if change is None else estimate(change)
-    assert standing(estimate(flip), noise=floor, change=moved) == word
+    assert verdicts.standing(estimate(flip), noise=floor, change=moved) == word

@@ -14,15 +14,8 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 import httpx
 
 from quantdrift.base.errors import ServerError, UnsupportedError
-from quantdrift.engine.encoders.server_client import (
-    EndpointClient,
-    Key,
-    OneInputError,
-    RetryPolicy,
-    find_key,
-    read_embeddings,
-    without_key,
-)
+from quantdrift.engine.encoders import server_client
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, OneInputError, RetryPolicy
 from quantdrift.spec.grammar import read_endpoint
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")
@@ -105,17 +98,17 @@ def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:
 
 
 def test_embeddings_come_in_the_order_of_the_inputs() -> None:
-    result = read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
+    result = server_client.read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
     assert result.dtype == np.float32
     assert result.tolist() == [[1, -0.5], [7, 8], [0.25, 3]]
     plain = b'{"data": [{"embedding": [5.0]}, {"embedding": [6.0]}]}'
-    assert read_embeddings(plain, 2, 1, "url").tolist() == [[5], [6]]
+    assert server_client.read_embeddings(plain, 2, 1, "url").tolist() == [[5], [6]]
 
 
 @pytest.mark.parametrize("embedding", [None, [], [1, None], [1, float("nan")], [1, 1e300]])
 def test_the_input_without_an_embedding_is_named(embedding: Any) -> None:
     with pytest.raises(OneInputError, match="no embedding of finite numbers") as caught:
-        read_embeddings(answer([1, 2], embedding), 2, 2, "url")
+        server_client.read_embeddings(answer([1, 2], embedding), 2, 2, "url")
     assert caught.value.number == 1
 
 
@@ -134,12 +127,12 @@ def test_the_input_without_an_embedding_is_named(embedding: Any) -> None:
 )
 def test_what_is_no_answer_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(ServerError, match=message):
-        read_embeddings(content, 2, 2, "url")
+        server_client.read_embeddings(content, 2, 2, "url")
 
 
 def test_what_a_server_says_is_one_line_of_a_length() -> None:
-    assert without_key("\x1b[31mplain\n text", None) == "\ufffd[31mplain text"
-    assert without_key("y" * 1000, None) == "y" * 100 + "\u2026" + "y" * 99
+    assert server_client.without_key("\x1b[31mplain\n text", None) == "\ufffd[31mplain text"
+    assert server_client.without_key("y" * 1000, None) == "y" * 100 + "\u2026" + "y" * 99
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 404, 418, 500])
@@ -164,19 +157,20 @@ def forms(secret: str) -> Iterator[str]:
 
 def test_a_key_is_recognized_whatever_form_it_comes_back_in() -> None:
     for form in forms(SECRET.value):
-        result = without_key(f"you sent {form} to me", SECRET)
+        result = server_client.without_key(f"you sent {form} to me", SECRET)
         assert result.startswith("you sent ") and result.endswith(" to me") and "***" in result, form  # noqa: PT018
         assert len(result) < len("you sent  to me") + 18, form  # of base64 what stands before it is left
-    assert without_key("wrong: QwX7vL; wrong: QwX7v", SECRET) == "wrong: ***; wrong: QwX7v"  # six letters are a piece
+    # six letters are a piece
+    assert server_client.without_key("wrong: QwX7vL; wrong: QwX7v", SECRET) == "wrong: ***; wrong: QwX7v"
     for at in range(8, len(SECRET.value) - 8):
         pieces = SECRET.value[:at], SECRET.value[at:]
         for said in (pieces, pieces[::-1]):
-            assert max(pieces, key=len) not in without_key(" and ".join(said), SECRET)
+            assert max(pieces, key=len) not in server_client.without_key(" and ".join(said), SECRET)
 
 
 def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def key(host: str, *others: str) -> str | None:
-        result = find_key(host, {host, *others})
+        result = server_client.find_key(host, {host, *others})
         return None if result is None else result.value
 
     for name in ("QUANTDRIFT_OPENAI_KEY", "QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "OPENAI_API_KEY"):
@@ -194,7 +188,7 @@ def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch
     assert "its own" not in str(caught.value)
     monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "its-own")
     assert key("gpu-1.lan", "localhost") == "its-own"
-    assert "its-own" not in repr(find_key("gpu-1.lan", {"gpu-1.lan"}))
+    assert "its-own" not in repr(server_client.find_key("gpu-1.lan", {"gpu-1.lan"}))
 
 
 def test_a_redirect_is_not_followed_as_the_key_would_go_along() -> None:
