@@ -554,4 +554,4 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
         return replace(comparison, p_no_worse=rate_no_worse(a, b, margin=margin, better=sample.better))
     p_no_worse = mean_no_worse(a, b, margin=margin, better=sample.better, span=sample.span)
     why = None if p_no_worse is not None else "too few inputs differ, and the metric has no upper end that bounds them"
-    return replace(comparison, p_no_worse=p_no_worse, reason=why)
+    return replace(comparison, p_no_worse=p_no_worse, reason=why or sample.reason)

@@ -288,8 +288,9 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
         PairedSample(metric="recall@1", kind="mean", better="higher", a=empty, b=empty, reason=why),
         PairedSample(metric="mean", kind="mean", better="lower", a=np.array([1.0, math.inf]), b=np.ones(2)),
         PairedSample(metric="x", kind="rate", better=None, a=a, b=b),
+        PairedSample(metric="ndcg@10", kind="mean", better="higher", a=a, b=b, reason="2 inputs are left out"),
     ]
-    tested, median, undefined, infinite, neither = verdicts.compare_samples(samples, margin=0.05)
+    tested, median, undefined, infinite, neither, fewer = verdicts.compare_samples(samples, margin=0.05)
     assert tested.p_holm == tested.p_value
     assert (median.verdict, median.p_value) == (None, None)
     assert median.difference.low is not None
@@ -298,6 +299,7 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
     assert "infinite for some inputs" in str(infinite.reason)
     assert neither.p_value is not None
     assert (neither.p_no_worse, neither.verdict) == (None, None)
+    assert (fewer.reason, fewer.p_no_worse is None) == ("2 inputs are left out", False)
 
 
 def test_what_a_gate_fails_a_comparison_calls_worse() -> None:
