@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
 
 STEPS = "36"
-"""Of Adam, where nothing else is said: about three times the time of GPTQ."""
+"""Of Adam, where nothing else is said: some two and a half times the time of GPTQ."""
 
 
 def _check(scheme: Scheme) -> str | None:
