@@ -222,12 +222,17 @@ def drift(
             pair, models = _pair(reference, candidate, device, stack)
             from quantdrift.engine.run import run as measured  # noqa: PLC0415 -- torch
 
-            loading: dict[str, Any] = {"dtype": dtype_named(dtype), "trust_remote_code": trust_remote_code}
             run = measured(
                 pair,
                 dataset,
                 out=where,
-                settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor, **loading),
+                settings=Settings(
+                    k=k,
+                    batch_size=batch_size,
+                    noise_floor=noise_floor,
+                    dtype=dtype_named(dtype),
+                    trust_remote_code=trust_remote_code,
+                ),
                 # what code a model in memory runs is not known, so nothing of it is kept
                 store=default_store() if cache and models == (None, None) else EmbeddingStore(None),
                 progress=Terminal() if progress else Silent(),

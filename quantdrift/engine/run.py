@@ -118,10 +118,11 @@ def describe_run(
 ) -> dict[str, Any]:
     """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
-    how = {name: value for name, value in asdict(settings).items() if name != "dtype"}  # told as the model has it
-    if not how["trust_remote_code"]:  # as it is nearly always
-        del how["trust_remote_code"]
-    told, times = (getattr(measured.state, name, None) for name in ("told", "times"))  # a harness may keep the scores
+    # the type of numbers is told as the model has it, and trust where there was some
+    told_elsewhere = {"dtype"} if settings.trust_remote_code else {"dtype", "trust_remote_code"}
+    how = {name: value for name, value in asdict(settings).items() if name not in told_elsewhere}
+    # a harness that keeps the scores has no state
+    told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
     notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),

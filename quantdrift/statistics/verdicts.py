@@ -119,14 +119,13 @@ def standing(flip: Estimate, *, noise: Estimate | None = None, change: Estimate 
         change: by how much nDCG or accuracy moved, where there are labels.
     """
     allowed = MARGIN + ((noise.value or 0.0) if noise is not None else 0.0)
-    judged = change is not None and change.low is not None and change.high is not None
-    # where none of n inputs lost anything, up to 1 - alpha^(1/n) of them may lose all there is
-    enough = judged and 1 - 0.05 ** (1 / max(1, change.n)) < MARGIN  # type: ignore[union-attr]  # judged: it is there
-    small = judged and change.low > -MARGIN  # type: ignore[union-attr,operator]  # likewise
-    ruled_out = enough and small
-    if judged and not ruled_out:
-        fell = not small and change.high < 0  # type: ignore[union-attr,operator]  # likewise
-        return "harm shown" if fell else "too few inputs to tell"
+    ruled_out = False
+    if change is not None and change.low is not None and change.high is not None:
+        small = change.low > -MARGIN
+        # where none of n inputs lost anything, up to 1 - alpha^(1/n) of them may lose all there is
+        ruled_out = small and 1 - 0.05 ** (1 / max(1, change.n)) < MARGIN
+        if not ruled_out:
+            return "harm shown" if not small and change.high < 0 else "too few inputs to tell"
     if flip.high is not None and flip.high <= allowed:
         return "safe to deploy"
     return "changed, no harm shown" if ruled_out or (flip.low or 0.0) > allowed else "too few inputs to tell"

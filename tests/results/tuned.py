@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from quantdrift.evidence.perturbation import flips
 from quantdrift.runs.folder import find_runs
+from quantdrift.statistics.paired import mcnemar_exact
 
 
 def row(name: str, pairs: list[NDArray[np.bool_]]) -> str:
@@ -21,9 +21,10 @@ def row(name: str, pairs: list[NDArray[np.bool_]]) -> str:
     drawn = [pair[:, rng.integers(pair.shape[1], size=(4000, pair.shape[1]))].sum(axis=2) for pair in pairs]
     without, made = np.sum(drawn, axis=0)
     low, high = np.quantile(made / without, [0.025, 0.975])
-    (before, after), mended, new = both.sum(axis=1), int((both[0] > both[1]).sum()), int((both[0] < both[1]).sum())
-    ratio, p = f"{after / before:.2f} ({low:.2f} to {high:.2f})", binomtest(new, new + mended).pvalue
-    return f"| {name} | {both.shape[1]} | {before} | {after} | {ratio} | {mended}, {new}, {p:.1g} |"
+    (before, after), test = both.sum(axis=1), mcnemar_exact(*both.astype(float))
+    ratio = f"{after / before:.2f} ({low:.2f} to {high:.2f})"
+    counts = f"{test.only_a}, {test.only_b}, {test.p_value:.1g}"
+    return f"| {name} | {both.shape[1]} | {before} | {after} | {ratio} | {counts} |"
 
 
 def main(folder: Path, schemes: list[str], corpora: list[str]) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _VERSION = 4
 """Version of the tuning; another one makes what is kept void."""
 _PARTS = 4
-"""Parts in which a CPU takes a side's inputs: half of a step was padding; an accelerator takes all at once."""
+"""Parts in which a CPU takes a side's inputs: two fifths of a step were padding; an accelerator takes all at once."""
 
 
 class Tuned(ModelStage):

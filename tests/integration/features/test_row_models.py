@@ -115,6 +115,7 @@ def test_how_documents_are_kept_stands_in_the_record(
         ("ROOT/sparse/model@fp+pool=2", "this is done to token vectors, and this model makes weights of terms"),
         ("TINY@fp+pool=2", "this is done to token vectors, and this model makes vectors"),
         ("ROOT/sparse/model@fp+emb=binary", "keeps signs, and weights of terms have none; expected int8 or fp16"),
+        ("ROOT/multi/model@fp+emb=int8+rescore=4", "this is done to vectors, and this model makes token vectors"),
         ("ROOT/multi/model@fp+dim=8", r"\+dim= shortens one vector an input"),
         ("ROOT/multi/model@W3.5-rtn+gap", "compares by maxsim of several; expected one width for all layers"),
     ],

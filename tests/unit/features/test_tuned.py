@@ -136,13 +136,13 @@ def test_a_side_comes_in_parts_of_about_the_same_length_and_these_change_nothing
     side = Side(role="document", items=["long" * 9, "a", ("b", "c" * 20), "long" * 8, "bb"])
     assert [part.tolist() for part in side.parts(np.arange(5), 2)] == [[1, 4, 2], [3, 0]]
     assert [len(part) for part in side.parts(np.arange(2), 4)] == [1, 1]
-    whole, seen = tuned(prepared("W4-g64+tuned=2")), list[int]()
-    assert stage._PARTS > 1
-    monkeypatch.setattr(stage, "_PARTS", 1)
-    encode = SentenceEncoder.encode
+    seen, encode = list[int](), SentenceEncoder.encode
     monkeypatch.setattr(
         SentenceEncoder, "encode", lambda self, items, *more: seen.append(len(items)) or encode(self, items, *more)
     )
+    whole = tuned(prepared("W4-g64+tuned=2"))
+    assert max(seen) < DOCUMENTS
+    monkeypatch.setattr(stage, "_PARTS", 1)
     at_once = tuned(prepared("W4-g64+tuned=2"))
     assert DOCUMENTS in seen
     assert at_once["losses"] == pytest.approx(whole["losses"], rel=1e-3)
