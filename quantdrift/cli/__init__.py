@@ -176,7 +176,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the `quantdrift` command."""
+    """Run what sys.argv says, to an exit code."""
     ended(app, "quantdrift")
 
 

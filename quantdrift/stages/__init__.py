@@ -65,6 +65,7 @@ class Stage:
         codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
         vector_bits: of a number of a stored embedding; None where it leaves that as it is.
         tried: options that `repair` tries.
+        thorough: options that `repair --thorough` tries besides, which take long.
         formats: of saved candidates that can carry it.
         packages: that do it.
         stands_on: names of packages, of those that a scheme chooses from.
@@ -89,6 +90,7 @@ class Stage:
     codes: Callable[[Scheme], bool] = lambda _: False
     vector_bits: Callable[[Scheme], int | None] = lambda _: None
     tried: tuple[Mapping[str, str], ...] = ()
+    thorough: tuple[Mapping[str, str], ...] = ()
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()

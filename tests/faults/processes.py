@@ -182,7 +182,7 @@ def _import_everything() -> None:
 
 def _become(how: Mapping[str, Any]) -> None:
     """Be the command, in this process, which was forked for it."""
-    from quantdrift.cli import main  # noqa: PLC0415 -- in the forked process alone
+    from quantdrift.__main__ import script  # noqa: PLC0415 -- in the forked process alone
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -196,7 +196,7 @@ def _become(how: Mapping[str, Any]) -> None:
         getattr(importlib.import_module(module), function)()
     _watch_changes(how["kill_at"], how["sign"], how["count"])
     sys.argv = ["quantdrift", *how["words"]]
-    main()
+    script()
 
 
 def _watch_changes(kill_at: int | None, sign: int, count: str | None) -> None:

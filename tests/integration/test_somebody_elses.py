@@ -8,41 +8,55 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
+from faults.processes import Forks
 from support.tiny_command_line import corpora, one_thread, place
-from support.tiny_command_line import quantdrift as inside
+
+Says = Callable[..., str]
 
 
-def install(site: Path, name: str, source: str, points: Mapping[str, Mapping[str, str]]) -> Path:
-    """Write a module and the metadata that pip would write; entry points by group and name."""
-    (site / f"{name}.py").write_text(source, encoding="utf-8")
+def install(site: Path, name: str, files: Mapping[str, str], points: Mapping[str, Mapping[str, str]]) -> None:
+    """Write modules and the metadata that pip would write; entry points by group and name."""
     info = site / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     listed = "".join(f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points.items())
-    (info / "entry_points.txt").write_text(listed)
-    return site
+    metadata = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "entry_points.txt": listed}
+    all_files = {site / name: text for name, text in files.items()} | {info / n: text for n, text in metadata.items()}
+    for file, text in all_files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
-def quantdrift(site: Path, *words: object, cwd: Path, code: int = 0) -> str:
-    """Return what a `quantdrift` says that finds what is installed there: its output, or the error that it ends in."""
+def finding(site: Path) -> Forks:
+    """Starts command lines that find what is installed at `site`."""
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "quantdrift", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return Forks(site, PYTHONPATH=path, COLUMNS="200")
 
 
-__all__ = ["corpora", "inside", "one_thread", "place"]
+def says(forks: Forks, *words: object, cwd: Path, code: int = 0) -> str:
+    """What a command line says: its output, or the error that it ends in."""
+    done = forks.start(*words, cwd=cwd)
+    assert done.wait() == code, done.printed
+    return (done.err if code else done.out).read_text()
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """One process that has imported what takes seconds, and finds all packages of this file."""
+    site = tmp_path_factory.mktemp("site")
+    for name, (files, points) in PACKAGES.items():
+        install(site, name, files, points)
+    with finding(site) as forks:
+        yield forks
+
+
+@pytest.fixture
+def quantdrift(forks: Forks, tmp_path: Path) -> Says:
+    return partial(says, forks, cwd=tmp_path)
+
+
+__all__ = ["corpora", "one_thread", "place"]
 
 TOY = """
 from quantdrift.quantizers import Package, Quantizer
@@ -74,30 +88,23 @@ def of_scheme(scheme):
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    return install(folder, "toy", TOY, {"quantdrift.quantizers": {"toy": "toy:QUANTIZER"}})
-
-
 @pytest.mark.slow
-def test_a_quantizer(site: Path, place: Path, tmp_path: Path) -> None:
+def test_a_quantizer(quantdrift: Says, place: Path) -> None:
     data, model = ("--data", place / "a"), place / "tiny"
-    run = json.loads(quantdrift(site, "run", f"{model}@W3-toy", *data, "--json", "--quiet", cwd=tmp_path))
-    plain = json.loads(quantdrift(site, "run", f"{model}@W3", *data, "--json", "--quiet", cwd=tmp_path))
+    run = json.loads(quantdrift("run", f"{model}@W3-toy", *data, "--json", "--quiet"))
+    plain = json.loads(quantdrift("run", f"{model}@W3", *data, "--json", "--quiet"))
     assert run["quantization"]["backend"] == "toy"
     assert run["bits_per_weight"] == plain["bits_per_weight"]
     assert run["metrics"]["flip@1"]["value"] != plain["metrics"]["flip@1"]["value"]
     assert run["versions"]["toy"] == "1.0"
 
-    assert "trunc" in quantdrift(site, "doctor", cwd=tmp_path)
-    assert "toy 1.0" in quantdrift(site, "list", "quantizers", cwd=tmp_path)
-    assert "did you mean toy?" in quantdrift(site, "run", f"{model}@W3-toi", *data, cwd=tmp_path, code=2)
-    told = quantdrift(site, "run", f"{model}@W3-toy+grid=paper", *data, cwd=tmp_path, code=2)
+    assert "trunc" in quantdrift("doctor")
+    assert "toy 1.0" in quantdrift("list", "quantizers")
+    assert "did you mean toy?" in quantdrift("run", f"{model}@W3-toi", *data, code=2)
+    told = quantdrift("run", f"{model}@W3-toy+grid=paper", *data, code=2)
     assert "grid" in told
     words = ("repair", f"{model}@W3", *data, "--quantizers", "toy,rtn", "--json", "--quiet")
-    repaired = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    repaired = json.loads(quantdrift(*words))
     assert any("toy" in json.dumps(one) for one in repaired["tried"])
 
 
@@ -156,13 +163,11 @@ class Clip(VectorStage):
 
 
 @pytest.mark.slow
-def test_stages(tmp_path: Path, place: Path) -> None:
-    points = {"norms": "staging:NORMS", "clip": "staging:CLIP"}
-    site = install(tmp_path, "staging", STAGING, {"quantdrift.stages": points})
+def test_stages(quantdrift: Says, tmp_path: Path, place: Path) -> None:
     data, model = ("--data", place / "a"), place / "tiny"
     both = f"{model}@fp+gains=1+clip=0.2"
-    run = json.loads(quantdrift(site, "run", both, *data, "--out", "run", "--json", "--quiet", cwd=tmp_path))
-    alone = json.loads(quantdrift(site, "run", f"{model}@fp+clip=0.2", *data, "--json", "--quiet", cwd=tmp_path))
+    run = json.loads(quantdrift("run", both, *data, "--out", "run", "--json", "--quiet"))
+    alone = json.loads(quantdrift("run", f"{model}@fp+clip=0.2", *data, "--json", "--quiet"))
     assert run["spec"].endswith("@fp+clip=0.2+gains=1")
     assert (run["quantization"]["gains"], run["deployment"]["clip"], run["versions"]["staging"]) == (5, "0.2", "1.0")
     assert alone["model"]["candidate_fingerprint"] == alone["model"]["fingerprint"]
@@ -170,20 +175,20 @@ def test_stages(tmp_path: Path, place: Path) -> None:
     flips = [each["metrics"]["flip@1"]["value"] for each in (run, alone)]
     assert 0 < flips[1] != flips[0]
 
-    assert "gains of 5 norms rounded" in quantdrift(site, "run", both, *data, "--quiet", cwd=tmp_path)
-    quantdrift(site, "report", "run", "-o", "run.html", cwd=tmp_path)
+    assert "gains of 5 norms rounded" in quantdrift("run", both, *data, "--quiet")
+    quantdrift("report", "run", "-o", "run.html")
     assert "gains of 5 norms rounded" in (tmp_path / "run.html").read_text()
-    assert "rounds gains" in quantdrift(site, "doctor", cwd=tmp_path)
-    assert "decimals that are kept" in quantdrift(site, "list", "stages", cwd=tmp_path)
-    assert "decimals that are kept" in quantdrift(site, "run", f"{model}@W4+gains=x", *data, cwd=tmp_path, code=2)
-    told = quantdrift(site, "quantize", f"{model}@W4+gains=2", "-o", "q", cwd=tmp_path, code=2)
+    assert "rounds gains" in quantdrift("doctor")
+    assert "decimals that are kept" in quantdrift("list", "stages")
+    assert "decimals that are kept" in quantdrift("run", f"{model}@W4+gains=x", *data, code=2)
+    told = quantdrift("quantize", f"{model}@W4+gains=2", "-o", "q", code=2)
     assert "+gains= is about" in told
     words = ("allocate", f"{model}@W3.5+gap+clip=0.2", *data, "-o", "a.json")
-    assert "+clip= is of searches" in quantdrift(site, *words, cwd=tmp_path, code=2)
-    shares = json.loads(quantdrift(site, "waterfall", both, *data, "--json", "--quiet", cwd=tmp_path))
+    assert "+clip= is of searches" in quantdrift(*words, code=2)
+    shares = json.loads(quantdrift("waterfall", both, *data, "--json", "--quiet"))
     assert [each["name"] for each in shares["waterfalls"][0]["stages"]] == ["clip", "norms"]
     words = ("repair", f"{model}@W3", *data, "--quantizers", "rtn", "--json", "--quiet")
-    repaired = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    repaired = json.loads(quantdrift(*words))
     assert any("+gains=1" in each["scheme"] for each in repaired["deployments"])
 
 
@@ -239,35 +244,30 @@ def load(source, *, device, revision=None, dtype="float32"):
 
 
 @pytest.mark.slow
-def test_a_kind_of_encoders(tmp_path: Path, place: Path) -> None:
-    site = install(tmp_path, "bags", BAGS, {"quantdrift.encoders": {"bags": "bags:KIND"}})
+def test_a_kind_of_encoders(quantdrift: Says, tmp_path: Path, place: Path) -> None:
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "bags.json").write_text('{"size": 64}')
     data = ("--data", place / "a")
     words = ("run", "./words@W2-gptq+calib=20", *data, "--out", "run", "--json", "--quiet")
-    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    run = json.loads(quantdrift(*words))
     assert run["metrics"]["flip@1"]["value"] > 0
     assert (run["model"]["layers_quantized"], run["versions"]["bags"]) == (1, "1.0")
     assert "hashed words" in run["data"]["warnings"]
-    assert json.loads(quantdrift(site, *words, cwd=tmp_path))["times"] == run["times"]  # it is not measured again
+    assert json.loads(quantdrift(*words))["times"] == run["times"]  # it is not measured again
     (tmp_path / "words" / "bags.json").write_text('{"size": 32}')
-    anew = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    anew = json.loads(quantdrift(*words))
     assert anew["model"]["fingerprint"] != run["model"]["fingerprint"]
 
-    quantdrift(site, "report", "run", cwd=tmp_path)
-    (part,) = json.loads(
-        quantdrift(site, "diff", "run", "run", "--arms", "reference,candidate", "--json", cwd=tmp_path)
-    )["parts"]
+    quantdrift("report", "run")
+    (part,) = json.loads(quantdrift("diff", "run", "run", "--arms", "reference,candidate", "--json"))["parts"]
     assert part["metrics"]["flip@1"] == anew["metrics"]["flip@1"]
-    assert "bags of words" in quantdrift(site, "doctor", cwd=tmp_path)
-    assert "bags.json" in quantdrift(site, "list", "encoders", cwd=tmp_path)
-    told = quantdrift(site, "run", "./words@W4", *data, "--shortlist", "run", cwd=tmp_path, code=2)
+    assert "bags of words" in quantdrift("doctor")
+    assert "bags.json" in quantdrift("list", "encoders")
+    told = quantdrift("run", "./words@W4", *data, "--shortlist", "run", code=2)
     assert "words is a bag of words, which searches; these data take a cross-encoder" in told
-    assert "quantized self alone" in quantdrift(site, "run", "minilm vs ./words", *data, cwd=tmp_path, code=2)
-    assert "quantize writes" in quantdrift(site, "quantize", "./words@W4", "-o", "q", cwd=tmp_path, code=2)
-    repaired = quantdrift(
-        site, "repair", "./words@W3", *data, "--quantizers", "rtn,hqq", "--json", "--quiet", cwd=tmp_path
-    )
+    assert "quantized self alone" in quantdrift("run", "minilm vs ./words", *data, code=2)
+    assert "quantize writes" in quantdrift("quantize", "./words@W4", "-o", "q", code=2)
+    repaired = quantdrift("repair", "./words@W3", *data, "--quantizers", "rtn,hqq", "--json", "--quiet")
     assert any("hqq" in each["scheme"] for each in json.loads(repaired)["tried"])
 
 
@@ -293,21 +293,20 @@ FORMAT = Format(expected="lines of documents behind #lines", accepts=accepts, re
 """
 
 
-def test_a_format_of_results(tmp_path: Path) -> None:
-    site = install(tmp_path, "lines", LINES, {"quantdrift.formats": {"lines": "lines:FORMAT"}})
+def test_a_format_of_results(quantdrift: Says, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("#lines\nq1 d1 d2 d3\nq2 d2 d1 d3\n")
     (tmp_path / "b.trec").write_text(
         "".join(f"q{q} Q0 d{d} {r} {-r} t\n" for q, ds in ((1, (2, 1, 3)), (2, (2, 1, 3))) for r, d in enumerate(ds))
     )
     words = ("diff", "a.txt", "b.trec", "--json", "-o", "run")
-    (part,) = json.loads(quantdrift(site, *words, cwd=tmp_path))["parts"]
+    (part,) = json.loads(quantdrift(*words))["parts"]
     assert part["metrics"]["flip@1"]["value"] == 0.5
-    assert "q1" in quantdrift(site, "show", "run", cwd=tmp_path)
-    quantdrift(site, "report", "run", cwd=tmp_path)
-    quantdrift(site, "gate", "a.txt", "b.trec", "--update", cwd=tmp_path)
-    assert "1 " in quantdrift(site, "gate", "a.txt", "b.trec", cwd=tmp_path)
+    assert "q1" in quantdrift("show", "run")
+    quantdrift("report", "run")
+    quantdrift("gate", "a.txt", "b.trec", "--update")
+    assert "1 " in quantdrift("gate", "a.txt", "b.trec")
     (tmp_path / "empty").mkdir()
-    assert "lines of documents behind #lines" in quantdrift(site, "diff", "empty", "b.trec", cwd=tmp_path, code=2)
+    assert "lines of documents behind #lines" in quantdrift("diff", "empty", "b.trec", code=2)
 
 
 FILES = """
@@ -330,43 +329,53 @@ def load_encoder(checkpoint, reference, device):
 
 
 @pytest.mark.slow
-def test_a_file_of_another_library(tmp_path: Path, place: Path) -> None:
-    site = install(tmp_path, "dumps", FILES, {"quantdrift.model_files": {"dumps": "dumps:DUMPS"}})
+def test_a_file_of_another_library(quantdrift: Says, tmp_path: Path, place: Path) -> None:
     (tmp_path / "x.dump").write_text(str(place / "tiny"))
     words = ("run", f"{place / 'tiny'} vs ./x.dump", "--data", place / "a", "--json", "--quiet")
-    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    run = json.loads(quantdrift(*words))
     assert run["model"]["candidate"]["format"] == "dumps"
     assert (run["metrics"]["flip@1"]["value"], run["bits_per_weight"]) == (0, None)
     assert run["versions"]["dumps"] == "1.0"
-    told = quantdrift(site, "run", "./x.dump@W4", "--data", place / "a", cwd=tmp_path, code=2)
+    told = quantdrift("run", "./x.dump@W4", "--data", place / "a", code=2)
     assert "x.dump is a dump, which can be the candidate only" in told
 
 
-def test_a_command(tmp_path: Path) -> None:
-    site = install(tmp_path, "other", "", {"quantdrift.features": {"answer": "answering:COMMAND"}})
-    (tmp_path / "answering").mkdir()
-    (tmp_path / "answering" / "__init__.py").write_text(
-        "from quantdrift.cli import Command\nCOMMAND = Command(group='Look around', help='What is it?')\n"
-    )
-    (tmp_path / "answering" / "command.py").write_text(
-        "from quantdrift.cli.options import option, prints\nfrom quantdrift.show.output import Output\n\n\n"
-        "@prints('json')\ndef command(*, n: int = option('N: How many.', default=42)) -> Output:\n"
-        "    return Output(data={'answer': n}, title=f'it is {n}')\n"
-    )
-    assert "  answer     What is it?" in quantdrift(site, "--help", cwd=tmp_path)
-    assert json.loads(quantdrift(site, "answer", "--n", "7", "--json", cwd=tmp_path)) == {"answer": 7}
+COMMAND = "from quantdrift.cli import Command\nCOMMAND = Command(group='Look around', help='What is it?')\n"
+ANSWER = """
+from quantdrift.cli.options import option, prints
+from quantdrift.show.output import Output
 
 
-def test_a_kind_of_data(tmp_path: Path) -> None:
-    code = (
-        "from quantdrift.base.errors import UnsupportedError\nfrom quantdrift.data.streamed import DataKind\n"
-        "DATA = DataKind(accepts='rows:accepts', check='rows:check', read='rows:read')\n\n\n"
-        "def accepts(place, asked):\n    return str(place).startswith('rows:')\n\n\n"
-        "def check(pair):\n    raise UnsupportedError(f'{pair} is not measured on rows')\n"
-    )
-    site = install(tmp_path, "rows", code, {"quantdrift.data": {"rows": "rows:DATA"}})
+@prints("json")
+def command(*, n: int = option("N: How many.", default=42)) -> Output:
+    return Output(data={"answer": n}, title=f"it is {n}")
+"""
+
+
+def test_a_command(quantdrift: Says) -> None:
+    assert "  answer     What is it?" in quantdrift("--help")
+    assert json.loads(quantdrift("answer", "--n", "7", "--json")) == {"answer": 7}
+
+
+ROWS = """
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.data.streamed import DataKind
+
+DATA = DataKind(accepts="rows:accepts", check="rows:check", read="rows:read")
+
+
+def accepts(place, asked):
+    return str(place).startswith("rows:")
+
+
+def check(pair):
+    raise UnsupportedError(f"{pair} is not measured on rows")
+"""
+
+
+def test_a_kind_of_data(quantdrift: Says) -> None:
     line = ("run", "minilm@W4", "--data", "rows:x")
-    assert "minilm@W4-g128-rtn is not measured on rows" in quantdrift(site, *line, cwd=tmp_path, code=2)
+    assert "minilm@W4-g128-rtn is not measured on rows" in quantdrift(*line, code=2)
 
 
 def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
@@ -376,8 +385,11 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, plac
     groups["quantdrift.encoders"] = groups["quantdrift.data"] = {"mine": "bad:X"}
     taken = "from quantdrift.stages import Option, Stage\n"
     taken += "TAKEN = Stage(what='x', kind='model', work='bad:X', options={'emb': Option()})\n"
-    site = install(tmp_path, "bad", f"X = 1\n{taken}", groups)
-    told = quantdrift(site, "doctor", cwd=tmp_path)
+    install(tmp_path, "bad", {"bad.py": f"X = 1\n{taken}"}, groups)
+    with finding(tmp_path) as forks:
+        told = says(forks, "doctor", cwd=tmp_path)
+        says(forks, "run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet", cwd=tmp_path)
+        unknown = says(forks, "run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", cwd=tmp_path, code=2)
     for said in (
         "'mine' of quantdrift.data cannot be used",
         "'bad' of quantdrift.quantizers cannot be used",
@@ -388,10 +400,7 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, plac
         "there is an option +emb= already",
     ):
         assert said in " ".join(told.split())
-    quantdrift(site, "run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet", cwd=tmp_path)
-    assert "unknown part" in quantdrift(
-        site, "run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", cwd=tmp_path, code=2
-    )
+    assert "unknown part" in unknown
 
 
 SEARCHING = """
@@ -431,27 +440,38 @@ ENGINE = Engine(
 
 
 @pytest.mark.slow
-def test_an_engine(place: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    site = install(folder, "searching", SEARCHING, {"quantdrift.search_engines": {"searching": "searching:ENGINE"}})
+def test_an_engine(quantdrift: Says, place: Path) -> None:
     data, model = ("--data", place / "a"), place / "tiny"
     words = ("run", f"{model}@fp+index=searching:sign+search=first=5", *data, "--json", "--quiet")
-    run = json.loads(quantdrift(site, *words, cwd=tmp_path))
+    run = json.loads(quantdrift(*words))
     assert run["deployment"]["index"]["name"] == "searching:sign"
     assert run["deployment"]["index"]["bytes_per_document"] > 0
     assert run["times"]["query"]["ratio"] > 0
     assert run["versions"]["searching"] == "1.0"
     assert run["metrics"]["index.flip@1"]["value"] == 0  # the whole loss is by its codes
     assert run["metrics"]["codes.flip@1"]["value"] == run["metrics"]["flip@1"]["value"]
-    assert "keeps signs" in quantdrift(site, "doctor", cwd=tmp_path)
-    wrong = quantdrift(site, "run", f"{model}@fp+index=searching:sing", *data, cwd=tmp_path, code=2)
+    assert "keeps signs" in quantdrift("doctor")
+    wrong = quantdrift("run", f"{model}@fp+index=searching:sing", *data, code=2)
     assert "did you mean searching:sign?" in wrong
 
-    fall = json.loads(
-        quantdrift(site, "waterfall", f"{model}@W3+index=searching:sign", *data, "--json", "--quiet", cwd=tmp_path)
-    )
+    fall = json.loads(quantdrift("waterfall", f"{model}@W3+index=searching:sign", *data, "--json", "--quiet"))
     (flips,) = (part for part in fall["waterfalls"] if part["metric"] == "flip@1")
     shares = {stage["name"]: stage["share"]["value"] for stage in flips["stages"]}
     assert {*shares} == {"weights", "index"}
     assert sum(shares.values()) == pytest.approx(flips["total"]["value"])
+
+
+PACKAGES: dict[str, tuple[dict[str, str], dict[str, dict[str, str]]]] = {
+    "toy": ({"toy.py": TOY}, {"quantdrift.quantizers": {"toy": "toy:QUANTIZER"}}),
+    "staging": ({"staging.py": STAGING}, {"quantdrift.stages": {"norms": "staging:NORMS", "clip": "staging:CLIP"}}),
+    "bags": ({"bags.py": BAGS}, {"quantdrift.encoders": {"bags": "bags:KIND"}}),
+    "lines": ({"lines.py": LINES}, {"quantdrift.formats": {"lines": "lines:FORMAT"}}),
+    "dumps": ({"dumps.py": FILES}, {"quantdrift.model_files": {"dumps": "dumps:DUMPS"}}),
+    "other": (
+        {"answering/__init__.py": COMMAND, "answering/command.py": ANSWER},
+        {"quantdrift.features": {"answer": "answering:COMMAND"}},
+    ),
+    "rows": ({"rows.py": ROWS}, {"quantdrift.data": {"rows": "rows:DATA"}}),
+    "searching": ({"searching.py": SEARCHING}, {"quantdrift.search_engines": {"searching": "searching:ENGINE"}}),
+}
+"""What is installed: files, and entry points by group and name."""

@@ -16,7 +16,7 @@ from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
-from quantdrift.stages import STAGES
+from quantdrift.stages import STAGES, Kind
 from quantdrift.stages.weights import MAX_BITS
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
@@ -50,6 +50,7 @@ class Goals:
         target: share of first answers that may change; the least that can be had if None.
         speed_up: how many times faster the quantized model is than full precision.
         quantizers: that are tried.
+        thorough: whether what takes long is tried, too.
     """
 
     bits: float | None = None
@@ -57,6 +58,7 @@ class Goals:
     target: float | None = None
     speed_up: float
     quantizers: Sequence[str] = TRIED
+    thorough: bool = False
 
 
 def check_plain(scheme: Scheme) -> None:
@@ -100,6 +102,16 @@ def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:
         return None
     options = (*scheme.options, ("widths", ",".join(map(str, WIDTHS))))
     return replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options)
+
+
+def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list[Scheme]:
+    """The scheme with what each stage of a kind has tried, in place of what it has of that stage already."""
+    return [
+        replace(scheme, options=tuple({**dict(scheme.options), **options}.items()))
+        for stage in STAGES.values()
+        if stage.kind == kind
+        for options in stage.tried + (stage.thorough if thorough else ())
+    ]
 
 
 def named_by(file: str, scheme: Scheme) -> str:

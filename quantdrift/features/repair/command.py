@@ -37,6 +37,7 @@ class RepairOptions(OnData, OnModel):
         "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all "
         "that are installed but adaround."
     )
+    thorough: bool = flag("--thorough: Try what takes long, too: 240 steps of tuning, which move codes.")
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
@@ -97,7 +98,12 @@ def _goals(options: RepairOptions) -> choice.Goals:
     if unknown := [name for name in names if name not in choice.POSSIBLE]:
         raise QuantDriftError(f"--quantizers {unknown[0]!r}: expected names of {', '.join(choice.POSSIBLE)}")
     return choice.Goals(
-        bits=options.bits, latency=options.latency, target=target, speed_up=options.speed_up, quantizers=names
+        bits=options.bits,
+        latency=options.latency,
+        target=target,
+        speed_up=options.speed_up,
+        quantizers=names,
+        thorough=options.thorough,
     )
 
 
@@ -111,8 +117,8 @@ def _planned(spec: Spec, goals: choice.Goals) -> Output:
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best with widths chosen by gap",
-            "3. the best of all with scales, biases and norms tuned, with 8-bit token embeddings, with the query side",
-            "   alone quantized, with int8 embeddings",
+            f"3. the best of all with scales, biases and norms tuned{', also for long' * goals.thorough}, with 8-bit token",
+            "   embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
     )

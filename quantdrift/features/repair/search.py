@@ -32,7 +32,6 @@ from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair import choice
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Scheme, Spec, parse
-from quantdrift.stages import STAGES, Kind
 
 STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""
@@ -250,13 +249,9 @@ class Tuner:
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
         """What can be done beside the weights."""
-
-        def tried(kind: Kind) -> list[Scheme]:
-            choices = [options for stage in STAGES.values() if stage.kind == kind for options in stage.tried]
-            return [replace(weights, options=(*weights.options, *options.items())) for options in choices]
-
-        yield from tried("model")
+        of_model = choice.staged_configurations(weights, "model", thorough=self.goals.thorough)
+        yield from of_model
         if self.held is not None:
-            for scheme in (weights, *tried("model")):
+            for scheme in (weights, *of_model):
                 yield replace(scheme, query_only=True)
-            yield from tried("vectors")
+            yield from choice.staged_configurations(weights, "vectors", thorough=self.goals.thorough)

@@ -44,6 +44,7 @@ STAGE = Stage(
     shares=False,
     calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,
     tried=({"tuned": STEPS},),
+    thorough=({"tuned": "240"},),
     formats=("safetensors", "onnx"),
     part="tuned",
     lines=_lines,

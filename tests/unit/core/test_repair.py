@@ -55,6 +55,11 @@ def test_what_is_no_plain_scheme_is_refused(scheme: str, problem: str) -> None:
             choice.uniform_configurations(parse_scheme("W4-g32-gptq+grid=library+seed=1"), ["gptq", "rtn"]),
             ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"],
         ),
+        (  # what a stage has already is not written twice
+            choice.staged_configurations(parse_scheme("W4+tuned=9"), "model", thorough=True),
+            [f"W4-g128-rtn+{more}" for more in ("tuned=36", "tuned=240", "table=8+tuned=9")],
+        ),
+        (choice.staged_configurations(parse_scheme("W4"), "vectors", thorough=False), ["W4-g128-rtn+emb=int8"]),
         (choice.finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
         (choice.finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
         (choice.finer_configurations(parse_scheme("W4-g32")), []),
