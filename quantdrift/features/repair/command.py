@@ -48,7 +48,7 @@ class RepairOptions(OnData, OnModel):
 def command(options: RepairOptions) -> Output:
     """Try what can be done about the answers that a quantized model changes, and say which deployment pays.
 
-    Tried are quantizers and finer groups, bits given to the layers that move it, the
+    Tried are quantizers and finer groups, bits given to the layers that move it, tuning, the
     embedding matrix, the query side alone, coded embeddings, and unsure inputs rescored or deferred at full precision.
     Configurations are compared on a third of the queries (of labelled data: on the training part), by how far they
     move the gap; what comes through is run on the whole corpus, and all rates are over the others. Labels are not used.

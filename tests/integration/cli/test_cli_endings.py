@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift import __version__
 from quantdrift.cli import tell_crash
 from support.gate_command_line import Cli, cli, good, run_of
 
@@ -104,6 +105,21 @@ def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, line:
     assert code in {0, 2}  # a link can be replaced
     assert code == 0 or len(err.splitlines()) == 1
     assert "unexpected" not in err
+
+
+def test_what_is_registered_for_the_exit_is_done_and_nothing_is_taken_apart() -> None:
+    program = (
+        "import atexit, sys; from quantdrift.__main__ import script\n"
+        "class Kept:\n"
+        "    def __del__(self): sys.stdout.write('taken apart')\n"
+        "kept = Kept()\n"
+        "atexit.register(print, 'done')\n"
+        "script()"
+    )
+    for words, code, said in ((["--version"], 0, f"quantdrift {__version__}\ndone\n"), (["runn"], 2, "done\n")):
+        line = [sys.executable, "-c", program, *words]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (code, said)
 
 
 def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:
