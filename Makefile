@@ -9,6 +9,8 @@ DEMO := .venv-demo
 EXTRA_$(VENV) := dev
 EXTRA_$(DEMO) := demo
 
+# Two targets at a time share the cores: threads that wait do it asleep.
+export OMP_WAIT_POLICY := PASSIVE
 MAKEFLAGS += --no-builtin-rules
 .PRECIOUS: %/bin/python
 .DEFAULT_GOAL := help
