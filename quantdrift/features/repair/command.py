@@ -37,7 +37,9 @@ class RepairOptions(OnData, OnModel):
         "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all "
         "that are installed but adaround."
     )
-    thorough: bool = flag("--thorough: Try what takes long, too: 240 steps of tuning, which move codes.")
+    thorough: bool = flag(
+        "--thorough: Take long: the best of every group size, and tuning that moves codes (240 steps)."
+    )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
@@ -109,6 +111,7 @@ def _goals(options: RepairOptions) -> choice.Goals:
 
 def _planned(spec: Spec, goals: choice.Goals) -> Output:
     names = [str(scheme) for scheme in choice.uniform_configurations(spec.scheme, goals.quantizers)]
+    best = "the best of every group size" if goals.thorough else "the best of all"
     return Output(
         data={"ways": names},
         title=f"{spec}: what repair tries",
@@ -117,8 +120,8 @@ def _planned(spec: Spec, goals: choice.Goals) -> Output:
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best with widths chosen by gap",
-            f"3. the best of all with scales, biases and norms tuned{', also for long' * goals.thorough}, with 8-bit token",
-            "   embeddings, with the query side alone quantized, with int8 embeddings",
+            f"3. {best} with scales, biases and norms tuned{' (for long, too)' * goals.thorough},",
+            "   with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
     )

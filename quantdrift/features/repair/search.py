@@ -95,7 +95,8 @@ class Tuner:
                 "more, or start from a narrower scheme"
             )
         weights = list(self._weights(bits))
-        finalists = [self.spec.scheme, *weights, *self._around(weights[-1])]
+        bases = weights if self.goals.thorough else weights[-1:]
+        finalists = [self.spec.scheme, *weights, *(made for base in bases for made in self._around(base))]
         candidates: list[choice.Deployment] = []
         for scheme in dict.fromkeys(finalists):
             try:
@@ -224,6 +225,8 @@ class Tuner:
         finer = [grouped for scheme in half for grouped in (scheme, *choice.finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)
         best = ranked[0]
+        if self.goals.thorough:  # the best of every size of groups
+            yield from {trial.scheme.group_size: trial.scheme for trial in reversed(ranked)}.values()
         yield best.scheme
         schemes = []
         for group in dict.fromkeys([best.scheme.group_size, self.spec.scheme.group_size]):

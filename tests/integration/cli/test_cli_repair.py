@@ -1,11 +1,13 @@
 """`quantdrift repair` on a tiny model: what it recommends is a run, and a second time nothing is made again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quantdrift.evidence.perturbation import flips
+from quantdrift.features.repair import choice
 from quantdrift.runs.folder import read_run
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
@@ -16,8 +18,10 @@ CONFIGURATIONS = ("--quantizers", "rtn,hqq")
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials on 8 queries and then on 16: there are 20."""
+    """Trials on 8 queries and then on 16: there are 20. Tuning takes 3 steps, and 4 where it takes long."""
     monkeypatch.setattr("quantdrift.features.repair.search.STEPS", (8, 16))
+    short = replace(choice.STAGES["tuned"], tried=({"tuned": "3"},), thorough=({"tuned": "4"},))
+    monkeypatch.setattr(choice, "STAGES", {**choice.STAGES, "tuned": short})
 
 
 @pytest.mark.usefixtures("small")
@@ -68,6 +72,17 @@ def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
     assert result["confirmed"]["target_shown"] is (result["confirmed"]["chosen"]["flip@1"]["high"] <= 0.4)
     shown = quantdrift(*asked, "--latency", "1", "--target", "flip@1=0")
     assert "Not shown: that at most 0.0 % change there: the interval ends at" in shown
+
+
+@pytest.mark.usefixtures("small")
+def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W3-g64", "--data", "ROOT/data", "--quantizers", "rtn", "--bits", "3.6", "--json")
+    made = [tried["scheme"] for tried in json.loads(quantdrift(*asked, "--thorough"))["deployments"]]
+    tuned = {scheme.partition("+")[0] for scheme in made if "tuned=4" in scheme}
+    assert len(tuned) == 3
+    assert {"W3-g64-rtn", "W3-g32-rtn"} < tuned
+    made = [tried["scheme"] for tried in json.loads(quantdrift(*asked))["deployments"]]
+    assert not any("tuned=4" in scheme for scheme in made)
 
 
 def test_the_plan_needs_no_model(quantdrift: Run) -> None:
