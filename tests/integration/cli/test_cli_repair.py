@@ -74,6 +74,7 @@ def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
     assert "Not shown: that at most 0.0 % change there: the interval ends at" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W3-g64", "--data", "ROOT/data", "--quantizers", "rtn", "--bits", "3.6", "--json")
