@@ -107,19 +107,24 @@ def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, line:
     assert "unexpected" not in err
 
 
-def test_what_is_registered_for_the_exit_is_done_and_nothing_is_taken_apart() -> None:
+def test_what_is_registered_for_the_exit_is_done_and_nothing_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
-        "import atexit, sys; from quantdrift.__main__ import script\n"
+        "import atexit, os, sys; from quantdrift.__main__ import script\n"
         "class Kept:\n"
         "    def __del__(self): sys.stdout.write('taken apart')\n"
         "kept = Kept()\n"
-        "atexit.register(print, 'done')\n"
+        "atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY']))\n"
         "script()"
     )
-    for words, code, said in ((["--version"], 0, f"quantdrift {__version__}\ndone\n"), (["runn"], 2, "done\n")):
-        line = [sys.executable, "-c", program, *words]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (code, said)
+
+    def ended(words: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-c", program, words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert ended("--version") == (0, f"quantdrift {__version__}\nPASSIVE\n")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert ended("runn") == (2, "ACTIVE\n")
 
 
 def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:
