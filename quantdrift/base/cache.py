@@ -63,7 +63,9 @@ def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool
         say(f"{path} cannot be read ({error.strerror}): made again")
         return None
     except Exception as error:  # numpy, zipfile and safetensors have errors of their own
-        _remove(path, error)
+        say(f"{path} is damaged, or of an earlier version ({error}): removed, and made again")
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
         return None
 
 
@@ -72,12 +74,6 @@ def _without_checksum(whole: memoryview) -> memoryview:
     if whole[-CHECKSUM:] != _MARK + bytes_digest(content).encode() + b"\n":
         raise ValueError("its digest is missing, or of something else")
     return content
-
-
-def _remove(path: Path, error: Exception) -> None:
-    say(f"{path} is damaged, or of an earlier version ({error}): removed, and made again")
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def say(what: str) -> None:

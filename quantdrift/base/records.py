@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
 
@@ -231,6 +231,15 @@ class Record(BaseModel):
         return dict(content)
 
     @classmethod
+    def peek(cls, path: Path) -> dict[str, Any] | None:
+        """The JSON object in a file of this format, of any version and unchecked; None for anything else."""
+        try:
+            content = read_json(path)
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) and content.get("format") == cls.FORMAT else None
+
+    @classmethod
     def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
         """The fields of a file, each checked; raises as `read`."""
         try:
@@ -248,12 +257,7 @@ class Record(BaseModel):
     def check_place(cls, path: Path) -> None:
         """Refuse a place that holds another kind of file, before hours go into one."""
         check_writable(path, what=cls.WHAT)
-        try:
-            content = read_json(path) if path.exists() else {"format": cls.FORMAT}
-            ours = isinstance(content, dict) and content.get("format") == cls.FORMAT
-        except (OSError, ValueError):
-            ours = False
-        if not ours:
+        if path.exists() and cls.peek(path) is None:
             raise RunError(
                 f"{path} holds something that is not {cls.WHAT}; expected a new file or an earlier "
                 f"{cls.WHAT.split(maxsplit=1)[1]} to replace. Choose another place."
@@ -472,12 +476,10 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-@contextmanager
-def _complaints(path: Path, what: str) -> Iterator[None]:
+def _complaints(path: Path, what: str) -> AbstractContextManager[None]:
     """Turn what the disk says into an error that says what to do."""
     then = "; nothing was left behind. Free some space or choose another place"
-    with refusals(f"{what} was not written to {path}", then):
-        yield
+    return refusals(f"{what} was not written to {path}", then)
 
 
 @contextmanager

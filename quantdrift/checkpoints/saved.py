@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.base.records import DIGEST, Record, check_writable, open_file, read_json, whole_folder, with_checksum
+from quantdrift.base.records import DIGEST, Record, check_writable, open_file, whole_folder, with_checksum
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
@@ -67,7 +67,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
 def check_place(path: Path) -> None:
     """Refuse a place that holds something other than a candidate, before hours go into one."""
     check_writable(path, what="the candidate")
-    files = (_content(path) or {}).get("files")
+    files = (Candidate.peek(path / RECORD) or {}).get("files")
     written = {RECORD, *files} if isinstance(files, dict) else set()
     if path.is_dir():
         names = list(files_of(path)) if written else [entry.name for entry in path.iterdir()]
@@ -153,12 +153,12 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
 
 def is_candidate_folder(folder: Path) -> bool:
     """Whether what lies there is a saved candidate, of any format and version."""
-    return _content(folder) is not None
+    return Candidate.peek(folder / RECORD) is not None
 
 
 def model_format(folder: Path) -> str:
     """The format of the candidate that lies there, as its record says; empty for anything else."""
-    return str((_content(folder) or {}).get("model_format", ""))
+    return str((Candidate.peek(folder / RECORD) or {}).get("model_format", ""))
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -166,11 +166,3 @@ def read_record(folder: Path) -> dict[str, Any]:
     record = Candidate.read_content(folder / RECORD)
     Candidate.checked(record, folder / RECORD)
     return record
-
-
-def _content(folder: Path) -> dict[str, Any] | None:
-    try:
-        content = read_json(folder / RECORD)
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) and content.get("format") == Candidate.FORMAT else None

@@ -6,8 +6,8 @@ every scheme shares the reference's, and a corpus larger than memory is read bac
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,15 +109,13 @@ def default_store() -> EmbeddingStore:
     return EmbeddingStore(None if off else cache_dir())
 
 
-@contextmanager
-def keeping(folder: Path) -> Iterator[None]:
+def keeping(folder: Path) -> AbstractContextManager[None]:
     """Inside, something is written to a folder of the cache; what the disk refuses is told in one line."""
     then = (
         ". Free some space (quantdrift cache --clear empties the cache), set QUANTDRIFT_CACHE to a folder on another "
         "disk, or use --no-cache"
     )
-    with refusals(f"nothing can be kept in {folder}", then):
-        yield
+    return refusals(f"nothing can be kept in {folder}", then)
 
 
 def _in_memory(n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]) -> Outputs:

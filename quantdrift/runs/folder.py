@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
-from quantdrift.base.records import Record, check_writable, file_digest, read_json, whole_folder, with_checksum
+from quantdrift.base.records import Record, check_writable, file_digest, whole_folder, with_checksum
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
@@ -296,7 +296,7 @@ def _others(path: Path) -> list[str]:
     except OSError:  # a file; or a link that leads to itself
         return [path.name]
     # of a run whose record is damaged the evidence is there
-    if RECORD in entries and (_is_ours(path / RECORD) or EVIDENCE in entries):
+    if RECORD in entries and (RunRecord.peek(path / RECORD) or EVIDENCE in entries):
         return [name for name in entries if name not in {RECORD, EVIDENCE, PROBE}]
     return entries
 
@@ -355,7 +355,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in walked if RECORD in names)
         # not what is being written, nor what other tools write of that name; what is damaged has its evidence
         ours = [path / file for file in below if not any(part.startswith(".") for part in file.parts)]
-        folders = [file.parent for file in ours if _is_ours(file) or file.with_name(EVIDENCE).is_file()]
+        folders = [file.parent for file in ours if RunRecord.peek(file) or file.with_name(EVIDENCE).is_file()]
         for folder in folders or [path]:  # without any, reading it says what was expected
             run = read_run(folder)
             runs.setdefault(run.path.resolve(), run)
@@ -378,11 +378,3 @@ def refuse_copies(runs: Iterable[Run]) -> None:
         if identity in seen:
             raise RunError(f"the same run lies in two folders and would count twice: {seen[identity]} and {run.path}")
         seen[identity] = run.path
-
-
-def _is_ours(record: Path) -> bool:
-    try:
-        content = read_json(record)
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("format") == RunRecord.FORMAT

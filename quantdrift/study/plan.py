@@ -314,18 +314,17 @@ def _from(study: Study, folder: Path) -> Study:
         entry.model_copy(update={"folder": entry.folder and whole(entry.folder), "retriever": placed(entry.retriever)})
         for entry in study.data
     ]
+    placed_study = study.model_copy(update={"models": models, "data": data})
     if study.capture is None:
-        return study.model_copy(update={"models": models, "data": data})
+        return placed_study
     capture = study.capture.model_copy(update={"seeds": study.capture.seeds or study.seeds})
     more = {
-        "models": models,
-        "data": data,
         "schemes": list(dict.fromkeys([*study.schemes, *map(str, capture.schemes())])),
         "seeds": capture.seeds,
         "capture": capture,
         "settings": study.settings.over(CellSettings(held_out=HeldOut())),
     }
-    return study.model_copy(update=more)
+    return placed_study.model_copy(update=more)
 
 
 # --- its cells ------------------------------------------------------------------------------------
@@ -406,10 +405,8 @@ def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntr
 def _seeded(text: str, seeds: Sequence[int]) -> Iterator[Scheme]:
     """A scheme at every seed, if anything is drawn for it; seed 0 is the scheme as it is."""
     scheme = parse_scheme(text)
-    if not draws(scheme) or scheme.option("seed") is not None:
-        yield scheme
-        return
-    for seed in seeds:
+    drawn = draws(scheme) and scheme.option("seed") is None
+    for seed in seeds if drawn else [0]:
         yield parse_scheme(f"{text}+seed={seed}") if seed else scheme
 
 

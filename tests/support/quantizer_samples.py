@@ -1,6 +1,7 @@
 """What the tests of the library backends share: layers, their moments, and whether to skip."""
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ, is_installed
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ
 from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import parse_scheme
@@ -19,7 +20,7 @@ LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
 
 def skip_without(backend: str) -> None:
     """Not `importorskip`, as importing some of them changes the process."""
-    if not is_installed(LIBRARIES[backend]):
+    if find_spec(LIBRARIES[backend].module) is None:
         pytest.skip(f"{backend} is not installed")
 
 

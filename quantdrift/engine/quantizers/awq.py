@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
+from quantdrift.base.extras import refuse_missing
 from quantdrift.engine.quantizers import autoawq, libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
@@ -85,7 +86,7 @@ class Awq:
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
     package = QUANTIZERS.packages[scheme.option("backend") or libraries.GPTQMODEL.name]
-    libraries.require(package, needed_for=scheme)
+    refuse_missing([package], needed_for=str(scheme))
     return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
+from quantdrift.base.extras import refuse_missing
 from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import absmax_scale
@@ -163,7 +164,7 @@ class Gptq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
-    libraries.require(libraries.GPTQMODEL, needed_for=scheme)
+    refuse_missing([libraries.GPTQMODEL], needed_for=str(scheme))
     return Gptq(
         bits=int(scheme.weight_bits),
         group_size=scheme.group_size,

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import refuse_missing
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import HQQ, described, importing, require
+from quantdrift.engine.quantizers.libraries import HQQ, described, importing
 from quantdrift.spec.grammar import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
@@ -60,7 +61,7 @@ class Hqq:
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
-    require(HQQ, needed_for=scheme)
+    refuse_missing([HQQ], needed_for=str(scheme))
     return method
 
 

@@ -1,4 +1,4 @@
-"""The libraries that do a method: whether one is there, which version, what a scheme asks, and how it is imported."""
+"""The libraries that do a method: which version, what a scheme asks, and how one is imported."""
 
 import functools
 import importlib
@@ -11,24 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from types import ModuleType
 
-from quantdrift.base.errors import DataError, MissingExtraError, UnsupportedError
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.quantizers import QUANTIZERS
 
 GPTQMODEL, AUTOAWQ, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "autoawq", "hqq"))
-
-
-def is_installed(package: Package) -> bool:
-    """Whether a package can be found; nothing is imported."""
-    return importlib.util.find_spec(package.module) is not None
-
-
-def require(package: Package, *, needed_for: object) -> None:
-    """Raise MissingExtraError, which names the extra, if a package is not installed."""
-    if not is_installed(package):
-        raise MissingExtraError(package.name, package.extra, needed_for=str(needed_for))
 
 
 def described(package: Package, *, grid: str) -> dict[str, str]:

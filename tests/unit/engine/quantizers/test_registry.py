@@ -2,6 +2,7 @@
 
 import pytest
 
+from quantdrift.base import extras
 from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
 from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.awq import Awq
@@ -12,8 +13,6 @@ from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.features.adaround.rounding import AdaRound
 from quantdrift.spec.grammar import parse_scheme
 
-EVERY = {"gptqmodel", "autoawq", "hqq"}
-
 
 def method_of(scheme: str) -> object:
     (method,) = methods_of(parse_scheme(scheme)).values()
@@ -22,10 +21,10 @@ def method_of(scheme: str) -> object:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Backends that count as installed; a test may change it."""
-    backends = set(EVERY)
-    monkeypatch.setattr(libraries, "is_installed", lambda package: package.name in backends)
-    return backends
+    """Modules that count as installed; a test may change it."""
+    modules = {"gptqmodel", "awq", "hqq"}
+    monkeypatch.setattr(extras, "find_spec", lambda module: module if module in modules else None)
+    return modules
 
 
 @pytest.mark.parametrize(
