@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -58,18 +59,13 @@ def change(harness: str) -> None:
     """Change a harness here and now, whatever the off switch says."""
     for name, ours in _hook.WATCHED.items():
         if name.partition(".")[0] == harness:
-            _function(ours)(import_module(name))
-
-
-def _function(ours: str) -> Any:
-    target, _, function = ours.partition(":")
-    return getattr(import_module(target), function)
+            resolve_name(ours)(import_module(name))
 
 
 def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
     """Call the function that the table names for this module; its errors end here."""
     try:
-        _function(_hook.WATCHED[name])(module)
+        resolve_name(_hook.WATCHED[name])(module)
     except Exception as error:  # whatever it is, the harness must go on as if we were not here
         harness = name.partition(".")[0]
         said = any(watched.startswith(f"{harness}.") for watched in finder.errors)

@@ -204,8 +204,7 @@ def drift(
     dataset = _dataset(data, split)
     said = {"qrels": qrels, "classes": classes, "labels": labels}
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}
-    with ExitStack() as stack:
-        stack.enter_context(extras_named(needed_for="quantdrift.drift"))
+    with extras_named(needed_for="quantdrift.drift"), ExitStack() as stack:
         temporary = _Temporary() if place is None else None
         where = temporary.path / "run" if temporary is not None else place
         assert where is not None  # one of the two is there
@@ -372,18 +371,16 @@ def _of_arrays(
     if dataset is None:
         taken |= {"input_ids", *(["labels"] if what == "logits" else ["qrels", "item_ids"])}
     _refuse(said, taken, what if dataset is None else f"{what} beside data")
-    arms = [_arrays(arm, name) for arm, name in ((reference, "reference"), (candidate, "candidate"))]
+    full, low = _arrays(reference, "reference"), _arrays(candidate, "candidate")
     if embedded and candidate.documents is reference.documents:
-        arms[1][1] = arms[0][1]  # one object for both is how scoring knows that only queries differ
-    shape = (len(arms[0][0]), len(arms[0][-1])) if embedded else arms[0][0].shape
+        low[1] = full[1]  # one object for both is how scoring knows that only queries differ
+    shape = (len(full[0]), len(full[-1])) if embedded else full[0].shape
     data = _named(dataset, said, what, *shape)
     settings: dict[str, Any] = {}
     if isinstance(data, ClassificationDataset):
         classes = _names(said["classes"], shape[1], "classes")
         labels, note = (None, None) if data.test.labels is None else match_labels(data.test.labels, classes)
-        evidence = evidence_of_logits(
-            arms[0][0], arms[1][0], input_ids=data.test.ids, classes=classes, labels=labels, depth=k
-        )
+        evidence = evidence_of_logits(full[0], low[0], input_ids=data.test.ids, classes=classes, labels=labels, depth=k)
         described = {**describe_data(data), "n_classes": len(classes)}
         described["warnings"] += [note] if note else []
         settings["reading"] = "logits"
@@ -391,20 +388,18 @@ def _of_arrays(
         if embedded:
             similarity = streamed.Similarity.of(said["similarity"] or "cosine")
             settings["similarity"] = str(similarity)
-            state = streamed.score_embeddings(
-                arms[0][0], arms[1][0], arms[0][1], arms[1][1], similarity=similarity, k=k
-            )
+            state = streamed.score_embeddings(full[0], low[0], full[1], low[1], similarity=similarity, k=k)
         else:
-            state = streamed.score_matrix(arms[0][0], arms[1][0], k=k)
+            state = streamed.score_matrix(full[0], low[0], k=k)
         evidence = assemble(state, input_ids=data.query_ids, item_ids=data.document_ids, qrels=data.qrels)
         described = describe_data(data)
     return evidence, {
         "spec": "reference vs candidate",
         "model": {
             "name": "reference",
-            "fingerprint": _digest(*arms[0]),
+            "fingerprint": _digest(*full),
             "candidate_name": "candidate",
-            "candidate_fingerprint": _digest(*arms[1]),
+            "candidate_fingerprint": _digest(*low),
         },
         "bits_per_weight": None,
         "data": described if dataset is not None else {**described, "harness": "arrays"},

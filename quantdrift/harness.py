@@ -6,7 +6,6 @@ What came out is an `Outcome`, of which a plugin makes the harness's results and
 """
 
 import copy
-import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -398,11 +397,6 @@ def carefully(place: str) -> Iterator[None]:
         yield
     except Exception as error:  # whatever it is: the evaluation itself went well
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
-
-
-def finite(value: Any) -> float | None:
-    """A number as JSON has it, which knows no NaN and no infinity."""
-    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def summary(flip: float | None, floor: float | None, n: int) -> str:

@@ -28,8 +28,9 @@ from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.engine.inputs import Settings
 from quantdrift.finished import lm_eval_evidence as compared
 from quantdrift.finished.lm_eval_evidence import HIGHER_IS_BETTER, PairedFilter
-from quantdrift.harness import Outcome, carefully, finite
+from quantdrift.harness import Outcome, carefully
 from quantdrift.runs.folder import now, read_run, write_run
+from quantdrift.statistics.estimates import finite
 from quantdrift_lm_eval.model import Recording
 
 KEY = "quantdrift"

@@ -14,7 +14,7 @@ from quantdrift.base.errors import RunError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.estimates import Estimate, finite
 from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference
 
 
@@ -68,8 +68,7 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
     # a corpus of one document has no runner-up, so no ratio: NaN is neither lower nor higher
     moved = mcnemar_exact(ratios[1] < ratios[0], ratios[1] > ratios[0])
     flipped = mcnemar_exact(*flips)
-    medians = [parse_metric("separation")(evidence).value for evidence in pair]
-    medians = [value if value is not None and np.isfinite(value) else None for value in medians]
+    medians = [finite(parse_metric("separation")(evidence).value) for evidence in pair]
     return SizeEffect(
         small=int(smaller.n_items.max(initial=0)),
         large=int(larger.n_items.max(initial=0)),

@@ -110,8 +110,7 @@ class Search(Reading):
             # one object for both arms is how scoring knows that the index is not quantized
             shared, first = second is first, _some(first, self.rows)
             second = first if shared else _some(second, self.rows)
-        queries, low_queries = reference[0], candidate[0]
-        state = self.scored(flow, (queries, low_queries), (first, second), excluded)
+        state = self.scored(flow, (reference[0], candidate[0]), (first, second), excluded)
         return state if self.rows is None else at_positions(state, self.rows)
 
     def scored(self, flow: Flow, queries: Both, documents: Both, excluded: Rows | None) -> ScoreState:

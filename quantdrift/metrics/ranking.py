@@ -134,22 +134,18 @@ def _new_top_rank(evidence: Evidence, *_: Any) -> Floats:
     return np.where(_flip(evidence) == 1, perturbation.new_top_rank(evidence), np.nan)
 
 
-@typical("separation", direction="higher", unit="ratio", headline=True, when_cut="at most")
-def _separation(evidence: Evidence, *_: Any) -> Floats:
-    """Median separation ratio, gap / (2 epsilon); at 1 or more the top-1 cannot change."""
-    return perturbation.separation_ratio(evidence)
-
-
 @typical(
     "separation_quantile",
+    "the separation ratio that so many percent of the inputs do not exceed",
     direction="higher",
     unit="ratio",
     cutoffs=(10, 25, 75, 90),
     cutoff_is="percentile",
     when_cut="at most",
 )
-def _separation_quantile(evidence: Evidence, *_: Any) -> Floats:
-    """The separation ratio that so many percent of the inputs do not exceed."""
+@typical("separation", direction="higher", unit="ratio", headline=True, when_cut="at most")
+def _separation(evidence: Evidence, *_: Any) -> Floats:
+    """Median separation ratio, gap / (2 epsilon); at 1 or more the top-1 cannot change."""
     return perturbation.separation_ratio(evidence)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
+from quantdrift.statistics.estimates import finite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
     gaps = scores[:, k - 1] - scores[:, k] if scores.shape[1] > k else np.full(len(scores), np.nan)
     ratios = perturbation.cut_separation(evidence, k)
     rows = np.flatnonzero(~perturbation.top_set_kept(evidence, k)).tolist()
-    changed = [_changed(evidence, row, k, _finite(gaps[row]), _finite(ratios[row])) for row in rows]
+    changed = [_changed(evidence, row, k, finite(gaps[row]), finite(ratios[row])) for row in rows]
     return sorted(changed, key=lambda change: (KINDS.index(change.kind or "neutral"), -(change.gap or 0.0)))
 
 
@@ -105,7 +105,7 @@ def _changed(evidence: Evidence, row: int, k: int, gap: float | None, separation
 
     def score(arm: int, item: int) -> float | None:
         scores = (tops[0].reference_scores, tops[1].candidate_scores)[arm]
-        return _finite(scores[row, places[arm][item]]) if item >= 0 else None
+        return finite(scores[row, places[arm][item]]) if item >= 0 else None
 
     return Changed(
         input_id=str(evidence.input_ids[row]),
@@ -125,10 +125,6 @@ def _changed(evidence: Evidence, row: int, k: int, gap: float | None, separation
 
 def _name(evidence: Evidence, item: int) -> str | None:
     return str(evidence.item_ids[item]) if item >= 0 else None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:

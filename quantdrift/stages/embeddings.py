@@ -4,7 +4,7 @@ from quantdrift.stages import Option, Stage
 
 CODED = ("int8", "uint8", "binary", "ubinary")
 """Precisions whose numbers are codes."""
-BITS_OF = {"fp16": 16, "bf16": 16, "int8": 8, "uint8": 8, "binary": 1, "ubinary": 1}
+BITS_OF = {"int8": 8, "uint8": 8, "binary": 1, "ubinary": 1, "fp16": 16, "bf16": 16}
 """Precision to the bits of a number."""
 STAGE = Stage(
     what="stored embeddings: precision and dimensions",
@@ -13,9 +13,7 @@ STAGE = Stage(
     work="quantdrift.engine.stages.vectors:Embeddings",
     options={
         "dim": Option(pattern="[1-9][0-9]{0,4}", values="the number of dimensions that are kept, 1 or more"),
-        "emb": Option(
-            pattern="int8|uint8|binary|ubinary|fp16|bf16", values="int8, uint8, binary, ubinary, fp16 or bf16"
-        ),
+        "emb": Option(pattern="|".join(BITS_OF), values="int8, uint8, binary, ubinary, fp16 or bf16"),
     },
     codes=lambda scheme: scheme.option("emb") in CODED,
     vector_bits=lambda scheme: BITS_OF.get(scheme.option("emb", "")),

@@ -151,8 +151,8 @@ class Estimate:
             return {"value": None, "reason": f"{sign}infinity: {self.reason or 'no finite value'}"}
         return {
             "value": self.value,
-            "low": _finite(self.low),
-            "high": _finite(self.high),
+            "low": finite(self.low),
+            "high": finite(self.high),
             "n": self.n,
             **({} if self.bound is None else {"bound": self.bound}),
         }
@@ -177,8 +177,9 @@ def _as_part(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and np.isfinite(value) else None
+def finite(value: Any) -> float | None:
+    """A number as JSON has it, which knows no NaN and no infinity."""
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def undefined(reason: str) -> Estimate:
@@ -304,7 +305,7 @@ def relative_change_estimate(
         return after[places].mean(axis=-1) / np.where(means == 0, np.nan, means) - 1
 
     low, high = percentile_interval(resampled(change, len(candidate), seed=seed))
-    return Estimate(value=value, low=_finite(low), high=_finite(high), n=len(candidate))
+    return Estimate(value=value, low=finite(low), high=finite(high), n=len(candidate))
 
 
 # --- Is the mean of some values below a limit? A t-test that rare large values do not deceive -----
