@@ -287,8 +287,7 @@ def write_runs(
     for name, samples in joined.items():
         task = recorded.tasks[name]
         for filter_name, paired in samples.items():
-            evidence = paired.evidence
-            if evidence is None:
+            if (evidence := paired.evidence) is None:
                 continue
             settings = Settings(k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=False)
             stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples) > 1 else "")

@@ -34,8 +34,7 @@ def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None
         return
     place = None
     if cache is not None:
-        result = Path(cache.get_task_result_path(task.metadata.name, meta))
-        place = result.parent / "drift" / task.metadata.name
+        place = Path(cache.get_task_result_path(task.metadata.name, meta)).with_name("drift") / task.metadata.name
     original = task.evaluate
 
     def evaluate(model: Any, split: str = "test", **kwargs: Any) -> Any:

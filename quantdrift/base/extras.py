@@ -1,19 +1,14 @@
 """The extra of quantdrift that brings a module which is not installed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from quantdrift.base.registry import Package
+from quantdrift.base.registry import Package
 
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

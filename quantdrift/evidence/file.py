@@ -67,7 +67,7 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
     _check(evidence)
     columns: dict[str, Any] = {
         "input_id": pa.array([str(name) for name in evidence.input_ids], pa.string()),
-        **{name: _nullable(figure(evidence)) for name, figure in perturbation.FIGURES.items()},
+        **{name: pa.array(figure(evidence), from_pandas=True) for name, figure in perturbation.FIGURES.items()},
         **{name: pa.array(getattr(evidence, name), _TYPES[name]) for name in _PLAIN},
     }
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
@@ -255,10 +255,6 @@ def _filled(values: NDArray[Any], lengths: NDArray[np.int64], shape: tuple[int, 
     rows = np.full(shape, end, dtype=values.dtype)
     rows[np.arange(shape[1])[None, :] < lengths[:, None]] = values
     return rows
-
-
-def _nullable(values: NDArray[Any]) -> pa.Array:
-    return pa.array(values, mask=np.isnan(values))
 
 
 def _lists(offsets: NDArray[np.int32], values: pa.Array) -> pa.ListArray:

@@ -10,7 +10,7 @@ import numpy as np
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.progress import Terminal
 from quantdrift.base.text import some
-from quantdrift.data.labelled import ClassificationDataset, Dataset, load_task, read_folder, task_names
+from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, task_names
 from quantdrift.data.streamed import DataKind, streamed_kind
 from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
@@ -64,7 +64,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
         return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
-        texts = _texts_of(_read(said, data, task), said, f"texts are from {data or task}")
+        texts = _texts_of(said, data, task)
         if ours and texts.digest not in digests:
             raise DataError(
                 f"expected the data that {run.path} was made of, with the digest {' or '.join(digests)}; "
@@ -79,19 +79,16 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     if not ours or not (place or name in task_names()):  # names alone tell too little to trust them unasked
         return absent
     try:
-        texts = _texts_of(_read(said, Path(place) if place else None, name), said, f"texts are from {place or name}")
+        texts = _texts_of(said, Path(place) if place else None, name)
     except (QuantDriftError, OSError, ValueError):
         return absent
     changed = f"{absent.told} ({place or name} holds other data than it did)"
     return texts if texts.digest in digests else replace(absent, told=changed)
 
 
-def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dataset:
-    return load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
-
-
-def _texts_of(dataset: Dataset, said: Mapping[str, Any], where: str) -> Texts:
-    about: dict[str, Any] = {"digest": dataset.fingerprint, "told": where}
+def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Texts:
+    dataset = load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
+    about: dict[str, Any] = {"digest": dataset.fingerprint, "told": f"texts are from {folder or task}"}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))
         inputs, items = (

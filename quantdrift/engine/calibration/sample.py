@@ -1,7 +1,5 @@
 """What a quantizer calibrates on: documents of the corpus, drawn by a seed, or texts of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -26,8 +26,7 @@ def _refuse(scheme: Scheme) -> None:
         raise UnsupportedError(
             "+rescore= needs the vectors of a collection, which is asked for answers alone; leave it out"
         )
-    place = read_place(scheme.option("collection", ""))
-    reader_of(place)
+    reader_of(read_place(scheme.option("collection", "")))
 
 
 STAGE = Stage(

@@ -1,7 +1,7 @@
 """The first page of a server of finished runs: all that there is; and the page of one of them."""
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
@@ -111,8 +111,7 @@ def _comparable(a: Run | None, b: Run | None) -> bool:
     return not Identity.of(a.record).differences(Identity.of(b.record), ("reference", "name", "data", "meaning"))
 
 
-def _pairs(found: Found, pairs: Iterable[tuple[str, str]]) -> Grid:
-    pairs = list(pairs)
+def _pairs(found: Found, pairs: Sequence[tuple[str, str]]) -> Grid:
     rows = [
         [f"{found.runs[a].record['spec']} | {found.runs[b].record['spec']}", found.runs[a].record["data"]["name"], a, b]
         for a, b in pairs
