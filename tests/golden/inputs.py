@@ -187,28 +187,23 @@ def bert_config(**more: Any) -> Any:
 
 def save_encoder(folder: Path) -> None:
     """A sentence encoder of random weights."""
-    import torch  # noqa: PLC0415 -- heavy
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- likewise
-    from transformers import BertModel  # noqa: PLC0415 -- likewise
-
-    torch.manual_seed(0)
-    body = folder.with_name("tiny-body")
-    BertModel(bert_config()).save_pretrained(body)
-    word_tokenizer().save_pretrained(body)
-    SentenceTransformer(str(body), device="cpu").save_pretrained(str(folder))
+    _save(folder, 0, "SentenceTransformer", "BertModel", folder.with_name("tiny-body"))
 
 
 def save_cross_encoder(folder: Path) -> None:
     """A cross-encoder of random weights."""
-    import torch  # noqa: PLC0415 -- heavy
-    from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- likewise
-    from transformers import BertForSequenceClassification  # noqa: PLC0415 -- likewise
+    _save(folder, 1, "CrossEncoder", "BertForSequenceClassification", folder.with_name("cross-body"), num_labels=1)
 
-    torch.manual_seed(1)
-    body = folder.with_name("cross-body")
-    BertForSequenceClassification(bert_config(num_labels=1)).save_pretrained(body)
+
+def _save(folder: Path, seed: int, kind: str, architecture: str, body: Path, **settings: int) -> None:
+    import sentence_transformers  # noqa: PLC0415 -- heavy
+    import torch  # noqa: PLC0415 -- likewise
+    import transformers  # noqa: PLC0415 -- likewise
+
+    torch.manual_seed(seed)
+    getattr(transformers, architecture)(bert_config(**settings)).save_pretrained(body)
     word_tokenizer().save_pretrained(body)
-    CrossEncoder(str(body), device="cpu").save_pretrained(str(folder))
+    getattr(sentence_transformers, kind)(str(body), device="cpu").save_pretrained(str(folder))
 
 
 def save_language_model(folder: Path) -> None:

@@ -45,10 +45,6 @@ def either(seed: int, act: Act, *arguments: object) -> None:
         raise
 
 
-def read_evidence_of(run: Path) -> object:
-    return read_run(run).evidence()
-
-
 def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[object, ...]]:
     """What reads a run, as it is typed."""
     check, baseline = written["check"].file, written["baseline"].file
@@ -89,7 +85,7 @@ def test_hostile_evidence(written: dict[str, Written], tmp_path: Path) -> None:
         run = shutil.copytree(place.parent, tmp_path / str(seed))
         mutate_table(rng, run / EVIDENCE)
         adopt_evidence(run)
-        either(seed, read_evidence_of, run)
+        either(seed, lambda run: read_run(run).evidence(), run)
         line = rng.choice(commands(run, place.parent, written))
         either(seed, typed, *line)
 

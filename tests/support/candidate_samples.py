@@ -1,8 +1,8 @@
 """A tiny sentence encoder, and codes of every kind for it; nothing is downloaded."""
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,11 +103,9 @@ def text(seed: int, n_words: int = 9) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=n_words))
 
 
-@contextmanager
-def quantized(model: Any, scheme: str) -> Iterator[Any]:
-    """A stock model, quantized in place by hand."""
-    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
-        yield model
+def quantized(model: Any, scheme: str) -> AbstractContextManager[None]:
+    """Inside, a stock model is quantized in place by hand."""
+    return QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate()
 
 
 def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> QuantizedPair:

@@ -1,7 +1,5 @@
 """Servers on loopback that answer as vector databases do over HTTP, by exact search, and refuse what these refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

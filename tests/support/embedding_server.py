@@ -1,7 +1,5 @@
 """A server on loopback that answers OpenAI's requests for embeddings, and can misbehave."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +18,7 @@ Answer = Callable[["Request"], None]
 class Request(BaseHTTPRequestHandler):
     """One request; `body` is what was sent."""
 
-    server: Server
+    server: "Server"
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or each answer waits 40 ms for the client to say that it has the headers
     body: dict[str, Any]

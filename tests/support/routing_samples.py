@@ -17,10 +17,14 @@ def logits(n: int = 400, n_classes: int = 4, noise: float = 0.5, seed: int = 0) 
     """(reference, candidate, labels): the reference is right where its margin tells the label."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(n_classes, size=n)
-    reference = rng.normal(0, 1, (n, n_classes))
-    reference[np.arange(n), labels] += 2.5
-    candidate = reference + rng.normal(0, noise, reference.shape)
-    return reference.astype(np.float32), candidate.astype(np.float32), labels
+    return _arms(rng, rng.normal(0, 1, (n, n_classes)), labels, lead=2.5, noise=noise)
+
+
+def _arms(rng: np.random.Generator, drawn: Any, right: Any, *, lead: float, noise: float) -> Any:
+    """The reference of scores that were drawn, in which what is right leads; the candidate, which has noise; and it."""
+    drawn[np.arange(len(right)), right] += lead
+    candidate = drawn + rng.normal(0, noise, drawn.shape)
+    return drawn.astype(np.float32), candidate.astype(np.float32), right
 
 
 def classified(reference: Any, candidate: Any, labels: Any = None, *, noise: Noise | None = None) -> Evidence:
@@ -49,10 +53,7 @@ def similarities(n: int = 120, n_items: int = 30, noise: float = 0.1, seed: int 
     """(reference, candidate, relevant item of each query)."""
     rng = np.random.default_rng(seed)
     relevant = rng.integers(n_items, size=n)
-    reference = rng.uniform(0, 0.8, (n, n_items))
-    reference[np.arange(n), relevant] += 0.3
-    candidate = reference + rng.normal(0, noise, reference.shape)
-    return reference.astype(np.float32), candidate.astype(np.float32), relevant
+    return _arms(rng, rng.uniform(0, 0.8, (n, n_items)), relevant, lead=0.3, noise=noise)
 
 
 def run_of(

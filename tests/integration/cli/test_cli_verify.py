@@ -45,7 +45,8 @@ def verified(deployed: object, *words: str, of: str = "./tiny@W4-g64") -> dict[s
 @pytest.fixture(scope="module")
 def saved(place: Path) -> Path:
     """The candidate, by sentence-transformers alone: no scheme.json says what it is."""
-    with quantized(SentenceTransformer(str(place / "tiny"), device="cpu"), "W4-g64") as model:
+    model = SentenceTransformer(str(place / "tiny"), device="cpu")
+    with quantized(model, "W4-g64"):
         model.save_pretrained(str(place / "w4"))
     return place / "w4"
 

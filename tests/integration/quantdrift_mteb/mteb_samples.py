@@ -1,7 +1,5 @@
 """Small models and small tasks for the tests of the mteb plugin; nothing is downloaded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class Model:
     stock: Any
 
     @classmethod
-    def of(cls, folder: Path) -> Model:
+    def of(cls, folder: Path) -> "Model":
         return cls(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +30,15 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@contextmanager
-def opened(
-    browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900, at: str = ""
-) -> Iterator[Page]:
+def opened(browser: Browser, file: Path, *, at: str = "", **shown: Any) -> AbstractContextManager[Page]:
     """A report in the browser; when the block ends, it must have asked for nothing and complained of nothing."""
-    with at_address(
-        browser,
-        f"{file.as_uri()}{at}",
-        lambda url: url.split("#")[0] == file.as_uri(),
-        dark=dark,
-        width=width,
-        height=height,
-    ) as page:
-        yield page
+    return at_address(browser, f"{file.as_uri()}{at}", lambda url: url.split("#")[0] == file.as_uri(), **shown)
 
 
-@contextmanager
-def at_server(browser: Browser, url: str, *, width: int = 1280) -> Iterator[Page]:
+def at_server(browser: Browser, url: str, *, width: int = 1280) -> AbstractContextManager[Page]:
     """A page of a server on this machine, from which others of it may be opened."""
     origin = "/".join(url.split("/")[:3])
-    with at_address(browser, url, lambda asked: asked.startswith(f"{origin}/"), width=width) as page:
-        yield page
+    return at_address(browser, url, lambda asked: asked.startswith(f"{origin}/"), width=width)
 
 
 @contextmanager

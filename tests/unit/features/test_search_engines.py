@@ -1,7 +1,5 @@
 """Vector databases as indexes: their answers are the ids that their own libraries give, and are checked."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -18,12 +18,8 @@ from support.paired_values import rates
 ALPHA = 0.05
 
 
-def of_rate(share: float) -> Spread:
-    return Spread(share=share, mean_square=share)
-
-
 def to_show(share: float, difference: float, alpha: float = ALPHA) -> int:
-    return inputs_to_show_worse(of_rate(share), difference=difference, alpha=alpha, rate=True)
+    return inputs_to_show_worse(Spread(share=share, mean_square=share), difference=difference, alpha=alpha, rate=True)
 
 
 def test_the_power_by_hand() -> None:
