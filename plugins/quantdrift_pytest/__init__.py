@@ -8,8 +8,6 @@
 pytest loads this package in every session, so nothing heavy is imported before a test asks.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
