@@ -25,7 +25,6 @@ from quantdrift.study.results import Sized, columns_of, results_of, sized_of
 from quantdrift.study.results import pooled as pooled_of
 from quantdrift.study.suites import load_suite
 
-FILE = "STUDY: The study.yaml."
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
 OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 
@@ -34,7 +33,7 @@ OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
 class Running(Streaming, OnCells):
     """The options of `quantdrift study run`."""
 
-    file: Path | None = argument(FILE, default=None)
+    file: Path | None = argument("STUDY: The study.yaml.", default=None)
     suite: str | None = option(
         "NAME: In place of a study.yaml, a study that has a name, such as those of the paper: quantdrift list suites."
     )

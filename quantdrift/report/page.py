@@ -119,7 +119,8 @@ def render(page: Page) -> str:
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     markup = "".join(f"<script>{script}</script>\n" for script in scripts)
-    html = _asset("page.html").format(policy=policy, style=style, data=_json(page), scripts=markup)
+    content = {**_content(page), "themes": {"light": theme(False), "dark": theme(True)}, "version": __version__}
+    html = _asset("page.html").format(policy=policy, style=style, data=_json_text(content), scripts=markup)
     if (size := len(html.encode())) > LARGEST:
         raise QuantDriftError(
             f"the report would have {size:,} bytes, and browsers open up to {LARGEST:,} at once; expected fewer "
@@ -128,13 +129,8 @@ def render(page: Page) -> str:
     return html
 
 
-def _json(page: Page) -> str:
-    """The page's content as JSON that ends no script."""
-    themes = {"light": theme(False), "dark": theme(True)}
-    return _json_text({**_content(page), "themes": themes, "version": __version__})
-
-
 def _json_text(value: Any) -> str:
+    """A part of a page's content as JSON that ends no script."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
