@@ -104,18 +104,14 @@ def attempt(make: Callable[[], Made]) -> Made | SpecError:
         return error
 
 
-def assert_points_into_its_text(error: SpecError) -> None:
-    assert 0 <= error.start <= error.end <= len(error.text)
-    assert len(str(error).splitlines()) == 1
-    str(error).encode()  # can be printed and stored
-
-
 def assert_no_surprise(text: str) -> None:
     """Text parses to an object with a round trip, or the error points into the text."""
     for read in (parse, parse_scheme):
         made = attempt(partial(read, text))
         if isinstance(made, SpecError):
-            assert_points_into_its_text(made)
+            assert 0 <= made.start <= made.end <= len(made.text)
+            assert len(str(made).splitlines()) == 1
+            str(made).encode()  # can be printed and stored
             assert made.text == text
             assert f" at character {made.start + 1}: expected " in str(made)
         else:

@@ -78,11 +78,6 @@ def asymmetric(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor, T
     return codes.reshape(weight.shape).int(), zero.int(), scale
 
 
-def dequantized(codes: Tensor, zero: Tensor, scale: Tensor, group: int) -> Tensor:
-    zero, scale = (part.repeat_interleave(group, dim=1).float() for part in (zero, scale))
-    return (codes - zero) * scale
-
-
 def words(nibbles: Tensor, dim: int) -> Tensor:
     """Eight 4-bit numbers along a dimension as one 32-bit word, the first in the lowest bits."""
     split = nibbles.movedim(dim, -1).long()
@@ -122,7 +117,8 @@ def _packed(
     tensors, meant = weights(), {}
     for name in linear_names(tensors):
         codes, zero, scale = asymmetric(tensors.pop(f"{name}.weight"), 4, GROUP)
-        meant[name] = dequantized(codes, zero, scale, GROUP)
+        zeros, scales = (part.repeat_interleave(GROUP, dim=1).float() for part in (zero, scale))
+        meant[name] = (codes - zeros) * scales
         parts = {**layout(codes, zero), "scales": scale.T}
         tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
     return write_folder(folder, tensors, {"bits": 4, "group_size": GROUP, **config}, modules=modules), meant

@@ -62,10 +62,6 @@ def compared(folder: Path) -> None:
     run_two(folder.parent / "reference", folder, folder.parent / "run")
 
 
-def reranked(folder: Path) -> None:
-    load_cross_encoder(resolve(str(folder)), device=CPU)
-
-
 def classified(folder: Path) -> None:
     load_classifier(resolve(str(folder)), device=CPU)
 
@@ -88,7 +84,7 @@ FORMS: dict[str, tuple[Callable[[Path], None], Callable[[Path], object]]] = {
     "MODEL@SCHEME": (run_w4, lambda to: tiny().save_pretrained(str(to))),
     "A vs B": (compared, lambda to: tiny().save_pretrained(str(to))),
     "A vs a transformer alone": (compared, save_backbone),
-    "cross-encoder": (reranked, save_cross_encoder),
+    "cross-encoder": (lambda folder: load_cross_encoder(resolve(str(folder)), device=CPU), save_cross_encoder),
     "classifier": (classified, lambda to: saved(to, TEXT_MODELS["bert"][0], class_tokenizer())),
     "lm-eval": (answered, causal),
 }
