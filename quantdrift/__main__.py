@@ -16,7 +16,8 @@ def script() -> None:
     try:
         main()
     except SystemExit as end:
-        atexit.register(_leave, end.code)
+        if isinstance(end.code, int):
+            atexit.register(_leave, end.code)
         raise
 
 
