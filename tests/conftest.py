@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,28 +14,22 @@ settings.register_profile("quick", deadline=None, max_examples=30)
 settings.load_profile("quick")
 gc.set_threshold(5_000, 10, 10)  # as the command line does
 
-SLOWEST = (
+SLOWEST = (  # files, and a folder
     "test_somebody_elses.py",
     "test_readme.py",
+    "test_tutorials.py",
     "test_cli_verify.py",
     "test_cranfield.py",
-    "test_tutorials.py",
     "test_mteb_cli.py",
     "test_lm_eval_cli.py",
     "test_pytest_sessions.py",
-    "test_disk.py",
-    "test_memory.py",
-    "test_kills.py",
-    "test_sharing.py",
-    "test_damage.py",
-    "test_hub.py",
-    "test_minilm.py",
+    "faults",
     "test_run_page.py",
 )
 
 
-def _rank(name: str) -> int:
-    return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST)
+def _rank(path: Path) -> int:
+    return min((SLOWEST.index(part) for part in path.parts if part in SLOWEST), default=len(SLOWEST))
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set()
     there = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
     config.hook.pytest_deselected(items=[item for item in items if item not in there])
-    items[:] = sorted(there, key=lambda item: _rank(item.path.name))
+    items[:] = sorted(there, key=lambda item: _rank(item.path))
 
 
 def pytest_collection_finish() -> None:

@@ -19,13 +19,12 @@ Says = Callable[..., str]
 
 def install(site: Path, name: str, files: Mapping[str, str], points: Mapping[str, Mapping[str, str]]) -> None:
     """Write modules and the metadata that pip would write; entry points by group and name."""
-    info = site / f"{name}-1.0.dist-info"
+    info = f"{name}-1.0.dist-info"
     listed = "".join(f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points.items())
-    metadata = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "entry_points.txt": listed}
-    all_files = {site / name: text for name, text in files.items()} | {info / n: text for n, text in metadata.items()}
-    for file, text in all_files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    for file, text in {**files, f"{info}/METADATA": about, f"{info}/entry_points.txt": listed}.items():
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        (site / file).write_text(text, encoding="utf-8")
 
 
 def finding(site: Path) -> Forks:
