@@ -1,5 +1,7 @@
 """The results of a pair's search: those of the candidate, and with them the drift."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -86,7 +88,7 @@ class PairedResults(dict[str, dict[str, float]]):
         """The reference's results."""
         return self.drift.reference
 
-    def copy(self) -> "PairedResults":
+    def copy(self) -> PairedResults:
         """A shallow copy; it carries the same drift."""
         return PairedResults(self, self.drift)
 
@@ -113,7 +115,7 @@ class PairedResults(dict[str, dict[str, float]]):
 
 
 def paired_results(
-    pair: "QuantizedPair", outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
+    pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
     """The results that carry what was found, and a line on standard error."""
     data = {"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint}

@@ -1,5 +1,7 @@
 """`assert_drift`, the fixture and the marker: what tests call, without numpy until they do."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -24,13 +26,13 @@ def assert_drift(
     task: str | None = None,
     split: str = "test",
     baseline: str | PathLike[str] | None = None,
-    rules: "str | Rule | Iterable[str | Rule]" = (),
+    rules: str | Rule | Iterable[str | Rule] = (),
     slices: Mapping[str, str | Sequence[str]] | None = None,
     alpha: float = 0.05,
     accept_underpowered: bool = False,
     settings: Mapping[str, Any] | None = None,
     **limits: float,
-) -> "Drift":
+) -> Drift:
     """Assert that quantization changes no more than is allowed.
 
     What was measured before, in this session or an earlier one, is not measured again.
@@ -85,7 +87,7 @@ class Drifts:
         task: str | None = None,
         split: str = "test",
         **settings: Any,
-    ) -> "Drift":
+    ) -> Drift:
         """A measurement, made now or read back; arguments are those of `assert_drift`."""
         __tracebackhide__ = True
         from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
@@ -93,7 +95,7 @@ class Drifts:
         return measured(self.session, spec, settings, data=data, task=task, split=split)
 
     @property
-    def current(self) -> "Drift":
+    def current(self) -> Drift:
         """The measurement of the test's marker; of several markers, the one nearest to the test.
 
         Raises:

@@ -1,5 +1,7 @@
 """Numbers and names in sentences."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ def percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
-def with_interval(estimate: "Estimate", digits: int = 1, sign: str = "") -> str:
+def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
     """A rate and its interval in percent: "12.0 % (10.1 to 14.2)"."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return percent(estimate.value, digits)

@@ -3,6 +3,8 @@
 Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into the reference.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import re
@@ -275,7 +277,7 @@ def full_precision(name: str) -> ModelSource:
     return source
 
 
-def refuse_quantized(modules: "Iterable[nn.Module]", name: str) -> None:
+def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
     """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized, or quantdrift."""
     modules = list(modules)
     here = name_in_config(modules)

@@ -1,5 +1,7 @@
 """`quantdrift run`: measure a pair, write the run folder, say what was found."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +46,7 @@ class RunOptions(Streaming, MeasuringAny):
     limit: int | None = option(LIMIT, min=1)
 
     @property
-    def streamed(self) -> "DataKind | None":
+    def streamed(self) -> DataKind | None:
         """The kind of the data, where they are never in memory as a whole."""
         from quantdrift.data.streamed import streamed_kind
 
@@ -53,7 +55,7 @@ class RunOptions(Streaming, MeasuringAny):
             raise QuantDriftError("--engine, --workers, --shard and --keep are for a corpus in files: expected --data")
         return None if self.data is None else streamed_kind(self.data, asked=asked)
 
-    def servers(self, pair: Spec | Versus) -> "Servers | None":
+    def servers(self, pair: Spec | Versus) -> Servers | None:
         """Return how servers are asked; None where no model is on one."""
         given = [name for name in ("concurrency", "query_prefix", "document_prefix") if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):
@@ -111,7 +113,7 @@ def command(options: RunOptions) -> Output:
     return shown_run(run)
 
 
-def _streamed(pair: Spec | Versus, kind: "DataKind", options: RunOptions) -> "Run":
+def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     """Measure a pair on data that are never in memory as a whole."""
     from quantdrift.runs.folder import check_place
 

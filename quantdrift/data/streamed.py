@@ -3,6 +3,8 @@
 A kind is the object `DATA` of a feature, or an entry point of another package.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +51,7 @@ class StreamedDataset:
         """Read the texts of some documents, by id."""
         raise NotImplementedError
 
-    def run(self, pair: Any, **how: Any) -> "Run":
+    def run(self, pair: Any, **how: Any) -> Run:
         """Measure a pair and write the run; `how` is what `engine.run.run` takes, and `cli.options.Streaming` gives."""
         raise NotImplementedError
 

@@ -4,6 +4,8 @@ It is fitted once, on the reference's embeddings of the training texts, and then
 them is the encoder, never the probe. Source: paper, table of the contrast.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ class LinearProbe:
     @classmethod
     def fit(
         cls, embeddings: NDArray[np.floating], labels: Sequence[str], *, strength: float = 1.0, most_steps: int = 1000
-    ) -> "LinearProbe":
+    ) -> LinearProbe:
         """Fit scikit-learn's multinomial logistic regression; deterministic.
 
         Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the multinomial fit
@@ -69,7 +71,7 @@ class LinearProbe:
             np.savez(file, classes=classes, weight=self.weight, bias=self.bias, converged=converged)
 
     @classmethod
-    def load(cls, path: Path | str, *, digest: str | None = None) -> "LinearProbe":
+    def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
         """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings."""
         try:
             return cls.of(memoryview(read_bytes(Path(path), digest=digest)))
@@ -80,7 +82,7 @@ class LinearProbe:
             ) from error
 
     @classmethod
-    def of(cls, content: memoryview) -> "LinearProbe":
+    def of(cls, content: memoryview) -> LinearProbe:
         """The probe in a file that `save` wrote."""
         arrays = arrays_in(content)
         classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))

@@ -1,5 +1,7 @@
 """The identity of a measurement, its pair, data and settings: what may be compared, and what a file is for."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -70,7 +72,7 @@ class Identity:
         model_fingerprint: str | None = None,
         candidate_fingerprint: str | None = None,
         input_ids: Iterable[object] | None = None,
-    ) -> "Identity":
+    ) -> Identity:
         """Read the identity of a run from its record, or from what else is known of it."""
         record = on if isinstance(on, Mapping) else {"data": {"name": on}, "spec": spec}
         named, recorded = _canonical(spec), _canonical(_text(record, "spec"))
@@ -100,7 +102,7 @@ class Identity:
         )
 
     @classmethod
-    def from_json(cls, content: Any) -> "Identity":
+    def from_json(cls, content: Any) -> Identity:
         """From the JSON object that `to_json` made."""
         if not isinstance(content, dict) or content.keys() != set(_STORED):
             raise ValueError(f"expected an object of {', '.join(_STORED)}; got {content!r:.80}")
@@ -117,7 +119,7 @@ class Identity:
         """Give the JSON object by which a file tells where its threshold comes from."""
         return {name: getattr(self, name, None) or _text(self.settings, name) for name in _STORED}
 
-    def brief(self) -> "Identity":
+    def brief(self) -> Identity:
         """Keep what a file of a threshold holds, and so what reads back."""
         return self.from_json(self.to_json())
 
@@ -152,7 +154,7 @@ class Identity:
         return {name: value for name, value in self.settings.items() if name in SOFTWARE}
 
     def differences(
-        self, other: "Identity", facts: Collection[str] = COMPARED, *, sides: tuple[str, str] = ("in A", "in B")
+        self, other: Identity, facts: Collection[str] = COMPARED, *, sides: tuple[str, str] = ("in A", "in B")
     ) -> list[str]:
         """List what differs, a line each: the fact, and its value on either side.
 
@@ -195,7 +197,7 @@ class Identity:
         return lines
 
     def refuse_other(
-        self, here: "Identity", *, what: str, make: str, error: type[QuantDriftError], candidate: bool = True
+        self, here: Identity, *, what: str, make: str, error: type[QuantDriftError], candidate: bool = True
     ) -> None:
         """Refuse scores that a threshold is not for: what moves one pair says nothing of another."""
         facts = [fact for fact in SERVED if candidate or fact != "candidate"]
@@ -208,7 +210,7 @@ class Identity:
         by = "" if self.similarity is None else f" by {self.similarity}"
         return f"{self.reading or 'an unknown reading'}{by}"
 
-    def _same_pair(self, here: "Identity") -> bool:
+    def _same_pair(self, here: Identity) -> bool:
         """Whether the names mean one pair: a model has a short name, a hub id and folders."""
         if here.spec is None:  # then digests are compared, but of a pair that is told of
             return here.model_fingerprint is None or not (self.spec is None and self.model_fingerprint is None)

@@ -1,5 +1,7 @@
 """The output of a command, and the one way to print it: as tables and sentences, as JSON or as Markdown."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -97,7 +99,7 @@ def _emit_tables(shown: Output) -> None:
         out.print(line, style=_STYLES.get(line.partition(":")[0]), soft_wrap=True)
 
 
-def _print_table(grid: Grid, out: "Console") -> None:
+def _print_table(grid: Grid, out: Console) -> None:
     """Numbers are not broken: where the terminal is too narrow for them, the table is wider."""
     from quantdrift.base.console import console
 
@@ -113,7 +115,7 @@ def _on_terminal(cell: str, grid: Grid) -> str:
     return text.replace(" (", "\n(") if grid.stacked else text
 
 
-def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]) -> "Table":
+def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -1,5 +1,7 @@
 """Rescoring of what codes have found: the first documents are scored again with uncoded queries."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from quantdrift import stages
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
 
 
-def _check(scheme: "Scheme") -> str | None:
+def _check(scheme: Scheme) -> str | None:
     if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
         return None
     return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"

@@ -1,5 +1,7 @@
 """All layers of a candidate: calibrated on a sample, or taken from where they are kept."""
 
+from __future__ import annotations
+
 import json
 import math
 import time
@@ -164,7 +166,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
 
 
 def make_layers(
-    pair: "QuantizedPair",
+    pair: QuantizedPair,
     methods: Sequence[LayerQuantizer | None],
     widths: Sequence[int],
     *,

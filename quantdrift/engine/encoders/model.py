@@ -1,5 +1,7 @@
 """The interface of a model that is in memory, whatever kind it is of."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,6 +92,6 @@ class EmbeddingModel(LoadedModel, Encoder):
         del role
         return ""
 
-    def reading(self, search: "Search") -> "Reading":
+    def reading(self, search: Search) -> Reading:
         """Return how its outputs are read, where that is another search than by one vector each."""
         return search

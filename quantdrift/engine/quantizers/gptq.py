@@ -1,5 +1,7 @@
 """GPTQ by gptqmodel: columns rounded one by one, each one's error made good by those still to come."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import torch
@@ -61,7 +63,7 @@ def block_size(group_size: int | None) -> int:
     return _BLOCK if size % _BLOCK == 0 else size
 
 
-def with_gptqmodel(method: "Gptq", weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
+def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
     """Solve one layer by gptqmodel."""
     library, log = libraries.import_gptqmodel()
     with libraries.silenced(log):

@@ -1,5 +1,7 @@
 """The inputs of linear layers, rounded as the model runs, by ranges from calibration or a scale for each token."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 class Activations(ModelStage):
     """The quantized activations of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: "QuantizedPair") -> None:
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
         assert scheme.activation_bits is not None  # else the scheme has no such stage
         self.width = scheme.activation_bits

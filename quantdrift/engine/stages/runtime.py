@@ -1,5 +1,7 @@
 """How a candidate is run, beside what its weights are: number type, attention, padding, threads, batch size."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 class Runtime(ModelStage):
     """The way a candidate is run, as its scheme says; all else is as with the reference."""
 
-    def __init__(self, scheme: Scheme, pair: "QuantizedPair") -> None:
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
         given = {key: scheme.option(key) for key in STAGE.options}
         self.told: dict[str, Any] = {

@@ -1,5 +1,7 @@
 """The token embedding matrices of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ _ROWS = 8192
 class Table(ModelStage):
     """The token embedding matrices of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: "QuantizedPair") -> None:
+    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
         super().__init__(scheme, pair)
         self.width = int(scheme.option("table", ""))
         self.tables = find_tables(pair.modules, pair.name)

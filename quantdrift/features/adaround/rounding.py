@@ -1,5 +1,7 @@
 """AdaRound: up or down is learned for every weight, so that the layer's output changes least."""
 
+from __future__ import annotations
+
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,7 +82,7 @@ class _Weights:
             torch.bmm(error.unsqueeze(1), self.second, out=out.unsqueeze(1))
             out.add_(self.rest)
 
-    def some(self, rows: slice, columns: Tensor) -> "_Weights":
+    def some(self, rows: slice, columns: Tensor) -> _Weights:
         """A copy of some rows with some columns of each, int64 [rows, k]; the others stay still."""
         state = self.state[:, rows]
         _, _, _, up, fraction, unit = state

@@ -1,5 +1,7 @@
 """`quantdrift allocate`: choose which layers get more bits."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +104,7 @@ def _kept(texts: Sequence[str]) -> dict[str, int]:
     return keep
 
 
-def _layers(allocation: "Allocation") -> Grid:
+def _layers(allocation: Allocation) -> Grid:
     """Every layer with its loss; the shares add up to one over the layers."""
     layers, widths = allocation.layers, allocation.widths
     free = [layer for layer in layers if layer.loss is not None]
@@ -134,7 +136,7 @@ _RIVALS = (
 )
 
 
-def _rivals(rivals: "Sequence[Rival]", capture: "Estimate") -> Grid:
+def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
     # among those that spend no more
     fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
     ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)

@@ -1,5 +1,7 @@
 """An index that is there: a collection that somebody filled, asked for the queries of the data."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
@@ -11,13 +13,13 @@ if TYPE_CHECKING:
 _INSTEAD = ("index", "search", "emb")
 
 
-def _check(scheme: "Scheme") -> str | None:
+def _check(scheme: Scheme) -> str | None:
     if beside := next((key for key in _INSTEAD if scheme.option(key) is not None), None):
         return f"+{beside}= makes an index, and +collection= names one that is there; expected one of them"
     return None
 
 
-def _refuse(scheme: "Scheme") -> None:
+def _refuse(scheme: Scheme) -> None:
     from quantdrift.features.collection.place import read_place, reader_of  # noqa: PLC0415 -- numpy, and few runs need it
 
     if scheme.option("rescore") is not None:

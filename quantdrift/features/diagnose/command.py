@@ -1,5 +1,7 @@
 """`quantdrift diagnose`: why do two runtimes of one model give different embeddings?"""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -70,7 +72,7 @@ def command(options: DiagnoseOptions) -> Output:
     )
 
 
-def _words(diagnosis: "Diagnosis") -> Iterator[str]:
+def _words(diagnosis: Diagnosis) -> Iterator[str]:
     from quantdrift.features.diagnose.diagnosis import ROUNDING
 
     flips = f"{diagnosis.first[0]:,} of {diagnosis.n_queries:,} queries have another top-1 among these texts"
@@ -98,7 +100,7 @@ def _words(diagnosis: "Diagnosis") -> Iterator[str]:
         yield "That explains all of it."
 
 
-def _finding(tried: "Tried") -> str:
+def _finding(tried: Tried) -> str:
     if tried.why_not:
         return f"cannot be tried: {tried.why_not}"
     if tried.ways and tried.verdict == "does not":

@@ -1,5 +1,7 @@
 """The approximate index that is searched: an engine a file, or an entry point of another package."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
 _NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 
 
-def _check(scheme: "Scheme") -> str | None:
+def _check(scheme: Scheme) -> str | None:
     if scheme.option("index") is None:
         return "+search= says how an index is searched, and there is none; expected it beside +index="
     return None
 
 
-def _refuse(scheme: "Scheme") -> None:
+def _refuse(scheme: Scheme) -> None:
     name, emb = scheme.option("index", ""), scheme.option("emb")
     refuse_index(name, scheme.option("search"))
     if emb in CODED and not engine_of(name).codes:

@@ -1,5 +1,7 @@
 """What an engine of searches says of itself, and what it is given to build an index."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,7 @@ class Order:
     name: str
     search: str | None = None
     seed: int | None = None
-    documents: "NDArray[Any]"
+    documents: NDArray[Any]
     similarity: str
     precision: str | None = None
     word: str = ""
@@ -42,7 +44,7 @@ class Order:
     built: Mapping[str, int] = field(default_factory=dict)
     asked: Mapping[str, int] = field(default_factory=dict)
 
-    def chunks(self, rows: int) -> "Iterator[tuple[int, NDArray[Any]]]":
+    def chunks(self, rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the documents, some rows at a time, each with the position of the first."""
         for start in range(0, len(self.documents), rows):
             yield start, self.documents[start : start + rows]
@@ -66,7 +68,7 @@ class Engine:
     """
 
     what: str
-    build: "Callable[[Order], SearchIndex]"
+    build: Callable[[Order], SearchIndex]
     packages: tuple[Package, ...]
     reads: Callable[[str], bool] | None = None
     check: Callable[[str, str | None], None] = lambda *_: None

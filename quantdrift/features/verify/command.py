@@ -1,5 +1,7 @@
 """`quantdrift verify`: simulated = exported = served?"""
 
+from __future__ import annotations
+
 import shlex
 import sys
 from collections.abc import Iterator
@@ -80,7 +82,7 @@ def command(options: VerifyOptions) -> Output:
     )
 
 
-def _loaded(name: str, pair: "QuantizedPair") -> "Model":
+def _loaded(name: str, pair: QuantizedPair) -> Model:
     """The model of a name, beside its simulation."""
     from quantdrift.checkpoints.checkpoint import find_checkpoint
     from quantdrift.engine.encoders.checkpoint import load_checkpoint
@@ -94,7 +96,7 @@ def _loaded(name: str, pair: "QuantizedPair") -> "Model":
     return server
 
 
-def _words(found: "Likeness", name: str, model: str) -> Iterator[str]:
+def _words(found: Likeness, name: str, model: str) -> Iterator[str]:
     batches = found.bound <= sum(found.noise)
     allowed = "what both change in other batches" if batches else f"rounding in {found.dtype}"
     yield (
