@@ -72,7 +72,7 @@ clean: ## Remove caches and build results; .venv stays
 	find quantdrift plugins tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An install copies the start-up files, so a change in them asks for a new one as well. Python compiles what it
-# imports; to compile every file of every library takes minutes.
+# imports; to compile every file of every library takes a minute more.
 %/.installed: pyproject.toml constraints.txt $(wildcard plugins/startup/*) | %/bin/python
 	@echo "Installing quantdrift[$(EXTRA_$*)] into $* (the first time takes minutes) ..."
 	@$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \

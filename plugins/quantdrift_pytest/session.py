@@ -1,5 +1,7 @@
 """The state of the plugin during a pytest session, and the session that is running."""
 
+from __future__ import annotations
+
 import functools
 import os
 import shutil
@@ -47,8 +49,8 @@ class Session:
     config: pytest.Config
     id: str
     item: pytest.Item | None = None
-    measured: "dict[str, Drift]" = field(default_factory=dict)
-    data: "dict[tuple[object, ...], Dataset]" = field(default_factory=dict)
+    measured: dict[str, Drift] = field(default_factory=dict)
+    data: dict[tuple[object, ...], Dataset] = field(default_factory=dict)
     asserted: list[dict[str, Any]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
 

@@ -1,5 +1,7 @@
 """The inputs of a run whose top-1 changed, and all inputs as a data frame."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -125,7 +127,7 @@ def _name(evidence: Evidence, item: int) -> str | None:
     return str(evidence.item_ids[item]) if item >= 0 else None
 
 
-def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> "pd.DataFrame":
+def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
     """The figures and first answers of every input as a data frame, with a column for each metric."""
     with extras_named(needed_for="Run.to_pandas"):
         import pandas as pd  # noqa: PLC0415 -- an extra

@@ -4,6 +4,8 @@ A server may be slow, broken or hostile. So an answer has a time in which all of
 it says is shown without the key and shortened.
 """
 
+from __future__ import annotations
+
 import base64
 import itertools
 import os
@@ -320,7 +322,7 @@ class EndpointClient:
             )
         return bytes(content)
 
-    def _refusal(self, response: "httpx.Response", content: str) -> ServerError:
+    def _refusal(self, response: httpx.Response, content: str) -> ServerError:
         """Return the error of an answer that is no success: try again, ask for less, or say what to do."""
         url, status = self.endpoint.embeddings, response.status_code
         if status in {401, 403}:  # what it says of a key is not passed on

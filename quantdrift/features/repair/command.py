@@ -38,7 +38,7 @@ class RepairOptions(OnData, OnModel):
         "that are installed but adaround."
     )
     thorough: bool = flag(
-        "--thorough: Take long: the best of every group size, and tuning that moves codes (240 steps)."
+        "--thorough: Take about an hour: build on the best of every group size and on widths by gap, and tune for longer."
     )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")
@@ -111,7 +111,7 @@ def _goals(options: RepairOptions) -> choice.Goals:
 
 def _planned(spec: Spec, goals: choice.Goals) -> Output:
     names = [str(scheme) for scheme in choice.uniform_configurations(spec.scheme, goals.quantizers)]
-    best = "the best of every group size" if goals.thorough else "the best of all"
+    best, longer = ("the best of every group size", " (for longer, too)") if goals.thorough else ("the best of all", "")
     return Output(
         data={"ways": names},
         title=f"{spec}: what repair tries",
@@ -120,7 +120,7 @@ def _planned(spec: Spec, goals: choice.Goals) -> Output:
             "   (what takes too many bits, or whose library is missing, is left out)",
             "2. the better half of them on 160 inputs, in finer groups too",
             "   the best with widths chosen by gap",
-            f"3. {best} with scales, biases and norms tuned{' (for long, too)' * goals.thorough},",
+            f"3. {best} with scales, biases and norms tuned{longer},",
             "   with 8-bit token embeddings, with the query side alone quantized, with int8 embeddings",
             "4. whole runs of these and of the plain scheme; unsure inputs rescored or deferred at full precision",
         ],
