@@ -1,10 +1,8 @@
 """What a quantizer takes and what it gives: one weight matrix, and codes on a grid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -94,7 +92,7 @@ class QuantizedWeight:
             weight = weight / self.input_scaling
         return weight.to(dtype)
 
-    def to(self, device: torch.device) -> QuantizedWeight:
+    def to(self, device: torch.device) -> Self:
         """Move it to another device."""
         moved: dict[str, Any] = {
             part.name: value.to(device)

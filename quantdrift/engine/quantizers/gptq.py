@@ -1,7 +1,5 @@
 """GPTQ by gptqmodel: columns rounded one by one, each one's error made good by those still to come."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,83 +17,6 @@ DAMPING = 0.01
 _DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
 _BLOCK = 128
 """The paper's block size."""
-
-
-# --- one layer, solved by a library that is kept from touching more than the layer ----------------
-
-
-class AbsmaxGrid:
-    """The symmetric grid max|w| / (2^(bits-1) - 1) of every row, behind the libraries' interface.
-
-    Attributes:
-        scale: float32 [out_features, 1], of the columns last given to `find_params`.
-        zero: zeros of that shape, which the libraries collect beside the scale.
-        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so that its fused
-            kernel, which has that grid built in, stays out.
-    """
-
-    def __init__(self, bits: int) -> None:
-        self._bits, self._levels = bits, 2 ** (bits - 1) - 1
-        self.scale = self.zero = torch.zeros(1, 1)
-        self.maxq = torch.tensor(-1)
-
-    def ready(self) -> bool:
-        """Never, so that a library that asks fits the grid to the weights at hand."""
-        return False
-
-    def find_params(self, x: Tensor, weight: bool = True) -> None:
-        """Fit the grid to the columns of a group, float32 [out_features, n]."""
-        self.scale = absmax_scale(x, bits=self._bits, group_size=None)
-        self.zero = torch.zeros_like(self.scale)
-
-    def quantize(self, x: Tensor) -> Tensor:
-        """Round a column, float32 [out_features, 1], to the grid."""
-        return torch.round(x / self.scale).clamp_(-self._levels, self._levels) * self.scale
-
-
-def block_size(group_size: int | None) -> int:
-    """Columns between two updates of the rest of the matrix.
-
-    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So every group has to
-    start with a block.
-    """
-    size = group_size or _BLOCK
-    return _BLOCK if size % _BLOCK == 0 else size
-
-
-def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
-    """Solve one layer by gptqmodel."""
-    library, log = libraries.import_gptqmodel()
-    with libraries.silenced(log):
-        config = library.QuantizeConfig(
-            bits=4 if method.grid == "paper" else method.bits,  # validated, not used by our grid
-            group_size=method.group_size or -1,
-            desc_act=method.act_order,
-            act_group_aware=False,  # the default reorders whole groups
-            sym=True,
-            damp_auto_increment=0,
-            fallback=None,  # the default rounds to nearest where it finds too few tokens
-            offload_to_disk=False,
-        )
-        config.damp_percent = 0.0  # damped already; the default is 0.05, and the check refuses 0
-        solver = library.GPTQ(_layer(weight), qcfg=config)
-        solver.quantizer.configure(perchannel=True)
-        solver.H, solver.nsamples = hessian, n_tokens
-        if method.grid == "paper":
-            solver.quantizer = AbsmaxGrid(method.bits)
-        rounded, scale, *_ = solver.quantize(blocksize=block_size(method.group_size))
-    return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
-
-
-def _layer(weight: Tensor) -> nn.Linear:
-    """A layer of its own around the weight, for what the libraries write to a layer."""
-    out_features, in_features = weight.shape
-    layer = nn.Linear(in_features, out_features, bias=False, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    return layer
-
-
-# --- the method -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +104,77 @@ def _damped(second: Tensor, damping: float) -> Tensor:
     mean = hessian.diagonal().mean()
     hessian.diagonal().add_(torch.where(mean > 0, damping * mean, 1))
     return hessian
+
+
+# --- one layer, solved by a library that is kept from touching more than the layer ----------------
+
+
+class AbsmaxGrid:
+    """The symmetric grid max|w| / (2^(bits-1) - 1) of every row, behind the libraries' interface.
+
+    Attributes:
+        scale: float32 [out_features, 1], of the columns last given to `find_params`.
+        zero: zeros of that shape, which the libraries collect beside the scale.
+        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so that its fused
+            kernel, which has that grid built in, stays out.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits, self._levels = bits, 2 ** (bits - 1) - 1
+        self.scale = self.zero = torch.zeros(1, 1)
+        self.maxq = torch.tensor(-1)
+
+    def ready(self) -> bool:
+        """Never, so that a library that asks fits the grid to the weights at hand."""
+        return False
+
+    def find_params(self, x: Tensor, weight: bool = True) -> None:
+        """Fit the grid to the columns of a group, float32 [out_features, n]."""
+        self.scale = absmax_scale(x, bits=self._bits, group_size=None)
+        self.zero = torch.zeros_like(self.scale)
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """Round a column, float32 [out_features, 1], to the grid."""
+        return torch.round(x / self.scale).clamp_(-self._levels, self._levels) * self.scale
+
+
+def block_size(group_size: int | None) -> int:
+    """Columns between two updates of the rest of the matrix.
+
+    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So every group has to
+    start with a block.
+    """
+    size = group_size or _BLOCK
+    return _BLOCK if size % _BLOCK == 0 else size
+
+
+def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
+    """Solve one layer by gptqmodel."""
+    library, log = libraries.import_gptqmodel()
+    with libraries.silenced(log):
+        config = library.QuantizeConfig(
+            bits=4 if method.grid == "paper" else method.bits,  # validated, not used by our grid
+            group_size=method.group_size or -1,
+            desc_act=method.act_order,
+            act_group_aware=False,  # the default reorders whole groups
+            sym=True,
+            damp_auto_increment=0,
+            fallback=None,  # the default rounds to nearest where it finds too few tokens
+            offload_to_disk=False,
+        )
+        config.damp_percent = 0.0  # damped already; the default is 0.05, and the check refuses 0
+        solver = library.GPTQ(_layer(weight), qcfg=config)
+        solver.quantizer.configure(perchannel=True)
+        solver.H, solver.nsamples = hessian, n_tokens
+        if method.grid == "paper":
+            solver.quantizer = AbsmaxGrid(method.bits)
+        rounded, scale, *_ = solver.quantize(blocksize=block_size(method.group_size))
+    return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
+
+
+def _layer(weight: Tensor) -> nn.Linear:
+    """A layer of its own around the weight, for what the libraries write to a layer."""
+    out_features, in_features = weight.shape
+    layer = nn.Linear(in_features, out_features, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer

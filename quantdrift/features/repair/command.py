@@ -38,7 +38,7 @@ class RepairOptions(OnData, OnModel):
         "that are installed but adaround."
     )
     thorough: bool = flag(
-        "--thorough: Take about an hour: build on the best of every group size and on widths by gap, and tune for longer."
+        "--thorough: Take about an hour: build on the best of every group size and on widths by gap, tune for longer."
     )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     plan: bool = flag("--plan: Say what would be tried, and stop.")
