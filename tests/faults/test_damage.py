@@ -12,7 +12,7 @@ from quantdrift.base.cache import CHECKSUM
 from quantdrift.base.records import bytes_digest
 from quantdrift.study.folder import open_study
 
-N_PLACES, N_ROUNDS = (200, 12) if FULL else (12, 1)
+N_PLACES, N_ROUNDS = (200, 12) if FULL else (6, 1)
 
 
 def damaged(content: bytes, n: int, seed: int) -> Iterator[bytes]:

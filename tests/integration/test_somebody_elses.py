@@ -27,12 +27,6 @@ def install(site: Path, name: str, files: Mapping[str, str], points: Mapping[str
         (site / file).write_text(text, encoding="utf-8")
 
 
-def finding(site: Path) -> Forks:
-    """Starts command lines that find what is installed at `site`."""
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return Forks(site, PYTHONPATH=path, COLUMNS="200")
-
-
 def says(forks: Forks, *words: object, cwd: Path, code: int = 0) -> str:
     """What a command line says: its output, or the error that it ends in."""
     done = forks.start(*words, cwd=cwd)
@@ -46,7 +40,8 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     site = tmp_path_factory.mktemp("site")
     for name, (files, points) in PACKAGES.items():
         install(site, name, files, points)
-    with finding(site) as forks:
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with Forks(site, PYTHONPATH=path, COLUMNS="200") as forks:
         yield forks
 
 
@@ -377,18 +372,21 @@ def test_a_kind_of_data(quantdrift: Says) -> None:
     assert "minilm@W4-g128-rtn is not measured on rows" in quantdrift(*line, code=2)
 
 
-def test_one_that_is_broken_keeps_nothing_else_from_working(tmp_path: Path, place: Path) -> None:
-    points = {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"}
-    groups = {"quantdrift.quantizers": points, "quantdrift.formats": {"odd": "bad:X"}}
-    groups["quantdrift.stages"] = {"mine": "bad:TAKEN"}
-    groups["quantdrift.encoders"] = groups["quantdrift.data"] = {"mine": "bad:X"}
-    taken = "from quantdrift.stages import Option, Stage\n"
-    taken += "TAKEN = Stage(what='x', kind='model', work='bad:X', options={'emb': Option()})\n"
-    install(tmp_path, "bad", {"bad.py": f"X = 1\n{taken}"}, groups)
-    with finding(tmp_path) as forks:
-        told = says(forks, "doctor", cwd=tmp_path)
-        says(forks, "run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet", cwd=tmp_path)
-        unknown = says(forks, "run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", cwd=tmp_path, code=2)
+BAD = """
+from quantdrift.stages import Option, Stage
+
+X = Stage(what="x", kind="model", work="bad:X", options={"emb": Option()})
+"""
+BROKEN = {
+    "quantdrift.quantizers": {"bad": "bad:NOTHING", "rtn": "bad:X", "Odd": "bad:X", "wrong": "bad:X"},
+    **{f"quantdrift.{of}": {"mine": "bad:X"} for of in ("formats", "stages", "encoders", "data")},
+}
+
+
+def test_one_that_is_broken_keeps_nothing_else_from_working(quantdrift: Says, place: Path) -> None:
+    told = quantdrift("doctor")
+    quantdrift("run", f"{place / 'tiny'}@W3", "--data", place / "a", "--quiet")
+    unknown = quantdrift("run", f"{place / 'tiny'}@W3-bad", "--data", place / "a", code=2)
     for said in (
         "'mine' of quantdrift.data cannot be used",
         "'bad' of quantdrift.quantizers cannot be used",
@@ -470,6 +468,7 @@ PACKAGES: dict[str, tuple[dict[str, str], dict[str, dict[str, str]]]] = {
         {"answering/__init__.py": COMMAND, "answering/command.py": ANSWER},
         {"quantdrift.features": {"answer": "answering:COMMAND"}},
     ),
+    "bad": ({"bad.py": BAD}, BROKEN),
     "rows": ({"rows.py": ROWS}, {"quantdrift.data": {"rows": "rows:DATA"}}),
     "searching": ({"searching.py": SEARCHING}, {"quantdrift.search_engines": {"searching": "searching:ENGINE"}}),
 }

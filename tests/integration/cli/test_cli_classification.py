@@ -166,7 +166,7 @@ def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift
 
 
 def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdrift: Run) -> None:
-    asked = ("repair", "TINY@W2", "--data", "ROOT/kinds", "--quantizers", "rtn,hqq", "--out", "out", "--json")
+    asked = ("repair", "TINY@W2", "--data", "ROOT/kinds", "--quantizers", "rtn", "--out", "out", "--json")
     result = json.loads(quantdrift(*asked))
     assert {trial["flip@1"]["n"] for trial in result["deployments"]} == {N_TEST - N_TEST // 2}
     assert result["confirmed"]["n"] == N_TEST // 2

@@ -144,6 +144,7 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
 
 def test_what_lists_the_environment(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / HOSTILE.replace("/", "")))
+    monkeypatch.setattr("quantdrift.features.doctor.checks.UNASKED", HOSTILE)  # is not installed, and not imported
     for arguments in (("cache",), ("doctor",), ("doctor", "--json"), ("list", "tasks")):
         _, out, err = cli(*arguments)
         check_clean(out + err)

@@ -169,6 +169,6 @@ def test_a_broken_hook_is_quiet_at_the_start_and_told_by_doctor(tmp_path: Path, 
 
 def test_doctor_says_that_the_hook_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "quantdrift_hook_error", "SyntaxError: '(' was never closed", raising=False)
-    report = doctor.diagnose()["hook"]
+    report = doctor._hook_report()
     assert "The hook is broken (SyntaxError: '(' was never closed): pip install --force-reinstall" in report["advice"]
     assert report["errors"]
