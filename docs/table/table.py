@@ -25,8 +25,10 @@ Every row is a run of quantdrift: a model, a scheme, a corpus, and what the sche
 of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
 first answer that lost it, both with 95 % intervals; the verdict follows
 [one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted; of an
-index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. On the website
-the field above the tables filters rows.
+index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. `small-colbert`
+(a vector for each token) and `small-splade` (weights of words) are trained from MiniLM in minutes, by
+`docs/measured/recipes/train_rows.py`: they stand for their kinds, and are no products. On the website the field above
+the tables filters rows.
 
 To add a row: measure, then `python docs/table/table.py RUN`, and commit the file that it writes to `docs/table/rows/`.
 The file's `signature` names what decides the figures.
