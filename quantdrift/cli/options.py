@@ -145,9 +145,8 @@ class OnData:
     @property
     def data_words(self) -> str:
         """The options of `quantdrift run` that name the same data."""
-        if self.task is not None:
-            return f"--task {self.task}"
-        return f"--data {shlex.quote(str(self.data))}" if self.data is not None else "--data FOLDER"
+        named = f"--data {shlex.quote(str(self.data or 'FOLDER'))}" if self.task is None else f"--task {self.task}"
+        return named if self.split == "test" else f"{named} --split {shlex.quote(self.split)}"
 
 
 @dataclass(frozen=True, kw_only=True)

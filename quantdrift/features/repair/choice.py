@@ -63,21 +63,17 @@ class Goals:
 
 def check_plain(scheme: Scheme) -> None:
     """Refuse a scheme that is no starting point."""
-    if scheme.full_precision:
-        problem = "it quantizes no weights"
-    elif scheme.weight_bits > MAX_BITS:
-        problem = "it leaves the weights alone"
-    elif QUANTIZERS[scheme.quantizer].widths:
-        problem = f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
-    elif scheme.criterion is not None or scheme.option("allocation") is not None:
-        problem = "its bits are chosen by layer already"
-    elif scheme.query_only:
-        problem = "+query is one of the configurations that repair tries"
-    else:
-        return
-    raise UnsupportedError(
-        f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
-    )
+    one_width = f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
+    problems = {
+        "it quantizes no weights": scheme.weight_bits > MAX_BITS,
+        one_width: QUANTIZERS[scheme.quantizer].widths,
+        "its bits are chosen by layer already": scheme.criterion is not None or scheme.option("allocation"),
+        "+query is one of the configurations that repair tries": scheme.query_only,
+    }
+    for problem in (told for told, holds in problems.items() if holds):
+        raise UnsupportedError(
+            f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
+        )
 
 
 def uniform_configurations(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
@@ -118,7 +114,8 @@ def named_by(file: str, scheme: Scheme) -> str:
     """What a spec says behind the @ where a file holds the widths."""
     of_widths = {"allocation", "widths", "queries", "solver", "units"}
     options = [f"+{key}={value}" for key, value in scheme.options if key not in of_widths]
-    return f"{file}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
+    inputs = f" (A{scheme.activation_bits})" if scheme.activation_bits else ""
+    return f"{file}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
 
 
 # --- what was measured ----------------------------------------------------------------------------
@@ -211,7 +208,8 @@ def deployments(
         return
     given_back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
     confidence = confidence_in(evidence, "gap")
-    shares = SHARES if goals.latency is None else [min(1.0, (goals.latency - 1) / goals.speed_up)]
+    n, most = len(changed), 1.0 if goals.latency is None else min(1.0, (goals.latency - 1) / goals.speed_up)
+    shares = SHARES if goals.latency is None else [np.floor(n * most + 1e-9) / n]  # whole inputs, within the time
     for share in shares:
         if share > 0:
             threshold = percentile_threshold(confidence, 100 * share) if share < 1 else np.inf
@@ -326,7 +324,7 @@ class Repair:
             "chosen": self.deployments.index(self.chosen),
             "confirmed": {
                 "n": self.confirmed.flips.n,
-                "inputs": "a third part, of which neither trials nor the choice saw any",
+                "inputs": "a part of which neither trials nor the choice saw any",
                 "plain": self.plain.to_json(),
                 "chosen": self.confirmed.to_json(),
                 "target": self.target,

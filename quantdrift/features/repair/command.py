@@ -71,6 +71,8 @@ def command(options: RepairOptions) -> Output:
     from quantdrift.base.records import check_writable
     from quantdrift.engine.refusals import check_spec
 
+    if {*str(options.out)} & {*"+@"} or [str(options.out)] != str(options.out).split():
+        raise QuantDriftError(f"--out {options.out}: specs name a file in it; expected no spaces, '+' and '@'")
     dataset = options.dataset
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
@@ -153,7 +155,10 @@ def _found(repair: choice.Repair) -> Grid:
     stored = repair.deployments[0].vector_bits
     rows = []
     for number, (alone, *again) in enumerate(lines.values(), 1):
-        looks = [f"{percent(rescored.rate)}{'*' if stars[id(rescored)] else ''}" for rescored in again]
+        looks = [  # where gaps tie, its cost is not that of the column
+            f"{percent(each.rate)}{'*' * stars[id(each)]}" + f" ({_cost(each)})" * (_cost(each) != _cost(usual))
+            for each, usual in zip(again, most, strict=False)
+        ]
         rows.append(
             [
                 f"{number}{'*' if stars[id(alone)] else ''}",
@@ -167,7 +172,7 @@ def _found(repair: choice.Repair) -> Grid:
             ]
         )
     head = ["", "bits", "of all", *(["stored"] if stored else []), "top-1 changes", "more than plain"]
-    head += [f"{100 * rescored.looked:.0f} %, x{rescored.cost:.2f}" for rescored in most]
+    head += map(_cost, most)
     lines_below = [
         *(f"{number} {name}{', the plain scheme' if number == 1 else ''}" for number, name in enumerate(lines, 1)),
         "bits: of a linear weight, scales counted; of all: of a parameter of the whole model"
@@ -178,6 +183,10 @@ def _found(repair: choice.Repair) -> Grid:
     n = repair.deployments[0].flips.n
     title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for it)"
     return Grid(title=title, head=head, rows=rows, lines=lines_below)
+
+
+def _cost(deployment: choice.Deployment) -> str:
+    return f"{100 * deployment.looked:.0f} %, x{deployment.cost:.2f}"
 
 
 def _short(scheme: Scheme) -> str:
@@ -195,7 +204,9 @@ def _verdict(repair: choice.Repair) -> list[str]:
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
     if chosen is repair.deployments[0]:
-        lines = ["Nothing that fits changes fewer answers than the plain scheme."]
+        reached = repair.target is not None and (chosen.flips.high or 1.0) <= repair.target
+        why = "reaches the target most cheaply" if reached else "changes fewest answers of what fits"
+        lines = [f"Nothing else is recommended: the plain scheme {why}."]
     else:
         lines = [
             f"Recommended: {_name(chosen)}. On {flips.n:,} other inputs, which no choice saw, it changes "
@@ -215,13 +226,18 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
-    scheme = replace(chosen.scheme, query_only=False)
+    stored = chosen.scheme.options_of("vectors")  # nothing that quantize writes
+    kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
+    scheme = replace(chosen.scheme, query_only=False, options=kept)
     file = scheme.option("allocation")
     named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
-    lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
+    given = {"dtype": (options.dtype, "float32"), "revision": (options.revision, None)}
+    data += "".join(f" --{name} {shlex.quote(value or '')}" for name, (value, usual) in given.items() if value != usual)
+    if scheme.activation_bits is None:  # quantize writes weights
+        lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
     if chosen.looked:
         lines.append(
             f"rescore or defer them: quantdrift route {shlex.quote(chosen.run)} "
-            f"--percentile {100 * chosen.looked:.0f} --save router.json"
+            f"--percentile {100 * chosen.looked:.6g} --save router.json"
         )
     return lines

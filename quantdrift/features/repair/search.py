@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.ask import Ask, ensure
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
@@ -31,7 +31,8 @@ from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair import choice
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import Scheme, Spec, parse
+from quantdrift.spec.allocation import digest
+from quantdrift.spec.grammar import Scheme, Spec
 
 STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""
@@ -79,9 +80,12 @@ class Tuner:
         means: Any = {"device": self.device, "revision": self.revision, **self.settings.loading}
         kind = None
         if isinstance(self.dataset, ClassificationDataset):
-            kind = self.dataset.kind
+            kind, n = self.dataset.kind, len(self.dataset.test.inputs)
         else:
             self.held = hold_out([*contents_of(self.dataset.queries)], share=SHARE, seed=self.settings.seed)
+            n = len(self.held)
+        if n < 2:  # noqa: PLR2004 -- one to choose by, one to count on
+            raise DataError(f"repair chooses by one half of the held-out inputs and counts on the other; got {n} input")
         self.model = load_model(self.spec.model, kind, **means)
         check_vectors(self.model, f"{self.spec}: configurations are compared")
 
@@ -141,7 +145,7 @@ class Tuner:
         opened, _ = self._open(scheme)
         of_widths = {"allocation", "widths"}  # the widths in the file are what counts
         named = replace(scheme, options=tuple(option for option in scheme.options if option[0] not in of_widths))
-        place = self.out / str(named)
+        place = self.out / str(named).replace("/", "_")
         settings = replace(self.settings, noise_floor=False)
         pair, allocation = opened.quantized, opened.quantized.allocation
         widths = None if allocation is None else list(allocation.width_of.values())
@@ -149,8 +153,7 @@ class Tuner:
             pair=replace(self.spec, scheme=named),
             data=[str(opened.data["fingerprint"])],
             settings={**asdict(settings), "runtime": dict(pair.runtime)},
-            part=["held out", None if self.held is None else self.held.tolist(), "widths", widths],
-            models=[pair.fingerprint],
+            part=["held out", None if self.held is None else self.held.tolist(), widths, pair.fingerprint],
         )
         return ensure(
             ask,
@@ -186,12 +189,11 @@ class Tuner:
             pair = opened.quantized
             if not pair.needs_widths and (needed := pair.bits().linear_with_scales) > bits + 1e-9:
                 return choice.Tried(scheme=scheme, bits=needed, reason=f"takes {needed:.3f} bits, scales counted")
-            key = key_of(
-                version=1, weights=pair.fingerprint, scheme=str(scheme), on=problem.digest, runtime=dict(pair.runtime)
-            )
             choose_widths(flow, opened.reading, self.reference)
             flow.calibrate(opened.reading)
             with pair.candidate():
+                weights = pair.candidate_fingerprint()
+                key = key_of(version=2, weights=weights, on=problem.digest, runtime=dict(pair.runtime))
                 gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
         except (MissingExtraError, UnsupportedError) as error:
             return choice.Tried(scheme=scheme, reason=str(error))
@@ -246,9 +248,9 @@ class Tuner:
         allocation = opened.quantized.allocation
         assert allocation is not None  # it has just been chosen
         self.out.mkdir(parents=True, exist_ok=True)
-        file = self.out / "allocation.json"
+        file = self.out / f"allocation-{digest(allocation)[:8]}.json"  # another corpus has a file of its own
         allocation.write(file)
-        return parse(f"{self.spec.model}@{choice.named_by(str(file), scheme)}").scheme
+        return replace(scheme, options=(*scheme.options, ("allocation", str(file))))
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
         """What can be done beside the weights."""

@@ -80,11 +80,11 @@ class Problem:
 def problem_of(encoder: Any, kinds: Sequence[Inputs], *, query_only: bool, seed: int) -> Problem:
     """The problem of a model and its calibration inputs; DataError where there are too few to hold some out."""
     rng = np.random.default_rng([seed, 5])
-    n = len(kinds[0].ids) if kinds else 0
-    if n < 2:  # noqa: PLR2004 -- one to tune on, one to hold out
-        raise DataError(f"+tuned tunes on documents and holds some out; expected at least 2, got {n}")
-    order = rng.permutation(n)
-    n_held = min(_MOST_HELD, max(1, n // _HELD_OUT))
+    fewest = min((len(kind.ids) for kind in kinds), default=0)
+    if fewest < 2:  # noqa: PLR2004 -- one to tune on, one to hold out
+        raise DataError(f"+tuned tunes on inputs of each kind and holds some out; expected at least 2, got {fewest}")
+    order = rng.permutation(len(kinds[0].ids))
+    n_held = min(_MOST_HELD, max(1, len(order) // _HELD_OUT))
     parts: Batch = (order[n_held:], order[:n_held])
     items, role = _all(kinds[0]), kinds[0].role
     if isinstance(encoder, CrossEncoderModel):

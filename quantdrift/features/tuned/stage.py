@@ -25,7 +25,7 @@ from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import add_tensor
 from quantdrift.features.tuned import STAGE, descent
 from quantdrift.features.tuned import problem as problems
-from quantdrift.features.tuned.descent import Free, Other, State, descend, read_state, write_state
+from quantdrift.features.tuned.descent import Free, Other, State, descend, free_parameters, read_state, write_state
 from quantdrift.features.tuned.problem import Batch, Outputs, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
@@ -33,7 +33,7 @@ from quantdrift.spec.grammar import Scheme
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
 
-_VERSION = 4
+_VERSION = 5
 """Version of the tuning; another one makes what is kept void."""
 _PARTS = 4
 """Parts in which a CPU takes a side's inputs: two fifths of a step were padding; an accelerator takes all at once."""
@@ -60,12 +60,10 @@ class Tuned(ModelStage):
         problem = problem_of(pair.encoder, made.sample.inputs, query_only=query_only, seed=self.seed)
         # the scales of a number format are on a grid of their own
         scales, codes = not QUANTIZERS[self.scheme.quantizer].widths, self.steps >= descent.FEWEST
-        free = descent.free_parameters(
-            pair.modules, pair.layers, made.layers, scales=scales, codes=codes, but=pair.left_out
-        )
+        free = free_parameters(pair.modules, pair.layers, made.layers, scales=scales, codes=codes, but=pair.left_out)
         path = None
         if root is not None and made.sample.key is not None:
-            key = self._key(made)
+            key = self._key(made, problem)
             path = root / "tuned" / key[:2] / f"{key}.safetensors"
         state = None if path is None else read_state(path, free.size)
         kept = state is not None and state.finished
@@ -102,7 +100,7 @@ class Tuned(ModelStage):
         }
         return replace(made, layers=layers, seconds=made.seconds + seconds)
 
-    def _key(self, made: MadeLayers) -> str:
+    def _key(self, made: MadeLayers, problem: Problem) -> str:
         """A digest of all that decides the result: layers, sample, settings and libraries."""
         digest = hashlib.blake2b(digest_size=16)
         for layer in made.layers:
@@ -111,7 +109,8 @@ class Tuned(ModelStage):
         return key_of(
             version=_VERSION,
             of=[made.of[0], dict(made.of[1]), digest.hexdigest(), made.sample.key],
-            options=[self.scheme.query_only, *self.scheme.options],
+            options=[self.scheme.query_only, *self.scheme.options, problem.unit],
+            prompts=[self.pair.encoder.key(side.role) for side in problem.sides],
             settings=[descent.SCALE_RATE, descent.OTHER_RATE, descent.CODE_RATE, problems.DOCUMENTS],
         )
 

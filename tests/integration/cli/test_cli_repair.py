@@ -4,11 +4,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quantdrift.evidence.perturbation import flips
-from quantdrift.features.repair import choice
+from quantdrift.features.repair import choice, command
 from quantdrift.runs.folder import read_run
+from quantdrift.spec.grammar import parse, parse_scheme
+from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import WORDS
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -46,7 +50,8 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
         assert len(run.evidence().input_ids) == result["deployments"][0]["flip@1"]["n"] + apart["n"]
     # the allocation that the recommendation may name is there, and quantize takes it
     made = [tried["scheme"] for tried in result["deployments"]]
-    assert any("allocation" in scheme for scheme in made)
+    (file,) = (tmp_path / "out").glob("allocation-*.json")  # named by its widths: another corpus leaves it alone
+    assert any(f"allocation={Path('out') / file.name}" in scheme for scheme in made)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")}
     shown = quantdrift(*asked)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")} == stamps
@@ -76,6 +81,48 @@ def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
+def test_inputs_of_layers_stay_quantized_in_all_that_is_tried(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W4A8-g32", "--data", "ROOT/data", "--bits", "5.2", "--quantizers", "rtn")
+    made = json.loads(quantdrift(*asked, "--json"))["deployments"]
+    assert any("+allocation=" in deployment["scheme"] for deployment in made)
+    assert not any("tuned" in deployment["scheme"] for deployment in made)
+    assert {parse(read_run(Path(each["run"])).record["spec"]).scheme.activation_bits for each in made} == {8}
+    assert "make it" not in quantdrift(*asked)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_another_file_to_calibrate_on_is_another_trial(quantdrift: Run, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    asked = ("repair", "TINY@W3-g32-gptq+calib=deep/../t.txt", "--data", "ROOT/data", "--quantizers", "gptq", "--json")
+    shifts = []
+    for words in (WORDS[:9], WORDS[9:]):
+        (tmp_path / "t.txt").write_text("\n".join(f"{word} {word}s of {word}" for word in words))
+        tried = json.loads(quantdrift(*asked, "--bits", "4.25"))["tried"]
+        shifts.append([trial["shift"] for trial in tried if trial["shift"] is not None])
+    assert not {*shifts[0]} & {*shifts[1]}
+
+
+def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
+    chosen = choice.Deployment(
+        scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, looked=1 / 3, changed=np.zeros(3, dtype=bool)
+    )
+    told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
+    options = command.RepairOptions(spec="m@W4", dtype="bfloat16", revision=None, task="T", split="dev")
+    lines = command._next(parse("m@W4"), told, options)
+    assert lines[2] == "make it: quantdrift quantize m@W4-g128-rtn --out FOLDER --task T --split dev --dtype bfloat16"
+    assert "--percentile 33.3333 " in lines[3]
+    assert "the plain scheme reaches the target most cheaply" in command._verdict(told)[0]
+
+
+def test_two_queries_are_too_few(quantdrift: Run, tmp_path: Path) -> None:
+    write_beir_folder(tmp_path / "few", numbered("q", WORDS[:2]), numbered("c", WORDS[:9]))
+    error = quantdrift("repair", "TINY@W3-g32", "--data", "few", code=2)
+    assert "repair chooses by one half of the held-out inputs and counts on the other; got 1 input" in error
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
 def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W3-g64", "--data", "ROOT/data", "--quantizers", "rtn", "--bits", "3.6", "--json")
     made = [tried["scheme"] for tried in json.loads(quantdrift(*asked, "--thorough"))["deployments"]]
@@ -98,6 +145,7 @@ def test_the_plan_needs_no_model(quantdrift: Run) -> None:
         (("TINY@W3.5+gap",), "its bits are chosen by layer already; expected the plain scheme"),
         (("TINY@W4", "--target", "0.05"), "--target 0.05: expected flip@1=RATE"),
         (("TINY@W4", "--quantizers", "rtn,gtpq"), "--quantizers 'gtpq': expected names of rtn"),
+        (("TINY@W4", "--out", "my out"), "--out my out: specs name a file in it; expected no spaces, '+' and '@'"),
         (("TINY@W4", "--bits", "4"), "takes 4.16312 bits a linear weight, scales counted, and 4 are allowed"),
     ],
 )

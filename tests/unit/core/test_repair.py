@@ -37,7 +37,7 @@ def deployment(
     ("scheme", "problem"),
     [
         ("fp+emb=int8", "it quantizes no weights"),
-        ("W16A8", "it leaves the weights alone"),
+        ("W16A8", "it quantizes no weights"),
         ("W3.5+gap", "its bits are chosen by layer already"),
         ("W4+query", "is one of the configurations"),
     ],
@@ -86,6 +86,12 @@ def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:
     assert limited.cost == pytest.approx(1 + 4 / 3)
     assert limited.changed.tolist() == [False, True, False]
     assert len([*choice.deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=1.0))]) == 1
+    # a limit lets as many be rescored as fit into it, of any number of inputs
+    rng = np.random.default_rng(0)
+    for n in range(20, 60):
+        some = searched(rng.random((n, 3)), rng.random((n, 3)))
+        _, way = choice.deployments(scheme, some, BITS, "run", replace(GOALS, latency=1.5))
+        assert 1.5 - GOALS.speed_up / n < way.cost <= 1.5
     # with documents at full precision, to ask again is to search at full precision
     assert len([*choice.deployments(parse_scheme("W4+query"), evidence, BITS, "run", GOALS)]) == 1
 

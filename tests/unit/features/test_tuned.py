@@ -167,13 +167,15 @@ def test_the_candidate_is_what_codes_scales_biases_and_norms_stand_for() -> None
     assert not any("pooler" in name for name in ends)  # no output depends on it
 
 
-def test_a_seed_gives_the_same_numbers_and_another_one_others(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_numbers_and_another_one_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, again, other = (digest(prepared(f"W4-g64+tuned=2{seed}")) for seed in ("", "", "+seed=1"))
     assert first == again != other
     kept = [prepared("W4-g64+tuned=2", tmp_path) for _ in range(2)]
     assert [tuned(pair)["kept_from_before"] for pair in kept] == [False, True]
     assert {digest(pair) for pair in kept} == {first}
     assert not tuned(prepared("W4-g64+tuned=2+query", tmp_path))["kept_from_before"]
+    monkeypatch.setattr(SentenceEncoder, "key", lambda _, role: {"prompt of": role})
+    assert not tuned(prepared("W4-g64+tuned=2", tmp_path))["kept_from_before"]
 
 
 def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +304,8 @@ def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
         QuantizedPair([torch.nn.Linear(4, 4)], "W4+tuned")
     with pytest.raises(DataError, match="at least 2, got 1"):
         prepared("W4+tuned=1", texts=TEXTS[:1])
+    with pytest.raises(DataError, match="at least 2, got 1"):  # of another tower
+        problem_of(encoder(), [text_inputs(TEXTS), text_inputs(TEXTS[:1])], query_only=False, seed=0)
     pair, other = prepared("W4-g64+tuned=1"), QuantizedPair([tiny()], "W4-g64+tuned=1", encoder=encoder())
     assert pair.made is not None
     other.take(pair.made.layers)
