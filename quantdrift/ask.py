@@ -6,7 +6,9 @@ that the spec names, other data, settings or versions of the libraries that take
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -16,6 +18,7 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.checkpoints.checkpoint import find_checkpoint
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
@@ -118,7 +121,8 @@ def stamp_of(model: str, *, based: bool = False) -> str:
         if not is_endpoint(model):
             resolve(model)
         return canonical
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    walked = (Path(folder, name) for folder, _, names in os.walk(place, followlinks=True) for name in names)
+    files = sorted(file for file in walked if file.is_file()) if place.is_dir() else [place]
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
     parts = [canonical, sizes, times]
@@ -136,6 +140,8 @@ def _place(model: str) -> tuple[Path | None, str, bool]:
         source = resolve(model)
     except QuantDriftError:  # a candidate that transformers cannot load by itself: a graph, a folder of a GGUF file
         place = Path(model).expanduser()
+        with suppress(QuantDriftError):  # it is more than the one file
+            place = find_checkpoint(model).folder if place.is_file() else place
         return (place if place.exists() else None), model, True
     at = Path(source.location)
     return (None if source.kind == "hub" or not at.exists() else at), source.canonical, source.kind == "local"

@@ -37,6 +37,8 @@ _COPIES = frozenset({"encode_corpus_parallel", "start_multi_process_pool"})
 
 _SETTINGS = ("default_prompt_name", "max_seq_length", "prompts", "truncate_dim")
 """Attributes of a torch module, beside its weights and structure, that decide its embeddings."""
+_KNOWN = {"quantdrift", "sentence_transformers", "torch", "transformers"}
+"""Packages whose modules do what their structure says."""
 
 
 class QuantizedPair:
@@ -281,6 +283,8 @@ def _said(value: Any) -> Any:
     if isinstance(value, torch.device | torch.dtype):
         return repr(value)
     if isinstance(value, nn.Module):
+        if {type(part).__module__.partition(".")[0] for part in value.modules()} - _KNOWN:
+            raise TypeError("code of its own")
         return [type(value).__qualname__, *(str(getattr(value, name, None)) for name in _SETTINGS), repr(value)]
     if hasattr(value, "get_vocab"):
         return [tokenizer_digest(value), getattr(value, "model_max_length", None)]

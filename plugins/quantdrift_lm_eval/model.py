@@ -24,7 +24,7 @@ from quantdrift.base.errors import DataError, RunError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_small_vocabulary
-from quantdrift.engine.encoders.sentence import tokenizer_digest
+from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
@@ -246,7 +246,7 @@ def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
     key = {
         "harness": ["lm_eval", version("lm_eval")],
         "model": [lm.backend, lm.max_length, lm.add_bos_token, str(lm.mixed_precision_dtype)],
-        "tokenizer": tokenizer_digest(lm.tokenizer),
+        "reading": reading_digest([lm], [lm.model]),
         "texts": digest_of(text.encode("utf-8", "replace").decode() for text in texts),
     }
 

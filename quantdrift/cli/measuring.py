@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ def slug(text: str) -> str:
 
 def shown_run(run: Run) -> Output:
     """Show what a run found, how its candidate was made, and where it lies."""
-    record = run.record
+    record, place = run.record, shlex.quote(str(run.path))
     outcome = verdict(record)
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     return Output(
@@ -117,8 +118,8 @@ def shown_run(run: Run) -> Output:
         next=[
             f"\nsignature: {signature(record)}",
             f"run folder: {run.path}",
-            f"which inputs changed, with their texts: quantdrift show {run.path}",
-            f"all metrics: quantdrift metrics {run.path}",
-            f"as a page for a browser: quantdrift report {run.path}",
+            f"which inputs changed, with their texts: quantdrift show {place}",
+            f"all metrics: quantdrift metrics {place}",
+            f"as a page for a browser: quantdrift report {place}",
         ],
     )

@@ -222,6 +222,13 @@ class OnModel:
             "revision": self.revision,
         }
 
+    @property
+    def model_words(self) -> str:
+        """The options, as they are typed, by which another command loads the same reference."""
+        given = {"dtype": (self.dtype, "float32"), "revision": (self.revision, None)}
+        words = [f" --{name} {shlex.quote(value or '')}" for name, (value, usual) in given.items() if value != usual]
+        return "".join(words) + " --trust-remote-code" * self.trust_remote_code
+
     @contextmanager
     def stoppable(self, left: str) -> Iterator[None]:
         """Inside, Ctrl-C is told with what is left."""

@@ -100,6 +100,14 @@ def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
     graph.write_bytes(b"12")
     assert len({*stamps, stamp_of(str(graph))}) == 5
     assert ask(f"{model} vs {graph}").certain
+    stamps = set()
+    (model / "onnx").mkdir()
+    (model / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    for file in ("onnx/model.onnx", "onnx/model.onnx_data", "linked/config.json"):  # a graph is more than its file
+        (model / file).write_bytes(b"1")
+        stamps.add(stamp_of(str(model / "onnx" / "model.onnx")))
+    assert len(stamps) == 3
 
 
 def test_a_folder_that_has_the_name_of_a_model_is_not_that_model(

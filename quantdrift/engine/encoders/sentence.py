@@ -81,7 +81,8 @@ class SentenceEncoder(EmbeddingModel):
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides an embedding beside weights, inputs and libraries."""
-        key = {"encoder": self.settings(role), "reading": reading_digest([self.model], [self.module])}
+        first = [repr(self.model[0]), getattr(self.model, "truncate_dim", None)]
+        key = {"encoder": self.settings(role), "first": first, "reading": reading_digest([self.model], [self.module])}
         return {**key, "images": image_settings(self.model)} if "image" in self.takes else key
 
     def settings(self, role: str) -> str:
@@ -223,8 +224,8 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """A digest of a tokenizer: vocabulary, rules and what it pads and cuts, 32 hex digits."""
-    fast = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is not None:
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # a static model has that one alone
+    if hasattr(fast, "to_str"):
         return _rules_digest(fast.to_str(), _sides(tokenizer))
     content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
     text = json.dumps([content, *_sides(tokenizer)], sort_keys=True, default=str)

@@ -13,8 +13,8 @@ from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table
-from quantdrift.spec.grammar import chooses, parse
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.spec.grammar import calibrates, chooses, parse
+from quantdrift.stages.weights import CHOICE, FULL_BITS
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Rival
@@ -68,18 +68,20 @@ def command(options: AllocateOptions) -> Output:
     dataset = options.dataset
     check_spec(spec)
     _ = spec.scheme.widths  # refused before a model is loaded
+    if options.out.suffix != ".json" or {*str(options.out)} & {*"+@ "}:
+        raise QuantDriftError(f"--out {options.out}: specs name it; expected FILE.json without spaces, '+' and '@'")
     Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec, captured
-    from quantdrift.engine.stages import options_under_layers
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(
             spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
         )
-    under = "".join(f"+{key}={value}" for key, value in options_under_layers(spec.scheme))
+    left = {*CHOICE, "act", "seed"} - ({"seed"} if calibrates(spec.scheme) else set())
+    under = "".join(f"+{key}={value}" for key, value in spec.scheme.options if key not in left)
     beside = ("+query" if spec.scheme.query_only else "") + under
     named = f"{spec.model}@{options.out}{beside}"
-    use = f"quantdrift run {shlex.quote(named)} {options.data_words}"
+    use = f"quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     held_out = None
     if rivals:
@@ -140,10 +142,10 @@ def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
     # among those that spend no more
     fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
     ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)
-    verdict = f"{ours.name} changes fewest answers"
+    verdict = f"{ours.name} changes fewest answers for as many bits"
     if (ours.flips.value or 0.0) > (best.flips.value or 0.0):
         verdict = f"{ours.name} did not win against {best.name}; use another criterion, or measure on more queries"
-    lines = [f"{verdict} for as many bits. A difference whose interval reaches 0 could be chance."]
+    lines = [f"{verdict}. A difference whose interval reaches 0 could be chance."]
     uniform = [rival.name for rival in rivals if rival.uniform]
     if capture.value is not None:
         lines.append(f"Capture: {with_interval(capture)} of what {uniform[1]} gains over {uniform[0]}.")

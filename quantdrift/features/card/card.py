@@ -223,6 +223,9 @@ def _table(rows: Sequence[Row], classes: bool) -> str:
 
 def _meanings(rows: Sequence[Row], classes: bool) -> Iterator[str]:
     """What the columns say, for somebody who wants to use the model."""
+    for said in dict.fromkeys(text for row in rows for text in row.run.record["data"].get("warnings", ())):
+        if said.startswith(("a quick try", "full precision is")):
+            yield f"{said[0].upper()}{said[1:]}."
     if classes:
         yield "*Another class*: the share of the inputs that the quantized model puts into another class."
         yield "*Right class lost*: of the inputs that were in the right class, the share that are in a wrong one now."
@@ -257,8 +260,7 @@ def _origin(rows: Sequence[Row]) -> str:
     days = sorted({str(day)[:10] for row in rows if (day := (row.run.record.get("times") or {}).get("finished"))})
     by = f" {some(versions)}" if versions else ""
     when = "" if not days else f" on {days[0]}" if len(days) == 1 else f" from {days[0]} to {days[-1]}"
-    sizes = {row.data: row.estimates[_FLIP].n for row in rows}
-    inputs = some((f"{data} {n:,}" for data, n in sizes.items()), 8)
+    inputs = some(dict.fromkeys(f"{row.data} {row.estimates[_FLIP].n:,}" for row in rows), 8)
     return f"Measured by quantdrift{by}{when}. Inputs: {inputs}."
 
 

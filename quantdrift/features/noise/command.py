@@ -57,7 +57,7 @@ def command(options: NoiseOptions) -> Output:
     from quantdrift.statistics.estimates import as_json
     from quantdrift.study.results import metrics_of, results_of
 
-    against = None if options.against is None else run_on(options.against, dataset.fingerprint)
+    against = None if options.against is None else run_on(options.against, dataset.fingerprint, options.model)
     metrics, path = list(map(parse_metric, METRICS)), None
     if is_endpoint(options.model):
         from quantdrift.features.noise.rerun import server_noise

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import RunError
+from quantdrift.checkpoints.named import resolve
 from quantdrift.cli.studying import measured
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.output import Output
-from quantdrift.spec.grammar import parse_scheme
+from quantdrift.spec.grammar import is_endpoint, parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyKind
@@ -40,9 +41,11 @@ def measured_schemes(
     return measured(study, out, options, kind=kind)
 
 
-def run_on(path: Path, fingerprint: str) -> Run:
-    """Read the run that --against names; refuse one on other data."""
+def run_on(path: Path, fingerprint: str, model: str) -> Run:
+    """Read the run that --against names; refuse one of another model or on other data."""
     run = read_run(path)
+    if not is_endpoint(model) and run.record["model"].get("canonical") not in {None, resolve(model).canonical}:
+        raise RunError(f"expected --against with a run of {model}; that of {path} is of {run.record['model']['name']}")
     if run.record["data"].get("fingerprint") != fingerprint:
         raise RunError(
             f"expected --against with a run on these data; that of {path} is on other data or a part of them"

@@ -75,7 +75,7 @@ def command(options: PlanOptions) -> Output:
             f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
         )
     dataset = options.dataset
-    against = None if options.against is None else run_on(options.against, dataset.fingerprint)
+    against = None if options.against is None else run_on(options.against, dataset.fingerprint, spec.model)
     rules = _given(options)  # what cannot be judged is refused before anything is measured
     run = _pilot(spec, dataset, options)
     target = target_of_run(run)

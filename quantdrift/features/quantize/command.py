@@ -90,4 +90,4 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
     if model in {"MultiVectorEncoder", "SparseEncoder"}:  # two such models are not compared
         return
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
-    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {options.data_words}"
+    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {options.data_words}{options.model_words}"

@@ -222,7 +222,7 @@ def _verdict(repair: choice.Repair) -> list[str]:
 
 
 def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str]:
-    chosen, data = repair.chosen, options.data_words
+    chosen, same = repair.chosen, f"{options.data_words}{options.model_words}"
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
@@ -231,10 +231,8 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str
     scheme = replace(chosen.scheme, query_only=False, options=kept)
     file = scheme.option("allocation")
     named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
-    given = {"dtype": (options.dtype, "float32"), "revision": (options.revision, None)}
-    data += "".join(f" --{name} {shlex.quote(value or '')}" for name, (value, usual) in given.items() if value != usual)
     if scheme.activation_bits is None:  # quantize writes weights
-        lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {data}")
+        lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {same}")
     if chosen.looked:
         lines.append(
             f"rescore or defer them: quantdrift route {shlex.quote(chosen.run)} "

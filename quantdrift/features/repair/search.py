@@ -153,15 +153,15 @@ class Tuner:
             pair=replace(self.spec, scheme=named),
             data=[str(opened.data["fingerprint"])],
             settings={**asdict(settings), "runtime": dict(pair.runtime)},
-            part=["held out", None if self.held is None else self.held.tolist(), widths, pair.fingerprint],
+            part=["held out", None if self.held is None else self.held.tolist(), widths],
+            models=[key_of(weights=pair.fingerprint, reads=[self.model.key(role) for role in ("query", "document")])],
         )
-        return ensure(
-            ask,
-            place,
-            lambda key: measured_run(
-                opened, out=place, settings=settings, store=self.store, progress=self.progress, cell=key
-            ),
-        )
+
+        def measure(key: str) -> Run:
+            means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
+            return measured_run(opened, out=place, **means, cell=key)
+
+        return ensure(ask, place, measure) if self.store.root else measure(ask.fingerprint)
 
     # --- trials -----------------------------------------------------------------------------------
 

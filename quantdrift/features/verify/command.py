@@ -48,12 +48,15 @@ def command(options: VerifyOptions) -> Output:
 
     More: docs/guides/checkpoints.md
     """
+    from quantdrift.checkpoints.checkpoint import find_checkpoint
     from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
 
     spec = parse(options.of)
     if spec.scheme.query_only or any(stage.kind == "vectors" and stage.in_(spec.scheme) for stage in STAGES.values()):
         raise UnsupportedError(f"{spec}: verify holds models against each other; leave what is stored and +query out")
     check_spec(spec)
+    if not is_endpoint(options.deployed):
+        find_checkpoint(options.deployed)  # refused before anything is calibrated
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
     dataset, texts = None, [*TEXTS, *(("document", " ".join(two)) for two in permutations(PLAIN, 2))][:_N]

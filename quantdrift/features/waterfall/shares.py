@@ -21,6 +21,7 @@ from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.spec.grammar import Scheme
+from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, undefined
 from quantdrift.study.folder import StudyFolder
 
@@ -41,6 +42,8 @@ def combinations_of(scheme: Scheme) -> list[Scheme]:
             f"{scheme} changes {stages[0]} alone; a waterfall tells stages apart, so expected two or more, such as "
             "W4+emb=int8+index=HNSW32"
         )
+    if scheme.query_only and any(STAGES[name].kind == "model" for name in stages):
+        raise StudyError(f"{scheme}: beside +query a part of the model cannot be measured alone; leave +query out")
     schemes = [scheme.only(subset) for subset in _subsets(stages)]
     return [part for part in schemes if part is not None]
 

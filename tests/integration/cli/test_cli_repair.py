@@ -103,12 +103,32 @@ def test_another_file_to_calibrate_on_is_another_trial(quantdrift: Run, tmp_path
     assert not {*shifts[0]} & {*shifts[1]}
 
 
+@pytest.mark.slow
+def test_what_an_allocation_is_used_by_is_what_it_was_asked_for(quantdrift: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(WORDS))
+    asked = (
+        "allocate",
+        "TINY@W3.5-g32-gptq+gap+calib=t.txt+grid=library",
+        "--data",
+        "ROOT/data",
+        "--dtype",
+        "bfloat16",
+    )
+    told = quantdrift(*asked, "--out", "al.json").split("use it: quantdrift ")[1]
+    run = json.loads(quantdrift(*told.splitlines()[0].split(), "--json"))
+    assert "+calib=t.txt+grid=library" in run["spec"]
+    assert any("full precision is bfloat16" in said for said in run["data"]["warnings"])
+    assert "expected FILE.json without spaces" in quantdrift(*asked, "--out", "al", code=2)
+
+
 def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     chosen = choice.Deployment(
         scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, looked=1 / 3, changed=np.zeros(3, dtype=bool)
     )
     told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
-    options = command.RepairOptions(spec="m@W4", dtype="bfloat16", revision=None, task="T", split="dev")
+    options = command.RepairOptions(
+        spec="m@W4", dtype="bfloat16", revision=None, trust_remote_code=False, task="T", split="dev"
+    )
     lines = command._next(parse("m@W4"), told, options)
     assert lines[2] == "make it: quantdrift quantize m@W4-g128-rtn --out FOLDER --task T --split dev --dtype bfloat16"
     assert "--percentile 33.3333 " in lines[3]

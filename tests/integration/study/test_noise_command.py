@@ -28,6 +28,8 @@ def test_every_way_is_a_run_and_is_held_against_one(place: Path, quantdrift: Run
     assert ways["dtype=bf16"]["epsilon"]["value"] > 100 * ways["batch=1"]["epsilon"]["value"]
     assert "more than any" in " ".join(quantdrift(*asked, "--against", "w2").split())
     quantdrift("noise", "TINY", "--data", "ROOT/b", "--against", "w2", code=2)
+    told = quantdrift("noise", "minilm", "--data", "ROOT/a", "--against", "w2", code=2)
+    assert "expected --against with a run of minilm; that of w2 is of" in told
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_device_that_cannot_be_there_is_refused_by_what_the_files_of_torch_say
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_torch_is_loaded() -> None:
-    places = [f"{line} --out file/below".replace(" -o out", "") for line in MEASURED.values()]
+    places = [f"{line} --out file/below.json".replace(" -o out", "") for line in MEASURED.values()]
     places += [
         f"{MEASURED['gate']} --update --baseline file/b.json",
         f"{MEASURED['gate']} --report file/r.md",

@@ -174,6 +174,12 @@ def test_a_seed_gives_the_same_numbers_and_another_one_others(tmp_path: Path, mo
     assert [tuned(pair)["kept_from_before"] for pair in kept] == [False, True]
     assert {digest(pair) for pair in kept} == {first}
     assert not tuned(prepared("W4-g64+tuned=2+query", tmp_path))["kept_from_before"]
+    keys, model = [kept[0].encoder.key("query")], kept[0].encoder.model
+    for part, name in ((model, "truncate_dim"), (model[0], "module_output_name")):
+        with monkeypatch.context() as patched:
+            patched.setattr(part, name, 4)
+            keys.append(kept[0].encoder.key("query"))
+    assert len({str(key) for key in keys}) == 3
     monkeypatch.setattr(SentenceEncoder, "key", lambda _, role: {"prompt of": role})
     assert not tuned(prepared("W4-g64+tuned=2", tmp_path))["kept_from_before"]
 

@@ -174,6 +174,8 @@ def test_a_card_is_of_one_model_and_each_run_counts_once(tmp_path: Path) -> None
         card_of([run, written(tmp_path / "b", "W8-g128-rtn", model=other)])
     with pytest.raises(RunError, match="would count twice"):
         card_of([run, written(tmp_path / "c")])
+    run.record["data"]["warnings"].append("a quick try: only the first 4 of 300 inputs")
+    assert "A quick try: only the first 4 of 300 inputs." in card_of([run]).section
 
 
 def test_folders_of_the_user_are_not_told(tmp_path: Path) -> None:
