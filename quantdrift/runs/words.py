@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -198,6 +199,8 @@ def verdict(record: Record) -> Verdict:
     """Judge what quantization did, by the rule of `standing` and the intervals of the run."""
     classes, deployed = classifies(record), record.get("deployment") or {}
     outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1")
+    if " vs " in str(record.get("spec")):  # repair and gate --plan take MODEL@SCHEME
+        return replace(outcome, next=re.sub("(, or change less)?: quantdrift.*", ".", outcome.next))
     coded = deployed.get("precision") in CODED and "rows_per_document" not in deployed
     if not coded or deployed.get("index") or deployed.get("rescored"):
         return outcome

@@ -33,7 +33,7 @@ class NoiseOptions(OnSchemes):
     against: Path | None = option(
         "RUN: A run of the model on the same data, whose flip rate is held against the noise."
     )
-    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA_noise.")
+    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA-DIGEST_noise.")
 
 
 @prints("json", "markdown")
@@ -70,7 +70,7 @@ def command(options: NoiseOptions) -> Output:
         from quantdrift.study.folder import open_study
 
         schemes = schemes_of()
-        path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}_noise"
+        path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"
         check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
         ended = measured_schemes(options.model, schemes, options, path, kind="noise")
         if options.plan or ended.code:

@@ -123,7 +123,8 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
         note(f"the pilot is kept in {out}")
         return run
 
-    return ensure(options.ask(spec, part, "pilot", options.pilot, options.seed), out, measure)
+    ask = options.ask(spec, part, "pilot", options.pilot, options.seed)
+    return ensure(ask, out, measure) if options.cache and ask.certain else measure(ask.fingerprint)
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -169,16 +169,21 @@ class Advice:
         if self.fix == "nothing":
             but = "" if noise.value is None else f", and noise alone changes {percent(noise.value)}"
             return [f"Recommended: nothing. {percent(changed.value)} of {changed.n:,} top-1 answers changed{but}."]
+        weights = any(choice.predicted for choice in self.choices)  # what one more bit would do; others have none
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
         if best.fix is None:
             nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
-            first = f"Recommended: allocate. {nothing}; more bits"
+            first = (
+                f"Recommended: allocate. {nothing}; more bits"
+                if weights
+                else f"{nothing}; store more of each embedding"
+            )
         else:
             first = (
                 f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "
                 f"{percent(best.cost)} of the cost of full precision"
             )
-        more = ", on the layers that move the gap (quantdrift allocate)" if self.fix == "allocate" else ""
+        more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
         side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
         unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
         interval = f"95 % interval {percent(risk.low)} to {percent(risk.high)}"

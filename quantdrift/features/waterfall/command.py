@@ -16,7 +16,7 @@ class WaterfallOptions(OnSchemes):
     """The options of `quantdrift waterfall`."""
 
     spec: str = argument("SPEC: The deployment, MODEL@SCHEME of two stages or more: minilm@W4+emb=int8+index=HNSW32")
-    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA_waterfall.")
+    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA-DIGEST_waterfall.")
     noise_floor: bool = option("Run the reference a second time, once for all combinations.", default=True)
     dtype: str = option(DTYPE, default="float32")
 
@@ -44,7 +44,7 @@ def command(options: WaterfallOptions) -> Output:
     schemes = combinations_of(spec.scheme)
     dataset = options.dataset
     check_pair(spec, dataset)
-    out = options.out or default_place(spec, dataset, "_waterfall")
+    out = options.out or default_place(spec, dataset, f"-{dataset.fingerprint[:8]}_waterfall")
     settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
     ended = measured_schemes(spec.model, list(map(str, schemes)), options, out, kind="waterfall", **settings)
     if options.plan or ended.code:
