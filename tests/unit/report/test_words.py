@@ -44,4 +44,6 @@ def test_where_codes_are_stored_the_cheaper_mend_is_advised_first() -> None:
     }
     assert [text for text, told in advice.items() if "+rescore=4" in told] == ["codes"]
     assert all("quantdrift repair" in told for told in advice.values())
-    assert verdict({**record, "spec": "a vs b"}).next == "Do not deploy it as it is."  # both take one model
+    assert (
+        verdict({**record, "spec": "a vs b"}).next == "Look at what changed (quantdrift show)."
+    )  # repair takes one model
