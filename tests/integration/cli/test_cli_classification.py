@@ -165,6 +165,7 @@ def test_an_image_classifier_is_searched_by_its_pooled_representation(quantdrift
     np.testing.assert_allclose(evidence.reference_top.reference_scores[:, 0], cosine.max(axis=1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdrift: Run) -> None:
     asked = ("repair", "TINY@W2", "--data", "ROOT/kinds", "--quantizers", "rtn", "--out", "out", "--json")
     result = json.loads(quantdrift(*asked))

@@ -85,6 +85,7 @@ def test_it_comes_nearer_to_the_reference_with_the_same_codes_and_is_undone_bit_
     assert all(not parameter.grad_fn and parameter.grad is None for parameter in tiny().parameters())
 
 
+@pytest.mark.slow
 def test_a_long_run_moves_codes_too_within_their_width_and_a_short_one_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
