@@ -33,7 +33,7 @@ class PlanOptions(OnData, Measuring):
     spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
     margin: float | None = option(
         "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
-        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03.",
+        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03; of a --metric 0.03.",
         min=1e-6,
     )
     metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
