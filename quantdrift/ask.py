@@ -6,7 +6,6 @@ that the spec names, other data, settings or versions of the libraries that take
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -121,8 +120,9 @@ def stamp_of(model: str, *, based: bool = False) -> str:
         if not is_endpoint(model):
             resolve(model)
         return canonical
-    walked = (Path(folder, name) for folder, _, names in os.walk(place, followlinks=True) for name in names)
-    files = sorted(file for file in walked if file.is_file()) if place.is_dir() else [place]
+    # rglob enters no linked folder, which could lead anywhere; the second looks into those at the top alone
+    walked = {*place.rglob("*"), *place.glob("*/*")} if place.is_dir() else {place}
+    files = sorted(file for file in walked if file.is_file())
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
     parts = [canonical, sizes, times]

@@ -238,14 +238,19 @@ def check_fits(allocation: Allocation, names: Sequence[str], fingerprint: str) -
         )
 
 
+def nameable(file: str) -> bool:
+    """Whether a spec can hold the name of a file."""
+    plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
+    return plain and file.encode("utf-8", "replace").decode() == file
+
+
 def scheme_of(file: str, rest: str) -> str:
     """A scheme, written in full, whose widths are those of a file.
 
     >>> scheme_of("allocation.json", "-gptq+query")  # doctest: +SKIP
     'W3.5-g128-gptq+gap+allocation=allocation.json+query'
     """
-    plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
-    if not plain or file.encode("utf-8", "replace").decode() != file:
+    if not nameable(file):
         problem = f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it"
         raise SpecError(problem, text=file, start=0, end=len(file))
     allocation = Allocation.read(Path(file).expanduser())

@@ -61,14 +61,14 @@ def command(options: AllocateOptions) -> Output:
         raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
     from quantdrift.base.records import read_json
     from quantdrift.engine.refusals import check_spec, refuse_deployment
-    from quantdrift.spec.allocation import Allocation
+    from quantdrift.spec.allocation import Allocation, nameable
 
     refuse_deployment(spec.scheme, "an allocation is of weights")
 
     dataset = options.dataset
     check_spec(spec)
     _ = spec.scheme.widths  # refused before a model is loaded
-    if options.out.suffix != ".json" or {*str(options.out)} & {*"+@ "}:
+    if options.out.suffix != ".json" or not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: specs name it; expected FILE.json without spaces, '+' and '@'")
     Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec, captured

@@ -70,8 +70,9 @@ def command(options: RepairOptions) -> Output:
         return _planned(spec, goals)
     from quantdrift.base.records import check_writable
     from quantdrift.engine.refusals import check_spec
+    from quantdrift.spec.allocation import nameable
 
-    if {*str(options.out)} & {*"+@"} or [str(options.out)] != str(options.out).split():
+    if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: specs name a file in it; expected no spaces, '+' and '@'")
     dataset = options.dataset
     check_spec(spec)

@@ -173,11 +173,7 @@ class Advice:
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
         if best.fix is None:
             nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
-            first = (
-                f"Recommended: allocate. {nothing}; more bits"
-                if weights
-                else f"{nothing}; store more of each embedding"
-            )
+            first = f"Recommended: allocate. {nothing}; more bits" if weights else f"{nothing}; quantize less"
         else:
             first = (
                 f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "

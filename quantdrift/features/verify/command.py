@@ -21,6 +21,7 @@ from quantdrift.spec.grammar import is_endpoint, parse, read_endpoint
 from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
+    from quantdrift.checkpoints.checkpoint import Checkpoint
     from quantdrift.engine.pair import Model, QuantizedPair
     from quantdrift.features.verify.likeness import Likeness
 
@@ -55,8 +56,8 @@ def command(options: VerifyOptions) -> Output:
     if spec.scheme.query_only or any(stage.kind == "vectors" and stage.in_(spec.scheme) for stage in STAGES.values()):
         raise UnsupportedError(f"{spec}: verify holds models against each other; leave what is stored and +query out")
     check_spec(spec)
-    if not is_endpoint(options.deployed):
-        find_checkpoint(options.deployed)  # refused before anything is calibrated
+    # refused before anything is calibrated
+    checkpoint = None if is_endpoint(options.deployed) else find_checkpoint(options.deployed)
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
     dataset, texts = None, [*TEXTS, *(("document", " ".join(two)) for two in permutations(PLAIN, 2))][:_N]
@@ -70,7 +71,7 @@ def command(options: VerifyOptions) -> Output:
 
     with options.stoppable("nothing was written"), redirect_stdout(sys.stderr):  # kernels talk
         pair = make_candidate(spec, dataset=dataset, **options.how)
-        deployed = _loaded(options.deployed, pair)
+        deployed = _loaded(options.deployed, checkpoint, pair)
         if is_endpoint(options.deployed):
             by_role = taken(deployed, by_role)
         found = held_against(pair, deployed, by_role, options.batch_size)
@@ -85,14 +86,13 @@ def command(options: VerifyOptions) -> Output:
     )
 
 
-def _loaded(name: str, pair: QuantizedPair) -> Model:
-    """The model of a name, beside its simulation."""
-    from quantdrift.checkpoints.checkpoint import find_checkpoint
+def _loaded(name: str, checkpoint: Checkpoint | None, pair: QuantizedPair) -> Model:
+    """The model of a name, beside its simulation: of a checkpoint, or on a server."""
     from quantdrift.engine.encoders.checkpoint import load_checkpoint
     from quantdrift.engine.encoders.server import Servers, open_endpoint
 
-    if not is_endpoint(name):
-        return load_checkpoint(find_checkpoint(name), pair.encoder, device=pair.device)
+    if checkpoint is not None:
+        return load_checkpoint(checkpoint, pair.encoder, device=pair.device)
     endpoint = read_endpoint(name)
     server = open_endpoint(endpoint, Servers(), hosts=[endpoint.host], root=None)
     server.learn({role: pair.encoder.prompt(role) for role in _ROLES}, {})
