@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,7 @@ class Run(folder.Run):
     def summary(self) -> str:
         """The verdict and the findings, as `quantdrift run` ends with them: sentences, one a line."""
         outcome, head = self.verdict, f"{self.record['spec']} on {self.record['data']['name']}"
-        told = f"{outcome.word}. {outcome.sentence} {outcome.next}".rstrip()
-        return "\n".join([head, told, *findings(self.record)])
+        return "\n".join([head, outcome.told, *findings(self.record)])
 
     def report(self, path: str | Path, *, data: str | Path | None = None) -> Path:
         """Write the run as one HTML page that loads nothing else, and return its place.
@@ -138,6 +137,8 @@ def drift(
     k: int = 200,
     batch_size: int = 32,
     noise_floor: bool = True,
+    tolerance: float = 0.03,
+    mean_tolerance: float = 0.03,
     device: str | None = None,
     revision: str | None = None,
     dtype: str = "float32",
@@ -175,6 +176,8 @@ def drift(
         k: ranks kept of either arm.
         batch_size: of models: inputs per forward pass.
         noise_floor: of models: whether the reference is run a second time.
+        tolerance: the share of the inputs that may get another top-1, and of right first answers that may be lost.
+        mean_tolerance: by how much nDCG@10 or accuracy may fall.
         device: of models given by name; the best there is if not given.
         revision: of a reference on the hub.
         dtype: of a model given by name, at full precision: "float32", "bfloat16" or "float16"; one in memory has its
@@ -198,6 +201,9 @@ def drift(
 
     Source: paper, section 3.
     """
+    from quantdrift.statistics.standing import Tolerances  # noqa: PLC0415 -- scipy
+
+    allowed = Tolerances(changed=tolerance, mean=mean_tolerance)
     place = None if out is None else Path(out).expanduser().absolute()
     if place is not None:
         check_place(place)  # before anything is computed
@@ -210,7 +216,7 @@ def drift(
         assert where is not None  # one of the two is there
         if not _is_model(reference):
             evidence, record = _of_arrays(reference, candidate, dataset, said, k)
-            run = write_run(where, evidence=evidence, record=record)
+            run = write_run(where, evidence=evidence, record={**record, "tolerances": asdict(allowed)})
         else:
             _refuse(said, (), "models")
             if dataset is None:
@@ -238,6 +244,7 @@ def drift(
                 device=device,
                 revision=revision,
                 models=models,
+                tolerances=allowed,
             )
     return Run(path=run.path, record=run.record, keeper=temporary)
 

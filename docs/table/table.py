@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from quantdrift.base.text import percent
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.identity import classifies, signature
-from quantdrift.runs.words import verdict
+from quantdrift.runs.verdict import verdict
 
 HERE = Path(__file__).parent
 PAGE, ROWS = HERE / "README.md", HERE / "rows"

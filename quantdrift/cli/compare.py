@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from quantdrift.cli.options import METRIC, SEED, argument, option, prints
+from quantdrift.cli.options import MEAN_TOLERANCE, METRIC, SEED, TOLERANCE, argument, option, prints, tolerances_given
 from quantdrift.compare.two_runs import compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
-from quantdrift.runs.words import verdict
+from quantdrift.runs.verdict import verdict
 from quantdrift.show.comparison import comparison_grid, comparison_lines
 from quantdrift.show.output import Output
 
@@ -23,6 +23,8 @@ def command(
         " a difference is shown."
     ),
     alpha: float = option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
+    tolerance: float | None = option(TOLERANCE),
+    mean_tolerance: float | None = option(MEAN_TOLERANCE),
     seed: int = option(SEED, default=0),
 ) -> Output:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
@@ -40,10 +42,12 @@ def command(
     """
     asked = [parse_metric(name) for name in metric or ()]
     comparison = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
-    runs = (("A", comparison.a), ("B", comparison.b))
+    runs, given = (("A", comparison.a), ("B", comparison.b)), tolerances_given(tolerance, mean_tolerance)
     return Output(
         data=comparison.to_json(),
-        about=[f"{name}  {run.record.get('spec')}  {run.path}  {verdict(run.record).word}" for name, run in runs],
+        about=[
+            f"{name}  {run.record.get('spec')}  {run.path}  {verdict(run.record, given).word}" for name, run in runs
+        ],
         grids=[comparison_grid(comparison)],
         lines=list(comparison_lines(comparison)),
     )

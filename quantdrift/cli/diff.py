@@ -17,7 +17,7 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.runs.words import judged
+from quantdrift.runs.verdict import JUDGED_BY, judged
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, records, table
@@ -197,7 +197,7 @@ def _sentences(diff: compared.Diff) -> Iterator[str]:
         if part.evidence is not None:
             estimates = _estimates(part, list(map(parse_metric, _judged_by(part))))
             outcome = judged(estimates, classes=not part.lists, answer="top-1" if part.lists else "answer")
-            yield f"Verdict: {outcome.word}. {outcome.sentence} {outcome.next}".rstrip()
+            yield f"Verdict: {outcome.told}"
     for part in diff.parts:
         if any(part.left_out):
             before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
@@ -210,7 +210,7 @@ def _sentences(diff: compared.Diff) -> Iterator[str]:
 def _judged_by(part: compared.PartDiff) -> list[str]:
     """Names of the metrics that a verdict looks at, of those that the part has."""
     labelled = part.evidence is not None and part.evidence.judgements is not None
-    return ["flip@1", *(["change.ndcg@10" if part.lists else "change.accuracy"] if labelled else [])]
+    return [*JUDGED_BY, "change.ndcg@10" if part.lists else "change.accuracy"] if labelled else ["flip@1"]
 
 
 def _finding(part: compared.PartDiff) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.paths import RUNS
-from quantdrift.cli.options import MeasuringAny, any_data, corpus
+from quantdrift.cli.options import MeasuringAny, any_data, corpus, tolerances_given
 from quantdrift.runs.identity import signature
-from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, verdict, weights_line
+from quantdrift.runs.verdict import tolerances_of, verdict
+from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, weights_line
 from quantdrift.show.output import Output
 from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
@@ -38,7 +39,8 @@ def measured(
     from quantdrift.data.labelled import limited
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs.folder import check_place
+    from quantdrift.runs.folder import check_place, judged_with
+    from quantdrift.statistics.standing import Tolerances
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
@@ -62,19 +64,28 @@ def measured(
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
+    tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
 
     def measure(fingerprint: str | None = None) -> Run:
         from quantdrift.engine.run import run
 
         with options.stoppable("no run was written"):
             return run(
-                pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers, fingerprint=fingerprint
+                pair,
+                dataset,
+                out=out,
+                **options.how,
+                shortlist=shortlist,
+                servers=servers,
+                fingerprint=fingerprint,
+                tolerances=tolerances,
             )
 
     ask = options.ask(pair, dataset, *(() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top)))
     if not (options.cache and ask.certain):
         return measure()
-    return ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
+    run = ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
+    return judged_with(run, tolerances)
 
 
 def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
@@ -107,16 +118,17 @@ def slug(text: str) -> str:
 def shown_run(run: Run) -> Output:
     """Show what a run found, how its candidate was made, and where it lies."""
     record, place = run.record, shlex.quote(str(run.path))
-    outcome = verdict(record)
+    outcome, allowed = verdict(record), tolerances_of(record)
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     return Output(
         data={**record, "path": str(run.path), "verdict": asdict(outcome)},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
         grids=[metric_grid(headlines(record))],
-        lines=[f"Verdict: {outcome.word}. {outcome.sentence} {outcome.next}".rstrip(), *findings(record)],
+        lines=[f"Verdict: {outcome.told}", *findings(record)],
         next=[
             f"\nsignature: {signature(record)}",
+            f"tolerated: {allowed.changed:.3g} of the answers, {allowed.mean:.3g} of the mean",
             f"run folder: {run.path}",
             f"which inputs changed, with their texts: quantdrift show {place}",
             f"all metrics: quantdrift metrics {place}",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
     from quantdrift.engine.inputs import Settings
+    from quantdrift.statistics.standing import Tolerances
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
 _FINISHED = {"A", "B", "TARGET", "CANDIDATE"}
@@ -265,10 +266,28 @@ class Measuring(OnModel):
         return Ask(pair=pair, data=data, settings=settings, part=part)
 
 
+TOLERANCE = (
+    "P: Verdict: the share of the inputs that may get another top-1, and of the right first answers that may be lost; "
+    "0.03 by default."
+)
+MEAN_TOLERANCE = "X: Verdict: by how much nDCG@10 or accuracy may fall; 0.03 by default."
+
+
+def tolerances_given(changed: float | None, mean: float | None) -> Tolerances | None:
+    """The tolerances that options name; None where they name none."""
+    from quantdrift.statistics.standing import MARGIN, Tolerances
+
+    if changed is None and mean is None:
+        return None
+    return Tolerances(changed=MARGIN if changed is None else changed, mean=MARGIN if mean is None else mean)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuringAny(OnData, Measuring):
     """Options of commands that measure whatever kind of data: `run` and `gate`."""
 
+    tolerance: float | None = option(TOLERANCE)
+    mean_tolerance: float | None = option(MEAN_TOLERANCE)
     out: Path | None = option(
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )

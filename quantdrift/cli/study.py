@@ -9,13 +9,25 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import StudyError
 from quantdrift.base.paths import RUNS
 from quantdrift.base.text import counted, percent
-from quantdrift.cli.options import LIMIT, METRIC, OnCells, Streaming, argument, flag, option, prints
+from quantdrift.cli.options import (
+    LIMIT,
+    MEAN_TOLERANCE,
+    METRIC,
+    TOLERANCE,
+    OnCells,
+    Streaming,
+    argument,
+    flag,
+    option,
+    prints,
+    tolerances_given,
+)
 from quantdrift.cli.studying import measured
 from quantdrift.compare.corpus_size import SizeEffect
 from quantdrift.compare.pooled import Pooled, in_words
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p
-from quantdrift.runs.words import verdict
+from quantdrift.runs.verdict import verdict
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table, write_table
 from quantdrift.statistics.estimates import as_json
@@ -109,6 +121,8 @@ def results(
     pooled: str | None = option(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
     ),
+    tolerance: float | None = option(TOLERANCE),
+    mean_tolerance: float | None = option(MEAN_TOLERANCE),
     file: Path | None = option("--table FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
 ) -> Output:
     """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
@@ -119,7 +133,8 @@ def results(
         write_table(columns, cells, file)
         note(f"wrote {file}")
     done = [result for result in cells if result.run is not None]
-    judged = Column("verdict", "run", lambda run: verdict(run.record).word, kind="words")
+    given = tolerances_given(tolerance, mean_tolerance)
+    judged = Column("verdict", "run", lambda run: verdict(run.record, given).word, kind="words")
     grids = [table([*columns, judged], done)]
     sized = sized_of((result.cell, result.run) for result in cells)
     grids += [_sizes(sized)] if sized else []

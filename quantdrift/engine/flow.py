@@ -195,6 +195,10 @@ class Flow:
         noise, floor = None, None
         if self.settings.noise_floor:
             noise, floor = self._noise(reading, state, reference, fingerprint)
+            if pair.by_batch:
+                with pair.candidate():
+                    own, _ = self._noise(reading, state.exchanged(), candidate, weights)
+                floor["candidate"] = {"share": float(own.flips.mean()), "largest": float(own.epsilon.max(initial=0.0))}
         evidence = reading.evidence(state, candidate, noise)
         _refuse_without_effect(pair, evidence)
         rest = not_calibrated_on(pair, reading.ids, reading.dataset)
@@ -225,6 +229,8 @@ class Flow:
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str
     ) -> tuple[Noise, dict[str, Any]]:
         """Encode some inputs again, in another order and batch size, and then all whose first answer that could change.
+
+        Of the candidate with the state exchanged, `reference` being what the candidate made.
 
         An input whose first two items are further apart than twice the reach keeps its first answer. The reach is
         MARGIN times the largest change of a score that the sample showed. It shows that on few items, so inputs of the

@@ -137,6 +137,11 @@ class QuantizedPair:
         return self.scheme.query_only
 
     @property
+    def by_batch(self) -> bool:
+        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        return any(stage.in_(self.scheme) and stage.by_batch(self.scheme) for stage in STAGES.values())
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
         return calibrates(self.scheme)
@@ -387,6 +392,11 @@ class TwoModels:
     def models(self) -> tuple[Model, Model]:
         """The models that answer in either arm."""
         return self.reference, self.candidate_model
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        return self.candidate_model.by_batch
 
     def identify(self) -> dict[str, Any]:
         """Describe where both models came from, as JSON values for the record of a run."""

@@ -23,6 +23,7 @@ from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.runs.folder import Run, check_place, now, write_run
 from quantdrift.spec.grammar import Spec, Versus
+from quantdrift.statistics.standing import Tolerances
 
 _TRIES = 2
 """Attempts with a batch size: the second goes on behind what the first has encoded."""
@@ -40,6 +41,7 @@ def run(
     progress: Progress,
     shortlist: Shortlist | None = None,
     fingerprint: str | None = None,
+    tolerances: Tolerances | None = None,
     **how: Unpack[Loading],
 ) -> Run:
     """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
@@ -48,7 +50,8 @@ def run(
     how |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code, "root": store.root}
     opened = open_pair(pair, dataset, shortlist=shortlist, **how)
     more = {} if fingerprint is None else {"cell": fingerprint}
-    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
+    allowed = asdict(tolerances or Tolerances())
+    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, tolerances=allowed, **more)
 
 
 def measured_run(

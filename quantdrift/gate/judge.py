@@ -97,7 +97,9 @@ def gate(
     matched = match(now, baseline) if comparing and baseline is not None else None
     judgements = []
     for rule in rules:
-        if matched is None or not rule.compares:
+        if target.forbidden:
+            judgement = _undefined(rule, " ".join(target.forbidden))
+        elif matched is None or not rule.compares:
             judgement = judge_limit(rule, target, rows.get(rule))
         elif matched.differs:
             judgement = _incomparable(rule, "the run and the baseline are not of the same, see below")

@@ -30,7 +30,7 @@ from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.records import problem_of
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.statistics.verdicts import MARGIN
+from quantdrift.statistics.standing import MARGIN
 
 Test = Literal["<=", ">=", "no worse"]
 

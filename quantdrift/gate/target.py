@@ -14,7 +14,7 @@ from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import Identity, classifies
-from quantdrift.runs.words import verdict
+from quantdrift.runs.verdict import forbidden, verdict
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
 """Readings of scores that rank documents; by the others an input has one right answer."""
@@ -42,6 +42,7 @@ class Target:
         classes: whether an input has one right answer: a class, a choice, a text.
         notes: what to know, one sentence each.
         path: its folder; None of two that were compared.
+        forbidden: why nothing can be judged, one sentence each; empty where it can.
     """
 
     identity: Identity
@@ -49,6 +50,7 @@ class Target:
     classes: bool = False
     notes: tuple[str, ...] = ()
     path: str | None = None
+    forbidden: tuple[str, ...] = ()
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -90,6 +92,7 @@ def target_of_run(run: Run) -> Target:
         classes=asked or classifies(record) or identity.settings.get("reading") not in _RANKED,
         notes=tuple(notes),
         path=str(run.path.absolute()),
+        forbidden=tuple(forbidden(record)),
     )
 
 

@@ -23,6 +23,7 @@ from quantdrift.statistics.estimates import (
     relative_change_estimate,
     undefined,
 )
+from quantdrift.statistics.paired import borne_out
 
 Direction = Literal["lower", "higher", "none"]
 """Which way is better; "none" for a description that is neither."""
@@ -428,7 +429,10 @@ class Metric:
         if self.uncertainty == "order statistics":
             percentile = self.cutoff if self.family.cutoff_is == "percentile" else _MEDIAN
             return quantile_estimate(values, percentile / _PERCENTILES)
-        return mean_estimate(values)
+        return self._borne_out(mean_estimate(values), values)
+
+    def _borne_out(self, estimate: Estimate, values: NDArray[np.float64]) -> Estimate:
+        return borne_out(estimate, values) if self.arm == "change" else estimate
 
     def _arm(self, evidence: Evidence, arm: Any) -> NDArray[np.float64]:
         values = self.family.per_input(evidence, self.cutoff, arm)
@@ -462,7 +466,8 @@ def estimates(metrics: Sequence[Metric], evidence: Evidence) -> list[Estimate]:
         else:
             means[place] = values
     made = mean_estimates(list(means.values()))
-    results |= {place: metrics[place]._told(estimate, [evidence]) for place, estimate in zip(means, made, strict=True)}
+    for (place, values), estimate in zip(means.items(), made, strict=True):
+        results[place] = metrics[place]._told(metrics[place]._borne_out(estimate, values), [evidence])
     return [results[place] for place in range(len(metrics))]
 
 

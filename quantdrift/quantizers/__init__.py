@@ -34,6 +34,7 @@ class Quantizer:
         input_widths: of a layer's inputs.
         ranges: what ends the grid of inputs, `+act=`, the usual one first; "block" says that each block does.
         inputs: "module:function" that rounds a layer's inputs to the format; see `engine.calibration.inputs.Rounding`.
+        by_batch: whether a whole batch decides how the inputs of a layer are rounded.
         formats: of saved candidates that can carry its codes, or the weights that these stand for.
         words: regular expression of what other tools call it.
     """
@@ -51,6 +52,7 @@ class Quantizer:
     input_widths: tuple[int, ...] = (4, 5, 6, 7, 8)
     ranges: tuple[str, ...] = ("tensor", "token")
     inputs: str = ""
+    by_batch: bool = False
     formats: tuple[str, ...] = ("safetensors", "onnx")
     words: str = ""
 

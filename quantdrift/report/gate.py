@@ -12,7 +12,7 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.runs.identity import Identity
-from quantdrift.runs.words import Tone
+from quantdrift.runs.verdict import Tone
 
 _TONES: dict[Verdict, Tone] = {"pass": "good", "fail": "bad", "error": "bad"}
 

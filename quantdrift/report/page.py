@@ -20,7 +20,7 @@ from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.extras import extras_named
 from quantdrift.report.figures import Figure, theme
-from quantdrift.runs.words import Tone
+from quantdrift.runs.verdict import Tone
 from quantdrift.show.tables import Grid
 
 LARGEST = 10_000_000

@@ -6,7 +6,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.errors import QuantDriftError
 from quantdrift.compare.buckets import Bucket, breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
@@ -19,9 +18,8 @@ from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, signature
+from quantdrift.runs.verdict import Verdict, verdict
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
-from quantdrift.spec.grammar import Spec, parse_pair
-from quantdrift.stages.weights import MAX_BITS
 
 _CALLED = {
     "flip@1": "top-1 changes",
@@ -52,7 +50,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         DataError: the data that are named are others.
     """
     record, evidence = run.record, run.evidence()
-    judged, classes = words.verdict(record), classifies(record)
+    judged, classes = verdict(record), classifies(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
     what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
@@ -102,11 +100,11 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
         yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")
 
 
-def _steps(run: Run, judged: words.Verdict) -> Iterator[Step]:
+def _steps(run: Run, judged: Verdict) -> Iterator[Step]:
     """Yield what the verdict advises, then the commands that help, and only those that take this run."""
     record, place = run.record, shlex.quote(str(run.path))
     if judged.next:
-        yield Step(text=judged.next, command=_repair(record) if judged.tone in {"warn", "bad"} else "")
+        yield Step(text=judged.next, command=judged.command)
     if judged.tone in {"warn", "bad"}:
         yield Step(text="Find the answers that can be trusted, without labels.", command=f"quantdrift certify {place}")
         if classifies(record):
@@ -118,22 +116,6 @@ def _steps(run: Run, judged: words.Verdict) -> Iterator[Step]:
             text="Let CI say when it gets worse: write the baseline now, and commit it.",
             command=f"quantdrift gate {place} --update",
         )
-
-
-def _repair(record: Mapping[str, Any]) -> str:
-    """The command that looks for a better scheme; empty where it would refuse this run."""
-    try:
-        pair = parse_pair(str(record["spec"]))
-    except QuantDriftError:  # of other programs
-        return ""
-    data, source = record["data"], record["data"].get("path")
-    if not isinstance(pair, Spec) or data.get("shortlist") or data.get("harness"):
-        return ""
-    scheme = pair.scheme
-    if scheme.criterion or scheme.option("allocation") or scheme.query_only or scheme.weight_bits > MAX_BITS:
-        return ""
-    named = f"--data {shlex.quote(source)}" if source else f"--task {shlex.quote(data['name'])}"
-    return f"quantdrift repair {shlex.quote(str(pair))} {named}"
 
 
 # --- how close answers were -------------------------------------------------------------------

@@ -20,7 +20,7 @@ from quantdrift.report.study_figures import by_width, change_rates, heat_map, pa
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
-from quantdrift.runs.words import Tone, verdict
+from quantdrift.runs.verdict import Tone, verdict
 from quantdrift.show.tables import Column, Grid, metric_columns, table
 from quantdrift.statistics.estimates import undefined
 from quantdrift.study.folder import StudyFolder
@@ -89,7 +89,7 @@ def page_of(folder: StudyFolder) -> Page:
         words=list(_words(schemes, seen)),
         warnings=list(_missing_words(missing)),
         numbers=list(_numbers(results, seen)),
-        steps=_steps(folder.path, missing),
+        steps=list(_steps(folder.path, missing, seen, len(data))),
         sections=[
             Section(
                 name="map",
@@ -185,19 +185,20 @@ def _verdict(schemes: Mapping[str, Tone]) -> str:
         return "No run of this study is finished."
     worse = sum(tone == "bad" for tone in schemes.values())
     if {*schemes.values()} == {"good"}:
-        return "Every scheme is safe to deploy, on every model and corpus."
+        return "Every scheme is safe, on every model and corpus."
     if not worse:
-        return "Schemes change first answers, or too few inputs tell, and none is shown to cost quality."
-    return f"{counted(worse, 'scheme')} of {len(schemes)} cost{'s' if worse == 1 else ''} quality somewhere."
+        return "Answers change or it is open; no scheme is shown to lose right answers or quality."
+    lose = f"lose{'s' if worse == 1 else ''} right answers or quality somewhere"
+    return f"{counted(worse, 'scheme')} of {len(schemes)} {lose}."
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
     """Say which schemes are safe, which not, and by how much."""
     heads: Mapping[Tone, str] = {
-        "good": "Safe to deploy, by every run",
-        "warn": "Top-1 changes, and no loss that is shown",
-        "plain": "Too few inputs to tell, in at least one run",
-        "bad": "A loss that is shown in at least one run",
+        "good": "Safe, by every run",
+        "warn": "Answers change, and no loss beyond the tolerance is shown",
+        "plain": "Open, or without a verdict, in at least one run",
+        "bad": "Right answers or quality are lost, in at least one run",
     }
     for tone, head in heads.items():
         names = []
@@ -226,18 +227,24 @@ def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Numbe
     yield from extreme(max, "gold_lost@1", "most relevant first answers lost")
     if seen:
         lost = sum(run.tone == "bad" for run in seen)
-        yield Number(label="runs with a loss that is shown", value=f"{lost:,}", note=f"of {len(seen):,}")
+        yield Number(label="runs that lose right answers", value=f"{lost:,}", note=f"of {len(seen):,}")
 
 
-def _steps(path: Path, missing: Sequence[Result]) -> list[Step]:
-    retry = Step(
-        text="Try the failed runs again, with the study's own file.", command="quantdrift study retry STUDY.yaml"
-    )
-    pooled = Step(
-        text="Compare every scheme with the first one over all corpora.",
-        command=f"quantdrift study results {shlex.quote(str(path))} --pooled flip@1",
-    )
-    return [*([retry] if any(result.state == "failed" for result in missing) else []), pooled]
+def _steps(path: Path, missing: Sequence[Result], seen: Sequence[_Seen], n_data: int) -> Iterator[Step]:
+    if any(result.state == "failed" for result in missing):
+        yield Step(
+            text="Try the failed runs again, with the study's own file.", command="quantdrift study retry STUDY.yaml"
+        )
+    if n_data > 1:
+        yield Step(
+            text="Compare every scheme with the first one over all corpora.",
+            command=f"quantdrift study results {shlex.quote(str(path))} --pooled flip@1",
+        )
+    if seen and all(run.tone != "good" for run in seen):
+        least = min(seen, key=lambda run: run.result.metrics["flip@1"].value or 0.0)
+        judged = verdict(least.run.record)
+        if judged.next:
+            yield Step(text=f"Of {_name(least.result)}, which changes fewest: {judged.next}", command=judged.command)
 
 
 def _missing_words(missing: Sequence[Result]) -> Iterator[str]:

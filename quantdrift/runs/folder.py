@@ -20,19 +20,20 @@ from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
-from quantdrift.base.records import Record, check_writable, file_digest, whole_folder, with_checksum
+from quantdrift.base.records import Record, check_writable, file_digest, whole_folder, with_checksum, write_text
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.changes import Changes, changed_inputs, frame_of
 from quantdrift.runs.identity import Identity, signature
-from quantdrift.runs.words import Verdict, verdict
+from quantdrift.runs.verdict import Verdict, verdict
 from quantdrift.statistics.estimates import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from quantdrift.statistics.standing import Tolerances
 
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
@@ -74,6 +75,10 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     n: _Count | None = None
     of: _Count | None = None
     nominal_bits: float | None = None
+    share: float | None = None
+    changed: float | None = None
+    mean: float | None = None
+    forbids: list[str] = []
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -115,6 +120,7 @@ class RunRecord(Record, extra="allow"):
     metrics: dict[str, _Part] = Field(default_factory=dict)
     times: _Part | None = None
     noise_floor: _Floor | None = None
+    tolerances: _Part | None = None
     diff: _Part | None = None
 
     @model_validator(mode="after")
@@ -149,8 +155,8 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the run: `word` ("safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to
-        tell"), `sentence`, and what to do `next`.
+        """The verdict on the run: `word` ("safe to deploy", "right answers lost", "open", ...), `sentence`, and what to
+        do `next`, with the `command` that does it.
         """
         return verdict(self.record)
 
@@ -271,6 +277,16 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
         text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return Run(path=path, record=full)
+
+
+def judged_with(run: Run, tolerances: Tolerances) -> Run:
+    """The run as it is judged with these tolerances, which its record then says."""
+    said = asdict(tolerances)
+    if said == run.record.get("tolerances"):
+        return run
+    record = with_checksum({**run.record, "tolerances": said})
+    write_text(run.path / RECORD, json.dumps(record, indent=2, ensure_ascii=False) + "\n", what="the run")
+    return replace(run, record=record)
 
 
 def check_place(path: Path) -> None:

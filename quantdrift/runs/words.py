@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import counted, percent, some
 from quantdrift.runs.identity import classifies
 from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages import STAGES
-from quantdrift.stages.embeddings import CODED
 from quantdrift.stages.weights import FULL_BITS
 
 if TYPE_CHECKING:
@@ -20,8 +17,6 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 """The content of run.json."""
-Tone = Literal["good", "warn", "bad", "plain"]
-"""What a verdict is to whoever reads it."""
 _OF_CLASSES = {"flip@1", "noise_floor", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy"}
 _OF_CLASSES |= {"gold_lost@1", "coverage", "candidate.coverage"}
 """What is shown of a classification run; whatever lies deeper than the first class says little."""
@@ -175,82 +170,18 @@ def _calibration(calibration: Record, made: Record, called: str) -> str:
     return f"calibrated on {what} in {made['seconds']:.0f} s, of which the method took {made['seconds_in_method']:.0f}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The result of a run: in a word or two, in a sentence, and what to do about it."""
-
-    word: str
-    sentence: str
-    tone: Tone
-    next: str = ""
-
-
-_REPAIR = "quantdrift repair"
-_OF_WORD: Mapping[str, tuple[Tone, str]] = {
-    "safe to deploy": ("good", ""),
-    "changed, no harm shown": ("warn", f"Look at what changed (quantdrift show), or change less: {_REPAIR}."),
-    "too few inputs to tell": ("plain", "Measure more inputs: quantdrift gate --plan says how many."),
-    "harm shown": ("bad", f"Do not deploy it as it is: {_REPAIR}, or more bits."),
-}
-"""Tone and advice of what a candidate comes to."""
-
-
-def verdict(record: Record) -> Verdict:
-    """Judge what quantization did, by the rule of `standing` and the intervals of the run."""
-    classes, deployed = classifies(record), record.get("deployment") or {}
-    outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1")
-    if " vs " in str(record.get("spec")):  # repair and gate --plan take MODEL@SCHEME
-        return replace(outcome, next=re.sub("(, or change less)?: quantdrift.*", ".", outcome.next))
-    coded = deployed.get("precision") in CODED and "rows_per_document" not in deployed
-    if not coded or deployed.get("index") or deployed.get("rescored"):
-        return outcome
-    first = f"score the first answers again (+rescore=4) or {_REPAIR}"
-    return replace(outcome, next=outcome.next.replace(_REPAIR, first))
-
-
-def judged(estimates: Mapping[str, Estimate], *, classes: bool, answer: str) -> Verdict:
-    """Judge by flip@1, noise_floor and change.accuracy or change.ndcg@10, so far as they are there."""
-    from quantdrift.statistics.verdicts import MARGIN, standing  # noqa: PLC0415 -- scipy
-
-    flip, noise = estimates.get("flip@1"), estimates.get("noise_floor")
-    if flip is None or flip.value is None:
-        return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
-    name, change = ("accuracy", "change.accuracy") if classes else ("nDCG@10", "change.ndcg@10")
-    step = estimates.get(change)
-    word = standing(flip, noise=noise, change=step)
-    sentence = f"{percent(flip.value)} of the inputs have another {answer}"
-    if flip.low is not None and flip.high is not None:
-        sentence += f" ({percent(flip.low)} to {percent(flip.high)}"
-        sentence += f"; noise alone {percent(noise.value)})" if noise is not None and noise.value is not None else ")"
-    if step is None or step.value is None or step.low is None or step.high is None:
-        sentence += f", and no labels tell what that does to {name}"
-    else:
-        moved = "fell" if step.high < 0 else "rose" if step.low > 0 else "is not shown to move"
-        sentence += f"; {name} {moved} ({step.value:+.4f}, {step.low:+.4f} to {step.high:+.4f})"
-    rule = f"Top-1 changes of {100 * MARGIN:g} % and {MARGIN:g} of {name} are let pass"
-    tone, advice = _OF_WORD[word]
-    return Verdict(word=word, sentence=f"{sentence}. {rule}.", tone=tone, next=advice)
-
-
 def findings(record: Record) -> Iterator[str]:
-    """The finding in plain sentences."""
+    """What there is to say beside the verdict, in plain sentences."""
 
     def value(name: str, part: str = "value") -> float | None:
         figure: float | None = metrics.get(name, {}).get(part)
         return figure
 
-    metrics, classes = record.get("metrics") or {}, classifies(record)
+    metrics = record.get("metrics") or {}
     deployed = record.get("deployment") or {}
     misses = deployed.get("index") is not None or deployed.get("rescored") is not None
     served = record.get("bits_per_weight", {}) is None  # what runs on a server can be any two models
-    flip, noise, lost, risk = map(value, ("flip@1", "noise_floor", "gold_lost@1", "at_risk"))
-    if flip is not None:
-        n = metrics["flip@1"]["n"]
-        yield (
-            f"{round(flip * n):,} of {n:,} inputs ({percent(flip)}) have another "
-            f"{'class' if classes else 'top-1'} than {'of the reference' if served else 'at full precision'}"
-            + (f"; noise alone changes {percent(noise)}." if noise is not None else ".")
-        )
+    flip, risk = map(value, ("flip@1", "at_risk"))
     yield from _on_ties(metrics, flip)
     codes, index, recall = map(value, ("codes.flip@1", "index.flip@1", "index.overlap@10"))
     if codes is not None and index is not None:
@@ -258,16 +189,6 @@ def findings(record: Record) -> Iterator[str]:
             f"Exhaustive search of the same codes changes {percent(codes)}; the index answers {percent(index)} "
             f"otherwise than that{'' if recall is None else f' (recall@10 of {recall:.3f})'}."
         )
-    if classes and (change := value("change.accuracy")) is not None:
-        low, high = value("change.accuracy", "low"), value("change.accuracy", "high")
-        ends = f" (95 % interval {_points(low)} to {_points(high)})" if low is not None and high is not None else ""
-        wrong = "" if lost is None else f"; {percent(lost)} of those that were right are wrong now"
-        yield f"Accuracy moves by {_points(change)} points{ends}, while {percent(flip)} got another class{wrong}."
-    before, after = value("reference.ndcg@10"), value("ndcg@10")
-    if not classes and before and after is not None:
-        gone = "" if lost is None else f", while {percent(lost)} of the inputs whose first answer was relevant lost it"
-        share = f"{100 * (after / before - 1):+.1f} % of {before:.4f}"
-        yield f"The mean nDCG@10 moves by {after - before:+.4f} ({share}){gone}."
     shortlist = record["data"].get("shortlist") or {}
     relevant, listed = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
     if relevant and listed != relevant:
@@ -301,7 +222,3 @@ def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
             f"{round(near['value'] * near['n']):,} of {counted(near['n'], 'flip')} are interchangeable: the reference "
             "scores both answers alike, as far as its own noise lets one tell."
         )
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}" if round(100 * value, 1) else "0.0"

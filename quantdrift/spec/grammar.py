@@ -348,6 +348,14 @@ class Scheme:
             dropped -= {"seed"}
         return replace(scheme, options=self._but(dropped))
 
+    def with_option(self, key: str, value: str) -> Self:
+        """Give the scheme with an option set.
+
+        >>> str(parse_scheme("fp+emb=int8").with_option("rescore", "4"))
+        'fp+emb=int8+rescore=4'
+        """
+        return replace(self, options=tuple({**dict(self.options), key: value}.items()))
+
     def _but(self, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
         return tuple(option for option in self.options if option[0] not in keys)
 

@@ -44,6 +44,21 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """What makes a stage change fewer answers.
+
+    Attributes:
+        what: in a sentence.
+        scheme: that does it; None for the scheme as it is.
+        command: of quantdrift that is given that scheme; empty where none helps.
+    """
+
+    what: str
+    scheme: Scheme | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One thing that a candidate differs in.
 
@@ -60,6 +75,8 @@ class Stage:
         shares: whether it changes answers by itself, so that a waterfall gives it a share.
         draws: whether `+seed=` changes it.
         calibrates: whether a scheme's candidate needs inputs for it.
+        by_batch: whether what it makes of an input can depend on what else is in the batch; the candidate is then run
+            again for its own noise.
         under_layers: whether linear layers are calibrated with it in place.
         settled: whether its scheme decides what it does; a collection that is there may change unseen.
         codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
@@ -69,6 +86,7 @@ class Stage:
         formats: of saved candidates that can carry it.
         packages: that do it.
         stands_on: names of packages, of those that a scheme chooses from.
+        mend: what to do where it changes too many answers; None where nothing is known.
         part: of "quantization" in run.json that is about it, by key; empty where there is none.
         lines: what a run says of it, from that part.
     """
@@ -85,6 +103,7 @@ class Stage:
     shares: bool = True
     draws: bool = False
     calibrates: Callable[[Scheme], bool] = lambda _: False
+    by_batch: Callable[[Scheme], bool] = lambda _: False
     under_layers: bool = False
     settled: bool = True
     codes: Callable[[Scheme], bool] = lambda _: False
@@ -94,6 +113,7 @@ class Stage:
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()
+    mend: Callable[[Scheme], Mend | None] = lambda _: None
     part: str = ""
     lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 

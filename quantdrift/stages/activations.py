@@ -1,10 +1,16 @@
 """The inputs of the linear layers, rounded as the model runs: the A8 of W4A8."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import some
-from quantdrift.stages import Option, Stage
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.stages import Mend, Option, Stage
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
 
 _SCALES = {"tensor": "one scale per layer", "token": "a scale for each token", "block": "a scale for each block"}
 
@@ -17,6 +23,13 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
     only = f"; not of {some(missing)}, {why}, so activations are quantized only in part" if missing else ""
     grid = f" ({activations['format']})" if "format" in activations else ""
     yield f"inputs of {covered} at {activations['bits']} bits{grid}, {scale}{only}"
+
+
+def _mend(scheme: Scheme) -> Mend:
+    if scheme.input_scale != "tensor":
+        return Mend(what="Leave the inputs of the layers at full precision.")
+    finer = scheme.with_option("act", "token")
+    return Mend(what="Give each token a scale of its own.", scheme=finer, command="run")
 
 
 STAGE = Stage(
@@ -32,7 +45,9 @@ STAGE = Stage(
             values="tensor (one scale, from calibration) or token (a scale for each token, as it runs)",
         )
     },
+    by_batch=lambda scheme: scheme.activation_bits is not None and QUANTIZERS[scheme.quantizer].by_batch,
     calibrates=lambda scheme: scheme.activation_bits is not None and scheme.input_scale == "tensor",
+    mend=_mend,
     part="activations",
     lines=_lines,
 )

@@ -1,11 +1,27 @@
 """Embeddings as they are stored: fewer dimensions, halves, bytes or bits."""
 
-from quantdrift.stages import Option, Stage
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quantdrift.stages import Mend, Option, Stage
+from quantdrift.stages.rescoring import rescored
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
 
 CODED = ("int8", "uint8", "binary", "ubinary")
 """Precisions whose numbers are codes."""
 BITS_OF = {"int8": 8, "uint8": 8, "binary": 1, "ubinary": 1, "fp16": 16, "bf16": 16}
 """Precision to the bits of a number."""
+
+
+def _mend(scheme: Scheme) -> Mend | None:
+    if scheme.option("emb") in CODED and (mend := rescored(scheme)):
+        return mend
+    return Mend(what="Store more of each embedding: more dimensions (+dim=) or more bits (+emb=).")
+
+
 STAGE = Stage(
     what="stored embeddings: precision and dimensions",
     kind="vectors",
@@ -18,4 +34,5 @@ STAGE = Stage(
     codes=lambda scheme: scheme.option("emb") in CODED,
     vector_bits=lambda scheme: BITS_OF.get(scheme.option("emb", "")),
     tried=({"emb": "int8"},),
+    mend=_mend,
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quantdrift import stages
-from quantdrift.stages import Option, Stage
-from quantdrift.stages.embeddings import CODED
+from quantdrift.stages import Mend, Option, Stage
 
 if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
@@ -15,7 +14,17 @@ if TYPE_CHECKING:
 def _check(scheme: Scheme) -> str | None:
     if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
         return None
+    from quantdrift.stages.embeddings import CODED  # noqa: PLC0415 -- which advises this stage
+
     return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
+
+
+def rescored(scheme: Scheme) -> Mend | None:
+    """What mends the loss of codes; None where it is done already."""
+    if scheme.option("rescore") is not None:
+        return None
+    more = scheme.with_option("rescore", "4")
+    return Mend(what="Score the first answers again with uncoded queries.", scheme=more, command="run")
 
 
 STAGE = Stage(

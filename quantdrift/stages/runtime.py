@@ -1,6 +1,6 @@
 """How a candidate is run, beside what its weights are."""
 
-from quantdrift.stages import Option, Stage
+from quantdrift.stages import Mend, Option, Stage
 
 _NUMBER = "a whole number, 1 or more"
 STAGE = Stage(
@@ -8,6 +8,8 @@ STAGE = Stage(
     kind="model",
     place=30,
     work="quantdrift.engine.stages.runtime:Runtime",
+    mend=lambda _: Mend(what="Run it as the reference is run; quantdrift noise says what each setting changes."),
+    by_batch=lambda scheme: scheme.option("padding") is not None,
     part="runtime",
     options={
         "batch": Option(pattern="[1-9][0-9]{0,4}", values=_NUMBER, batches=True, usual=("1", "8", "128")),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantdrift.base.text import some
-from quantdrift.stages import Option, Stage
+from quantdrift.stages import Mend, Option, Stage
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
@@ -21,6 +21,7 @@ STAGE = Stage(
     under_layers=True,
     tried=({"table": "8"},),
     formats=("safetensors",),
+    mend=lambda _: Mend(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
     part="embedding_table",
     lines=_lines,
 )

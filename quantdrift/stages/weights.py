@@ -1,6 +1,15 @@
 """The weights of the linear layers: their bits, and what chooses between widths."""
 
-from quantdrift.stages import Option, Stage
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from quantdrift.quantizers import QUANTIZERS
+from quantdrift.stages import Mend, Option, Stage
+
+if TYPE_CHECKING:
+    from quantdrift.spec.grammar import Scheme
 
 FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
@@ -18,6 +27,26 @@ CHOICE = {
     "widths": Option(pattern="[2-8](,[2-8])+", values="whole numbers from 2 to 8, such as 2,3,4,8"),
 }
 """Options that say how a criterion chooses widths."""
+
+
+def not_plain(scheme: Scheme) -> Iterator[str]:
+    """Why a scheme is no starting point of `quantdrift repair`."""
+    if scheme.weight_bits > MAX_BITS:
+        yield "it quantizes no weights"
+    if QUANTIZERS[scheme.quantizer].widths:
+        yield f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
+    if scheme.criterion is not None or scheme.option("allocation"):
+        yield "its bits are chosen by layer already"
+    if scheme.query_only:
+        yield "+query is one of the configurations that repair tries"
+
+
+def _mend(scheme: Scheme) -> Mend:
+    if any(not_plain(scheme)):
+        return Mend(what="Take more bits, or another quantizer.")
+    return Mend(what="Find a deployment that changes fewer answers.", command="repair")
+
+
 STAGE = Stage(
     what="weights of the linear layers: W4, W3.5+gap",
     kind="layers",
@@ -39,4 +68,5 @@ STAGE = Stage(
         "grid": Option(pattern="paper|library", values="paper or library"),
     },
     formats=("safetensors", "onnx"),
+    mend=_mend,
 )

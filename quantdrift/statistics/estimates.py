@@ -190,16 +190,21 @@ def undefined(reason: str) -> Estimate:
 def rate_estimate(outcomes: NDArray[np.float64]) -> Estimate:
     """The share of ones, with the Wilson score interval.
 
-    With the share p and the normal quantile z, (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n):
-    the shares that the score test does not reject.
-
     Args:
         outcomes: float64 of 0.0 and 1.0, at least one.
+    """
+    return share_estimate(int(outcomes.sum()), len(outcomes))
+
+
+def share_estimate(hits: int, n: int) -> Estimate:
+    """The share of `hits` of n inputs, at least one, with the Wilson score interval.
+
+    With the share p and the normal quantile z, (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n):
+    the shares that the score test does not reject.
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of the
     American Statistical Association 22 (1927), 209-212.
     """
-    n, hits = len(outcomes), int(outcomes.sum())
     share, z = hits / n, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     width = 2 * (n + z * z)
     center = (2 * hits + z * z) / width

@@ -97,40 +97,6 @@ significantly worse), "underpowered" (neither, with fewer inputs than it takes) 
 (neither, with enough). Without one: "worse", "better" (significantly) or "no difference shown"."""
 
 
-MARGIN = 0.03
-"""What is let pass where nobody says: a share of top-1 changes, and a loss of nDCG or accuracy."""
-
-Standing = Literal["safe to deploy", "changed, no harm shown", "harm shown", "too few inputs to tell"]
-"""What one candidate comes to, by `standing`."""
-
-
-def standing(flip: Estimate, *, noise: Estimate | None = None, change: Estimate | None = None) -> Standing:
-    """Judge a candidate by the 95 % intervals of its run: the one rule behind every verdict of a candidate.
-
-    - harm shown: quality fell (the interval of its change lies below 0), by the margin or more, as far as is known;
-    - safe to deploy: at most `MARGIN` of the answers change beyond those that noise changes, and quality did not fall
-      by the margin, both at the worse end of their intervals;
-    - changed, no harm shown: more may change, and a loss of the margin is ruled out; without labels, more do change;
-    - too few inputs to tell: the intervals leave open which of these it is.
-
-    Args:
-        flip: the share of top-1 changes.
-        noise: the share that the reference changes by itself, where it was measured.
-        change: by how much nDCG or accuracy moved, where there are labels.
-    """
-    allowed = MARGIN + ((noise.value or 0.0) if noise is not None else 0.0)
-    ruled_out = False
-    if change is not None and change.low is not None and change.high is not None:
-        small = change.low > -MARGIN
-        # where none of n inputs lost anything, up to 1 - alpha^(1/n) of them may lose all there is
-        ruled_out = small and 1 - 0.05 ** (1 / max(1, change.n)) < MARGIN
-        if not ruled_out:
-            return "harm shown" if not small and change.high < 0 else "too few inputs to tell"
-    if flip.high is not None and flip.high <= allowed:
-        return "safe to deploy"
-    return "changed, no harm shown" if ruled_out or (flip.low or 0.0) > allowed else "too few inputs to tell"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairedSample:
     """The values of one metric for two systems on the same inputs.

@@ -47,6 +47,11 @@ class LoadedModel:
         first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
         return runtime_of(first)
 
+    @property
+    def by_batch(self) -> bool:
+        """Whether what it makes of an input can depend on what else is in its batch."""
+        return any(getattr(part, "by_batch", False) for module in self.modules for part in module.modules())
+
     def bits(self) -> BitsReport | None:
         """Bits per weight, which are not known of a model that somebody has in memory."""
         return None

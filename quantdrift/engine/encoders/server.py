@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,6 +205,7 @@ class EndpointEncoder:
     similarity: None = None
     modules: Sequence[Any] = ()
     layers: Sequence[str] | None = None
+    by_batch: ClassVar[bool] = True
 
     @property
     def endpoint(self) -> Endpoint:

@@ -55,6 +55,16 @@ class ScoreState:
         """
         return _as_top(self.reference_keys, self.reference_paired)
 
+    def exchanged(self) -> "ScoreState":
+        """The rankings with the arms exchanged; the extremes of delta stay as they are."""
+        return replace(
+            self,
+            reference_keys=self.candidate_keys,
+            reference_paired=self.candidate_paired,
+            candidate_keys=self.reference_keys,
+            candidate_paired=self.reference_paired,
+        )
+
     def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The candidate's top-K as (positions, reference scores, candidate scores)."""
         positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)

@@ -23,7 +23,7 @@ from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show, show_step
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
-from quantdrift.runs.words import Tone, verdict
+from quantdrift.runs.verdict import Tone, verdict
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.statistics.estimates import Estimate
 

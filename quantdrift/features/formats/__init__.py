@@ -86,6 +86,7 @@ QUANTIZER = {
         title="LLM.int8",
         make=f"{_BNB}:llm_int8",
         inputs=f"{_BNB}:llm_int8_inputs",
+        by_batch=True,
         ranges=("token",),
         beside=lambda *shape: group_bits(*shape, bits=32),
         place=63,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.features.index.engine import engine_of
-from quantdrift.stages import Option, Stage
+from quantdrift.stages import Mend, Option, Stage
 from quantdrift.stages.embeddings import CODED
+from quantdrift.stages.rescoring import rescored
 
 if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
@@ -40,6 +41,14 @@ def refuse_index(name: str, search: str | None = None) -> None:
         engine.check(name, search)
 
 
+def _mend(scheme: Scheme) -> Mend:
+    name, search = scheme.option("index", ""), scheme.option("search")
+    if wider := engine_of(name).wider(name, search):
+        more = scheme.with_option("search", wider)
+        return Mend(what="Search more of the index.", scheme=more, command="run")
+    return rescored(scheme) or Mend(what="Take an index that finds more.")
+
+
 STAGE = Stage(
     what="the index that is searched",
     kind="vectors",
@@ -60,4 +69,5 @@ STAGE = Stage(
     draws=True,
     stands_on=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
     codes=lambda scheme: scheme.option("index") is not None,
+    mend=_mend,
 )

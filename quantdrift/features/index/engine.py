@@ -63,6 +63,7 @@ class Engine:
         words: kinds of index, `+index=NAME:WORD`, to what they hold; the first is meant where none is said.
         built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`.
         asked: numbers that it is searched with, `+search=KEY=N`.
+        wider: the `+search=` that looks at more of an index than one does; None where nothing is known.
         codes: whether it takes embeddings that `+emb=` has coded.
         place: in the order in which engines are asked, ascending.
     """
@@ -75,6 +76,7 @@ class Engine:
     words: Mapping[str, str] = field(default_factory=dict)
     built: Collection[str] = ()
     asked: Collection[str] = ()
+    wider: Callable[[str, str | None], str | None] = lambda *_: None
     codes: bool = False
     place: int = 50
 

@@ -90,6 +90,8 @@ class OnnxStates(ForeignModule):
         self.provider = str(self._session.get_providers()[0])
         self.kernels = {f"{operator} by {self.provider}": n for operator, n in operators.items()}
         self.facts = {"provider": self.provider, "threads": torch.get_num_threads(), **(facts or {})}
+        # a dynamic range is that of the whole batch
+        self.by_batch = "dynamic" in self.facts.get("graph", {}).get("method", {})
 
     @property
     def device(self) -> torch.device:

@@ -20,7 +20,7 @@ from quantdrift.runs.folder import Run, check_place
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, chooses, parse
-from quantdrift.statistics.verdicts import MARGIN
+from quantdrift.statistics.standing import MARGIN
 
 LEAST = 20
 """Inputs of a pilot: with fewer nothing is known of how much differs."""

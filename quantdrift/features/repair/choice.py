@@ -17,7 +17,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES, Kind
-from quantdrift.stages.weights import MAX_BITS
+from quantdrift.stages.weights import not_plain
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
@@ -63,14 +63,7 @@ class Goals:
 
 def check_plain(scheme: Scheme) -> None:
     """Refuse a scheme that is no starting point."""
-    one_width = f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
-    problems = {
-        "it quantizes no weights": scheme.weight_bits > MAX_BITS,
-        one_width: QUANTIZERS[scheme.quantizer].widths,
-        "its bits are chosen by layer already": scheme.criterion is not None or scheme.option("allocation"),
-        "+query is one of the configurations that repair tries": scheme.query_only,
-    }
-    for problem in (told for told, holds in problems.items() if holds):
+    for problem in not_plain(scheme):
         raise UnsupportedError(
             f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
         )

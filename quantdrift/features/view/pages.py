@@ -18,7 +18,8 @@ from quantdrift.report import gate
 from quantdrift.report.page import Page, Section
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import Identity, classifies
-from quantdrift.runs.words import estimates_of, verdict
+from quantdrift.runs.verdict import verdict
+from quantdrift.runs.words import estimates_of
 from quantdrift.show.tables import Column, Grid, table
 
 _PAIRS = 400

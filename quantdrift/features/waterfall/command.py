@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
-from quantdrift.runs.words import verdict
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import dtype_named, parse
 
@@ -37,7 +36,7 @@ def command(options: WaterfallOptions) -> Output:
     from quantdrift.engine.refusals import check_pair
     from quantdrift.features.noise.study import measured_schemes
     from quantdrift.features.waterfall.page import grid_of
-    from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfalls_of
+    from quantdrift.features.waterfall.shares import combinations_of, in_words, judged_whole, waterfalls_of
     from quantdrift.study.folder import open_study
 
     spec = parse(options.spec)
@@ -52,14 +51,14 @@ def command(options: WaterfallOptions) -> Output:
     study = open_study(out)
     waterfalls, whole = waterfalls_of(study), study.run(study.cells[-1])
     assert whole is not None  # all are measured
-    outcome = verdict(whole.record)
+    outcome = judged_whole(whole.record, waterfalls[0])
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
         grids=list(map(grid_of, waterfalls)),
         lines=[
             *in_words(waterfalls, named=str(spec.scheme)),
-            f"Verdict: {outcome.word}. {outcome.next}".rstrip(),
+            f"Verdict: {outcome.told}",
             "In brackets 95 % intervals, by resampling inputs.",
         ],
         next=[

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.features.waterfall.shares import Waterfall, in_words, waterfalls_of
+from quantdrift.features.waterfall.shares import Waterfall, in_words, judged_whole, waterfalls_of
 from quantdrift.report.figures import WIDE, Figure, amount, layer, named, short, spec_of, tooltip
-from quantdrift.report.page import Page, Section
+from quantdrift.report.page import Page, Section, Step
 from quantdrift.show.tables import Grid
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
@@ -15,10 +15,12 @@ _PARTS = {"alone": "by itself", "so_far": "with all before it", "share": "share 
 
 def on_study(page: Page, folder: StudyFolder) -> Page:
     """The page of a waterfall's study, with what its combinations say first, if none is missing."""
-    if any(folder.run(cell) is None for cell in folder.cells):
+    whole = folder.run(folder.cells[-1])
+    if whole is None or any(folder.run(cell) is None for cell in folder.cells):
         return page
     waterfalls = waterfalls_of(folder)
     first = waterfalls[0]
+    judged = judged_whole(whole.record, first)
     scheme = folder.cells[-1].spec.scheme
     verdict, *words = in_words(waterfalls, named=short(scheme))
     largest = max(first.stages, key=lambda stage: stage.share.value or 0.0).name
@@ -34,7 +36,8 @@ def on_study(page: Page, folder: StudyFolder) -> Page:
         page,
         word=f"mostly the {largest}" if first.total.value else "nothing changes",
         verdict=verdict,
-        words=words,
+        words=[*words, f"The whole deployment: {judged.word}. {judged.sentence}"],
+        steps=[Step(text=judged.next, command=judged.command)] if judged.next else [],
         sections=[shares, *kept],
     )
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
+from quantdrift.runs.verdict import Verdict, advised, verdict
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, undefined
@@ -162,6 +163,12 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
         waterfall({stages: metric.per_input(part) for stages, part in parts.items()}, order, metric)
         for metric in metrics
     ]
+
+
+def judged_whole(record: Mapping[str, Any], first: Waterfall) -> Verdict:
+    """The verdict on the whole deployment, with what to do about the stage that changes most."""
+    largest = max(first.stages, key=lambda stage: stage.share.value or 0.0).name
+    return advised(verdict(record), record, largest)
 
 
 def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:

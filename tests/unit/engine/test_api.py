@@ -182,7 +182,7 @@ def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
     run = drift(scores, scores + rng.normal(size=scores.shape), qrels=qrels, out=tmp_path / "run")
     head, told, *findings = run.summary().splitlines()
     assert head == "reference vs candidate on arrays"
-    assert told.startswith("harm shown. ")
+    assert told.startswith("right answers lost. ")
     assert [f"Verdict: {told}", *findings] == list(shown_run(run).lines)  # as the command line has it
     assert run.metrics["flip@1"].value == run["flip@1"].value
     assert read_run(tmp_path / "run").summary() == run.summary()

@@ -311,32 +311,3 @@ def test_what_a_gate_fails_a_comparison_calls_worse() -> None:
     assert {pair.verdict for pair in compared[1:]} == {None}
     assert {pair.p_holm for pair in compared[1:]} == {None}
     assert compared[1].p_value is not None  # it is shown, without a verdict
-
-
-@pytest.mark.parametrize(
-    ("flip", "noise", "change", "word"),
-    [
-        ((0.003, 0.001, 0.019), 0.0, None, "safe to deploy"),  # 1 of 300, where noise changed none
-        ((0.003, 0.001, 0.019), 0.0, (0.001, -0.002, 0.004), "safe to deploy"),
-        ((0.0, 0.0, 0.161), None, None, "too few inputs to tell"),  # 0 of 20
-        ((0.09, 0.062, 0.128), 0.08, (0.0, -0.01, 0.01), "changed, no harm shown"),  # above noise and margin
-        ((0.04, 0.02, 0.07), 0.05, None, "safe to deploy"),  # noise changes more
-        ((0.2, 0.15, 0.25), 0.0, None, "changed, no harm shown"),
-        ((0.2, 0.15, 0.25), 0.0, (-0.05, -0.08, -0.02), "harm shown"),
-        ((0.2, 0.15, 0.25), 0.0, (-0.02, -0.05, 0.01), "too few inputs to tell"),
-        ((0.01, 0.0, 0.02), 0.0, (-0.002, -0.004, -0.001), "safe to deploy"),  # it fell, by less than is let pass
-        ((0.02, 0.01, 0.05), 0.0, (0.0, -0.01, 0.01), "changed, no harm shown"),
-        ((0.02, 0.01, 0.05), 0.0, None, "too few inputs to tell"),
-        ((0.0, 0.0, 0.658), 0.0, (0.0, 0.0, 0.0), "too few inputs to tell"),  # 2 inputs bound nothing
-    ],
-)
-def test_what_one_candidate_comes_to(
-    flip: tuple[float, ...], noise: float | None, change: tuple[float, ...] | None, word: str
-) -> None:
-    def estimate(values: tuple[float, ...]) -> Estimate:
-        value, low, high = values
-        return Estimate(value=value, low=low, high=high, n=2 if high > 0.6 or high == 0.0 else 300)
-
-    floor = None if noise is None else Estimate(value=noise, n=300)
-    moved = None if change is None else estimate(change)
-    assert verdicts.standing(estimate(flip), noise=floor, change=moved) == word

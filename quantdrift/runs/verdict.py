@@ -1,0 +1,298 @@
+"""The verdict on a run: what forbids one, what it is and why, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.text import counted, percent
+from quantdrift.runs.identity import classifies
+from quantdrift.runs.words import Record, estimates_of
+from quantdrift.spec.grammar import Scheme, Spec, parse_pair
+from quantdrift.stages import STAGES, Mend
+from quantdrift.stages.rescoring import rescored
+
+if TYPE_CHECKING:
+    from quantdrift.statistics.estimates import Estimate
+    from quantdrift.statistics.standing import Standing, Tolerances
+
+Tone = Literal["good", "warn", "bad", "plain"]
+"""What a verdict is to whoever reads it."""
+
+TONES: Mapping[str, Tone] = {
+    "safe to deploy": "good",
+    "answers stay": "good",
+    "answers change, right ones stay": "warn",
+    "answers change": "warn",
+    "right answers lost": "bad",
+    "quality fell": "bad",
+    "open": "plain",
+    "no verdict": "plain",
+    "no answers": "plain",
+}
+"""Every word that a verdict can have, and its tone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a run.
+
+    Attributes:
+        word: one of `TONES`.
+        sentence: why, with the tolerances as they were applied.
+        tone: of the word.
+        next: what to do, in a sentence; empty where there is nothing.
+        command: that does it, as it is typed; empty where none works for this run.
+    """
+
+    word: str
+    sentence: str
+    tone: Tone
+    next: str = ""
+    command: str = ""
+
+    @property
+    def told(self) -> str:
+        """The word, the reason and the advice on one line."""
+        advice = self.next.removesuffix(".") + f": {self.command}" if self.command else self.next
+        return " ".join(filter(None, (f"{self.word}.", self.sentence, advice)))
+
+
+# --- what forbids a verdict -----------------------------------------------------------------------
+
+_ROUNDING = 1e-4
+"""Scores that move by more than this from batch to batch move by more than rounding."""
+
+
+def _unstable(record: Record, tolerances: Tolerances) -> Iterator[str]:
+    """An arm that changes more of its own answers, run again in other batches, than is tolerated."""
+    estimates, floor = estimates_of(record), record.get("noise_floor") or {}
+    arms = {
+        "reference": (getattr(estimates.get("noise_floor"), "value", None), floor.get("largest")),
+        "candidate": ((floor.get("candidate") or {}).get("share"), (floor.get("candidate") or {}).get("largest")),
+    }
+    for arm, (share, moved) in arms.items():
+        if share is not None and share > tolerances.changed:
+            cause = ""
+            if moved is not None and moved > _ROUNDING:
+                cause = (
+                    f" Scores move by {moved:.2g}, where rounding moves 1e-6: what a text gets depends on what else is "
+                    "in its batch, as with padding on the wrong side; --batch-size 1 puts texts through one by one."
+                )
+            yield (
+                f"The {arm} does not answer twice alike: run again in other batches, {percent(share)} of its own first "
+                f"answers change, and {percent(tolerances.changed)} are tolerated.{cause}"
+            )
+
+
+def _told_by_the_run(record: Record, tolerances: Tolerances) -> Iterator[str]:
+    """What the measurement itself found to make answers meaningless."""
+    del tolerances
+    yield from (str(reason) for reason in (record.get("data") or {}).get("forbids") or ())
+
+
+FORBIDDING: tuple[Callable[[Record, Tolerances], Iterator[str]], ...] = (_unstable, _told_by_the_run)
+"""What makes a verdict meaningless, a function each, which yields a sentence for every such fact of a run."""
+
+
+def forbidden(record: Record, tolerances: Tolerances | None = None) -> list[str]:
+    """Why there is no verdict on a run, one sentence each; empty where there is one."""
+    given = tolerances_of(record) if tolerances is None else tolerances
+    return [sentence for finds in FORBIDDING for sentence in finds(record, given)]
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+def tolerances_of(record: Record) -> Tolerances:
+    """The tolerances that a run was asked with; the defaults where it says none."""
+    from quantdrift.statistics.standing import MARGIN, Tolerances  # noqa: PLC0415 -- scipy
+
+    said = record.get("tolerances") or {}
+    return Tolerances(changed=said.get("changed") or MARGIN, mean=said.get("mean") or MARGIN)
+
+
+def verdict(record: Record, tolerances: Tolerances | None = None) -> Verdict:
+    """Judge what a candidate does, by the rule of `standing` and the intervals of the run.
+
+    Args:
+        record: the content of run.json.
+        tolerances: what is let pass; what the run was asked with if not given.
+    """
+    given = tolerances_of(record) if tolerances is None else tolerances
+    classes = classifies(record)
+    if why := forbidden(record, given):
+        return Verdict(word="no verdict", sentence=" ".join(why), tone=TONES["no verdict"])
+    outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1", tolerances=given)
+    return advised(outcome, record)
+
+
+JUDGED_BY = ("flip@1", "harm", "benefit", "reference.accuracy")
+"""Metrics that a verdict looks at, beside the change of nDCG@10 or accuracy and the noise floor."""
+
+
+def judged(
+    estimates: Mapping[str, Estimate], *, classes: bool, answer: str, tolerances: Tolerances | None = None
+) -> Verdict:
+    """Judge by `JUDGED_BY`, noise_floor and change.accuracy or change.ndcg@10, so far as they are there."""
+    from quantdrift.statistics.standing import Tolerances, standing  # noqa: PLC0415 -- scipy
+
+    flip, given = estimates.get("flip@1"), tolerances or Tolerances()
+    if flip is None or flip.value is None:
+        return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
+    lost, won = lost_and_won(estimates)
+    change = estimates.get("change.accuracy" if classes else "change.ndcg@10")
+    change = change if change is not None and change.value is not None else None
+    stands = standing(flip, lost=lost, change=change, tolerances=given)
+    changed = _changed(flip, estimates.get("noise_floor"), answer, given)
+    told = [changed] if lost is None else [_lost(lost, won, answer, given), changed]
+    if stands.word not in {"right answers lost", "quality fell"}:
+        told.reverse()
+    if change is not None:
+        hides = stands.answers.get("lost") == "yes" and stands.answers["mean"] == "no"
+        told.insert(1 if hides else len(told), _mean(change, stands, given, classes=classes, hides=hides))
+    return Verdict(
+        word=stands.word, sentence=" ".join([*told, *_open(stands, given, answer, change)]), tone=TONES[stands.word]
+    )
+
+
+def lost_and_won(estimates: Mapping[str, Estimate]) -> tuple[Estimate | None, int]:
+    """Of the right first answers the share that is lost, None where there was none; and how many others were won."""
+    from quantdrift.statistics.estimates import share_estimate  # noqa: PLC0415 -- scipy
+
+    counts = {}
+    for name in ("harm", "benefit", "reference.accuracy"):
+        estimate = estimates.get(name)
+        if estimate is None or estimate.value is None:
+            return None, 0
+        counts[name] = round(estimate.value * estimate.n)
+    right = counts["reference.accuracy"]
+    return (share_estimate(counts["harm"], right) if right else None), counts["benefit"]
+
+
+def _range(estimate: Estimate) -> str:
+    low, high = ("" if end is None else f"{100 * end:.1f}" for end in (estimate.low, estimate.high))
+    return f"{low} to {high} %"
+
+
+def _changed(flip: Estimate, noise: Estimate | None, answer: str, tolerances: Tolerances) -> str:
+    alone = "" if noise is None or noise.value is None else f"; noise alone changes {percent(noise.value)}"
+    return (
+        f"{percent(flip.value)} of the inputs have another {answer} ({_range(flip)}; {100 * tolerances.changed:g} % "
+        f"are tolerated{alone})."
+    )
+
+
+def _lost(lost: Estimate, won: int, answer: str, tolerances: Tolerances) -> str:
+    n_lost = round((lost.value or 0.0) * lost.n)
+    others = f"{won:,} {'other was' if won == 1 else 'others were'} won"
+    return (
+        f"{n_lost:,} of {lost.n:,} right {'answers are' if answer == 'answer' else 'first answers are'} lost "
+        f"({percent(lost.value)}, {_range(lost)}; {100 * tolerances.changed:g} % are tolerated), and {others}."
+    )
+
+
+def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes: bool, hides: bool) -> str:
+    """The mean, in points of accuracy or in nDCG's own unit."""
+    factor, form, unit = (100, "+.1f", " points") if classes else (1, "+.4f", "")
+    value, low, high = (factor * (end or 0.0) for end in (change.value, change.low, change.high))
+    moved = "falls" if high < 0 else "rises" if low > 0 else "is not shown to move"
+    rule = {"no": "is ruled out", "yes": "is shown", "open": "is not ruled out"}[stands.answers["mean"]]
+    name = "nDCG@10" if not classes else "accuracy" if hides else "Accuracy"
+    fall = f"a fall by {factor * tolerances.mean:g}{unit} {rule}"
+    said = f"{name} {moved} ({value:{form}}{unit}, {low:{form}} to {high:{form}}; {fall})."
+    return f"The mean hides it: {said}" if hides else said
+
+
+def _open(stands: Standing, tolerances: Tolerances, answer: str, change: Estimate | None) -> Iterator[str]:
+    """The questions that are open, and how many inputs it takes to close them."""
+    limit = f"more than {100 * tolerances.changed:g} %"
+    questions = {
+        "changed": f"whether {limit} of the answers change",
+        "lost": f"whether {limit} of the right ones are lost",
+        "mean": f"whether the mean falls by {tolerances.mean:g}",
+    }
+    if change is None:
+        yield "Open: whether right answers are lost, for lack of labels."
+    for name, needed in stands.needed.items():
+        takes = (
+            "the inputs do not tell" if needed is None else f"about {counted(needed, 'input')} like these would tell"
+        )
+        yield f"Open: {questions[name]}; {takes}."
+
+
+# --- what to do next ------------------------------------------------------------------------------
+
+
+def advised(outcome: Verdict, record: Record, stage: str | None = None) -> Verdict:
+    """A verdict with what to do where answers change, by the stage that changes most.
+
+    Args:
+        outcome: the verdict.
+        record: the content of run.json.
+        stage: the name of that stage, where a waterfall has told it; else it is taken from the run, if that knows.
+    """
+    outcome = replace(outcome, next="", command="")
+    if outcome.tone not in {"warn", "bad"}:
+        return outcome
+    try:
+        pair = parse_pair(str(record.get("spec")))
+    except QuantDriftError:  # of other programs
+        return outcome
+    # what a checkpoint changes is mended where it was made
+    if not isinstance(pair, Spec) or (mend := _mend_of(record, pair.scheme, stage)) is None:
+        return outcome
+    return replace(
+        outcome, next=mend.what, command=typed(record, mend.command, f"{pair.model}@{mend.scheme or pair.scheme}")
+    )
+
+
+def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
+    metrics = record.get("metrics") or {}
+    codes, index = ((metrics.get(name) or {}).get("value") for name in ("codes.flip@1", "index.flip@1"))
+    by_codes = codes is not None and index is not None and codes >= index
+    # without an index, or with one whose codes change more than its search, it is one of the other stages
+    stages = [name for name in scheme.stages if not (by_codes and name == "index")] or [*scheme.stages]
+    if stage is None and codes is not None and not by_codes:
+        stage = "index"
+    if stage is None and len(stages) > 1:
+        return Mend(what="See which stage changes most.", command="waterfall")
+    mend = rescored(scheme) if by_codes and stages == ["index"] else None
+    mend = mend or STAGES[stage or stages[0]].mend(scheme)
+    of_rows = "rows_per_document" in (record.get("deployment") or {})  # which are not rescored
+    if of_rows and mend is not None and mend.scheme is not None and mend.scheme.option("rescore"):
+        return Mend(what="Store more of each row (+emb=fp16).")
+    return mend
+
+
+_TAKES = {"run": {"limit", "shortlist", "classes", "dtype"}, "repair": {"classes", "dtype"}, "waterfall": {"dtype"}}
+"""What the data of a command may be, and which options it has beside theirs."""
+
+
+def typed(record: Record, command: str, spec: str) -> str:
+    """A command on the data of a run, with the options that make what was measured; empty where it refuses these."""
+    from quantdrift.data.labelled import task_names  # noqa: PLC0415 -- numpy
+
+    data, settings, takes = record.get("data") or {}, record.get("settings") or {}, _TAKES.get(command, set())
+    path, limit, shortlist = data.get("path"), data.get("limit"), data.get("shortlist")
+    here = path or data.get("name") in task_names()
+    if not command or data.get("harness") or not here:
+        return ""
+    if any(held and what not in takes for what, held in (("shortlist", shortlist), ("classes", classifies(record)))):
+        return ""
+    dtype, revision = (
+        str(settings.get("dtype") or "float32").removeprefix("torch."),
+        (record.get("model") or {}).get("revision"),
+    )
+    if revision and command == "waterfall":
+        return ""
+    words = ["quantdrift", command, spec, *(("--data", path) if path else ("--task", data["name"]))]
+    words += ["--split", data["split"]] if data.get("split") not in {None, "test"} else []
+    words += ["--shortlist", shortlist["path"], "--top", str(settings["shortlist"]["top"])] if shortlist else []
+    words += ["--limit", str(limit["n"])] if limit and "limit" in takes else []
+    words += ["--dtype", dtype] if dtype != "float32" else []
+    words += ["--revision", revision] if revision else []
+    return shlex.join(map(str, words)) + " --trust-remote-code" * bool(settings.get("trust_remote_code"))
