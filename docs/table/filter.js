@@ -4,7 +4,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (!heading) return;
   const field = document.createElement("input");
   field.type = "search";
-  field.placeholder = "Filter: nf4 cranfield, lancedb, harm shown";
+  field.placeholder = "Filter: nf4 cranfield, lancedb, answers lost";
   field.setAttribute("aria-label", "Filter rows by words");
   field.style.cssText = "width: 100%; padding: .5em; margin: 1em 0; border: 1px solid; border-radius: 4px";
   heading.after(field);

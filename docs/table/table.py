@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from quantdrift.base.text import percent
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.identity import classifies, signature
-from quantdrift.runs.verdict import verdict
+from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.standing import Tolerances, standing
 
 HERE = Path(__file__).parent
 PAGE, ROWS = HERE / "README.md", HERE / "rows"
@@ -24,8 +25,10 @@ HEAD = """# Which formats change which answers?
 Every row is a run of quantdrift: a model, a scheme, a corpus, and what the scheme changed. "top-1 changes" is the share
 of the inputs whose first answer is another one than at full precision, "gold lost" the share of those with a relevant
 first answer that lost it, both with 95 % intervals; the verdict follows
-[one rule](../reference/gate.md#the-verdict-of-one-run). Bits are per weight of the linear layers, scales counted; of an
-index it is what it stores. The corpora are small, so a rate of one row is not that of another corpus. `small-colbert`
+[one rule](../reference/gate.md#the-verdict-of-one-run), which here takes "gold lost" for the right answers that are
+lost: of a query with several relevant documents that counts an exchange of two of them, too. Bits are per weight of the
+linear layers, scales counted; of an index it is what it stores. The corpora are small, so a rate of one row is not that
+of another corpus. `small-colbert`
 (a vector for each token) and `small-splade` (weights of words) are trained from MiniLM in minutes, by
 `docs/measured/recipes/train_rows.py`: they stand for their kinds, and are no products. On the website the field above
 the tables filters rows.
@@ -68,8 +71,16 @@ class Row(BaseModel):
     flips: Share
     gold_lost: Share | None
     quality: Share | None
-    verdict: str
     signature: str
+
+    @property
+    def verdict(self) -> str:
+        """What the figures come to; "gold lost" stands for the right answers that are lost."""
+        parts = {"flip": self.flips, "lost": self.gold_lost, "change": self.quality}
+        known: dict[str, Any] = {
+            name: Estimate(**part.model_dump()) for name, part in parts.items() if part is not None
+        }
+        return standing(**known, tolerances=Tolerances()).word
 
     @property
     def file(self) -> Path:
@@ -97,7 +108,6 @@ def row_of(folder: Path) -> Row:
             "data": record["data"]["name"],
             "bits": bits.get("linear_with_scales"),
             "bytes_per_document": index.get("bytes_per_document"),
-            "verdict": verdict(record).word,
             "signature": signature(record),
             **shares,
         }

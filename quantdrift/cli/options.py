@@ -267,10 +267,10 @@ class Measuring(OnModel):
 
 
 TOLERANCE = (
-    "P: Verdict: the share of the inputs that may get another top-1, and of the right first answers that may be lost; "
+    "P: The share of the inputs that may get another top-1, and of the right first answers that may be lost; "
     "0.03 by default."
 )
-MEAN_TOLERANCE = "X: Verdict: by how much nDCG@10 or accuracy may fall; 0.03 by default."
+MEAN_TOLERANCE = "X: By how much nDCG@10 or accuracy may fall; 0.03 by default."
 
 
 def tolerances_given(changed: float | None, mean: float | None) -> Tolerances | None:

@@ -11,7 +11,7 @@ from scipy.stats import beta, binom, binomtest, ttest_1samp
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics import verdicts
-from quantdrift.statistics.estimates import Estimate, as_json
+from quantdrift.statistics.estimates import as_json
 from quantdrift.statistics.paired import tango_z
 from quantdrift.statistics.verdicts import Better, PairedSample, Spread
 from support.paired_values import Floats, rates
