@@ -60,7 +60,7 @@ class Run(folder.Run):
     def summary(self) -> str:
         """The verdict and the findings, as `quantdrift run` ends with them: sentences, one a line."""
         outcome, head = self.verdict, f"{self.record['spec']} on {self.record['data']['name']}"
-        return "\n".join([head, outcome.told, *findings(self.record)])
+        return "\n".join([head, outcome.told, *findings(self.record), *filter(None, [outcome.command])])
 
     def report(self, path: str | Path, *, data: str | Path | None = None) -> Path:
         """Write the run as one HTML page that loads nothing else, and return its place.

@@ -127,8 +127,9 @@ def shown_run(run: Run) -> Output:
         grids=[metric_grid(headlines(record))],
         lines=[f"Verdict: {outcome.told}", *findings(record)],
         next=[
+            *([f"\nwhat to do: {outcome.command}"] if outcome.command else []),
             f"\nsignature: {signature(record)}",
-            f"tolerated: {allowed.changed:.3g} of the answers, {allowed.mean:.3g} of the mean",
+            f"tolerated: {100 * allowed.changed:.3g} % of the answers, {allowed.mean:.3g} of the mean",
             f"run folder: {run.path}",
             f"which inputs changed, with their texts: quantdrift show {place}",
             f"all metrics: quantdrift metrics {place}",

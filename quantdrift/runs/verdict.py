@@ -56,9 +56,8 @@ class Verdict:
 
     @property
     def told(self) -> str:
-        """The word, the reason and the advice on one line."""
-        advice = self.next.removesuffix(".") + f": {self.command}" if self.command else self.next
-        return " ".join(filter(None, (f"{self.word}.", self.sentence, advice)))
+        """The word, the reason and what to do, without the command, which stands on a line of its own."""
+        return " ".join(filter(None, (f"{self.word}.", self.sentence, self.next)))
 
 
 # --- what forbids a verdict -----------------------------------------------------------------------
