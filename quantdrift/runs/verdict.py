@@ -189,7 +189,7 @@ def _lost(lost: Estimate, won: int, answer: str, tolerances: Tolerances) -> str:
     n_lost = round((lost.value or 0.0) * lost.n)
     others = f"{won:,} {'other was' if won == 1 else 'others were'} won"
     return (
-        f"{n_lost:,} of {lost.n:,} right {'answers are' if answer == 'answer' else 'first answers are'} lost "
+        f"{n_lost:,} of {lost.n:,} right {'first ' if answer == 'top-1' else ''}answers are lost "
         f"({percent(lost.value)}, {_range(lost)}; {100 * tolerances.changed:g} % are tolerated), and {others}."
     )
 
@@ -217,9 +217,9 @@ def _open(stands: Standing, tolerances: Tolerances, answer: str, change: Estimat
     if change is None:
         yield "Open: whether right answers are lost, for lack of labels."
     for name, needed in stands.needed.items():
-        takes = (
-            "the inputs do not tell" if needed is None else f"about {counted(needed, 'input')} like these would tell"
-        )
+        takes = "these do not tell"
+        if needed is not None:  # of so rough a figure two digits
+            takes = f"about {counted(round(needed, 2 - len(str(needed))), 'input')} like these would tell"
         yield f"Open: {questions[name]}; {takes}."
 
 
