@@ -6,9 +6,16 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import resolve
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import measure
+from quantdrift.engine.opening import search_of
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.store import EmbeddingStore
 from support.candidate_samples import save_backbone
 
 TEXTS = ["one", "two words", "and three of them", "a longer text with some more words than the others have", ""]
@@ -83,3 +90,22 @@ def test_a_module_without_tokenizer_or_attention_is_refused():
     for option, message in (("padding=left", "quantdrift run"), ("attention=eager", "transformers")):
         with pytest.raises(UnsupportedError, match=message), QuantizedPair(plain, f"fp+{option}").candidate():
             pass
+
+
+def test_a_candidate_that_depends_on_its_batch_is_run_again_for_its_own_noise(encoder):
+    """With CLS pooling and padding on the left a text's embedding depends on the longest text beside it."""
+    encoder.model[1].pooling_mode = "cls"
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(["one", "two", "three", "words", "some"], size)) for size in rng.integers(1, 12, 40)]
+    queries, documents = (dict(zip(map(str, range(20)), part, strict=True)) for part in (texts[:20], texts[20:]))
+    reading = search_of(RetrievalDataset.of(queries, documents), Similarity.COSINE)
+    settings, floors = Settings(batch_size=8), {}
+    for option in ("padding=left", "threads=2"):
+        pair = pair_of(encoder, f"fp+{option}")
+        measured = measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=Silent())
+        floors[option] = measured.floor
+        assert measured.evidence.noise is not None
+        assert measured.evidence.noise.epsilon.max() < 1e-4  # the reference answers twice alike
+    assert floors["padding=left"]["candidate"]["share"] > 0
+    assert floors["padding=left"]["candidate"]["largest"] > 1e-3
+    assert "candidate" not in floors["threads=2"]

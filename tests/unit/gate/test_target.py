@@ -10,6 +10,7 @@ from quantdrift.finished.diff import Diff, diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import gate, snapshot_for
+from quantdrift.gate.result import EXIT_CODES
 from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics
 from quantdrift.gate.target import target_of_diff, target_of_run
 from quantdrift.metrics import parse_metric
@@ -89,3 +90,13 @@ def test_data_without_a_digest_are_known_by_what_a_harness_tells_of_them(tmp_pat
     for number, (change, wanted) in enumerate(others):
         here = target_of_run(run(tmp_path / f"b{number}", data={**data, **change}))
         assert gate(here, asked, there).differs == (() if wanted is None else (wanted,))
+
+
+def test_a_run_without_a_verdict_is_judged_by_no_rule(tmp_path: Path) -> None:
+    """A reference that changes a fifth of its own answers explained any candidate; the gate ended in success."""
+    noise = {"noise_floor": {"value": 0.2, "low": 0.1, "high": 0.3, "n": 60}}
+    target = target_of_run(run(tmp_path / "noisy", metrics=noise))
+    result = gate(target, rules("flip@1 <= 0.9"))
+    assert (result.verdict, result.exit_code) == ("error", EXIT_CODES["error"])
+    assert target.forbidden[0] in result.rules[0].reason
+    assert gate(target_of_run(run(tmp_path / "quiet")), rules("flip@1 <= 0.9")).verdict == "pass"
