@@ -22,6 +22,7 @@ from support.candidate_samples import quantized, text
 from support.command_line import cli
 from support.finished_samples import write_trec
 from support.rerank_samples import save_cross_encoder
+from support.row_models import multi_vector, sparse
 from support.tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -165,6 +166,22 @@ def test_indexes_and_databases_return_as_many_others(index: str, quantdrift: Run
     lists = evidence.item_ids[evidence.candidate_top.items]
     own = lists == evidence.input_ids[:, None]
     assert not own[evidence.input_ids != FIRST].any()
+
+
+@pytest.mark.parametrize("make", [multi_vector, sparse, None])
+def test_models_of_every_kind_leave_them_out(make: Any, quantdrift: Run, folder: Path, place: Path) -> None:
+    if make is None:
+        quantdrift("quantize", "TINY@W4-rtn", "--out", "saved")
+        spec = "TINY vs ./saved"
+    else:
+        make(place / make.__name__)
+        spec = f"ROOT/{make.__name__}/model@W4-g64"
+    quantdrift("run", spec, "--data", "ROOT/faq", "--out", "run", "--no-noise-floor")
+    evidence = read_run(Path("run")).evidence()
+    assert evidence.n_items.tolist() == [N_OTHERS + N_QUERIES] * N_QUERIES + [N_OTHERS + N_QUERIES + 1]
+    for top in (evidence.reference_top, evidence.candidate_top):
+        listed = np.where(top.items >= 0, evidence.item_ids[top.items], "")
+        assert not (listed == evidence.input_ids[:, None])[evidence.input_ids != FIRST].any()
 
 
 def test_rerankers_do_not_get_them(quantdrift: Run, folder: Path, place: Path) -> None:
