@@ -30,16 +30,8 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
-from quantdrift.data.labelled import (
-    ClassificationDataset,
-    Dataset,
-    Labelled,
-    keeping_own_ids,
-    load_task,
-    match_labels,
-    read_folder,
-)
-from quantdrift.data.retrieval import RetrievalDataset, counted
+from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
+from quantdrift.data.retrieval import RetrievalDataset, counted, keeping_own_ids
 from quantdrift.encoders import KINDS
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store

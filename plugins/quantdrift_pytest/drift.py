@@ -28,7 +28,8 @@ from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.records import bytes_digest, file_digest, problem_of
 from quantdrift.checkpoints.named import resolve
-from quantdrift.data.labelled import Dataset, facts_of, keeping_own_ids, load_task, read_folder
+from quantdrift.data.labelled import Dataset, load_task, read_folder
+from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table

@@ -148,7 +148,8 @@ class OnData:
 
     def any_data(self, data: Path | None, task: str | None) -> Any:
         """The folder, the array file or the task of that name, of whatever kind."""
-        from quantdrift.data.labelled import keeping_own_ids, load_task, read_folder
+        from quantdrift.data.labelled import load_task, read_folder
+        from quantdrift.data.retrieval import keeping_own_ids
 
         if (data is None) == (task is None):
             got = "neither" if data is None else "both"
@@ -276,7 +277,7 @@ class Measuring(OnModel):
     def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
         """The measurement of a pair on data, or what else of them, that these options ask for."""
         from quantdrift.ask import Ask
-        from quantdrift.data.labelled import facts_of
+        from quantdrift.data.retrieval import facts_of
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
         return Ask(pair=pair, data=facts_of(dataset), settings=settings, part=part)

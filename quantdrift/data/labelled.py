@@ -298,19 +298,6 @@ def _of_rows(dataset: Dataset, rows: Sequence[int]) -> Dataset:
     )
 
 
-def keeping_own_ids(dataset: Any, keep: bool) -> Any:
-    """The data, whose queries find themselves where they stand in the corpus if these are to be kept."""
-    if keep and isinstance(dataset, ClassificationDataset):
-        raise DataError(f"--keep-own-ids is of queries and documents, and {dataset.name} has classes; leave it out")
-    return replace(dataset, keep_own_ids=True) if keep else dataset
-
-
-def facts_of(dataset: Any) -> list[Any]:
-    """What tells data from others: name, split, digest, and what is done with queries that are documents too."""
-    own_ids = getattr(dataset, "own_ids", None)
-    return [dataset.name, dataset.split, dataset.fingerprint, *([own_ids] if own_ids else [])]
-
-
 def searched(dataset: Dataset) -> retrieval.RetrievalDataset:
     """Data that are queries and documents."""
     if not isinstance(dataset, retrieval.RetrievalDataset):

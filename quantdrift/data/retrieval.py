@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -413,6 +413,19 @@ def own_rows(
     """Per query the position of its own document, -1 where that is not there; the first document has number `start`."""
     place = {name: row for row, name in enumerate(document_ids, start) if name in own}
     return np.array([place.get(name, -1) for name in query_ids], dtype=np.int64)
+
+
+def keeping_own_ids(dataset: Any, keep: bool) -> Any:
+    """Return the data, of whatever kind, whose queries find themselves if they are to be kept."""
+    if keep and not hasattr(dataset, "keep_own_ids"):
+        raise DataError(f"--keep-own-ids is of queries and documents, and {dataset.name} has classes; leave it out")
+    return replace(dataset, keep_own_ids=True) if keep else dataset
+
+
+def facts_of(dataset: Any) -> list[str]:
+    """Tell data from others: name, split, digest, and what is done with queries that are documents too, if any are."""
+    facts = [dataset.name, dataset.split, dataset.fingerprint, getattr(dataset, "own_ids", None)]
+    return [fact for fact in facts if fact is not None]
 
 
 def on_own_ids(own: Sequence[str], qrels: Mapping[str, Mapping[str, int]], kept: bool = False) -> str:

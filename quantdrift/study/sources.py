@@ -7,7 +7,8 @@ from typing import Any
 from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
-from quantdrift.data.labelled import Dataset, facts_of, keeping_own_ids, limited, load_task, read_folder, task_of
+from quantdrift.data.labelled import Dataset, limited, load_task, read_folder, task_of
+from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 

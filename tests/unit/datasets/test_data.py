@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.labelled import facts_of, keeping_own_ids, limited
-from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.data.labelled import limited
+from quantdrift.data.retrieval import RetrievalDataset, facts_of, keeping_own_ids, read_beir_folder
 
 CORPUS = """\
 {"_id": "d1", "title": "Cats", "text": "They purr."}
