@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
-from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset, counted, keeping_own_ids
 from quantdrift.encoders import KINDS
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore, default_store
@@ -134,6 +134,7 @@ def drift(
     similarity: str | None = None,
     out: str | Path | None = None,
     split: str = "test",
+    keep_own_ids: bool = False,
     k: int = 200,
     batch_size: int = 32,
     noise_floor: bool = True,
@@ -173,6 +174,7 @@ def drift(
         out: run folder to write, an earlier run there is replaced; if not given, a temporary one that goes when the
             run does (`Run.save` keeps it).
         split: of a folder: which labels or part.
+        keep_own_ids: whether queries that stand in the corpus themselves, of the same id and text, find themselves.
         k: ranks kept of either arm.
         batch_size: of models: inputs per forward pass.
         noise_floor: of models: whether the reference is run a second time.
@@ -207,7 +209,7 @@ def drift(
     place = None if out is None else Path(out).expanduser().absolute()
     if place is not None:
         check_place(place)  # before anything is computed
-    dataset = _dataset(data, split)
+    dataset = keeping_own_ids(_dataset(data, split), keep_own_ids and data is not None)
     said = {"qrels": qrels, "classes": classes, "labels": labels}
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}
     with extras_named(needed_for="quantdrift.drift"), ExitStack() as stack:
@@ -369,7 +371,7 @@ def _of_arrays(
             f"Embeddings, or two arrays of scores; got {shown}"
         )
     from quantdrift.engine.flow import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- torch
+    from quantdrift.engine.opening import describe_data, own_ids_record  # noqa: PLC0415 -- torch
     from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
     from quantdrift.engine.scoring import streamed  # noqa: PLC0415 -- torch
 
@@ -395,9 +397,11 @@ def _of_arrays(
         if embedded:
             similarity = streamed.Similarity.of(said["similarity"] or "cosine")
             settings["similarity"] = str(similarity)
-            state = streamed.score_embeddings(full[0], low[0], full[1], low[1], similarity=similarity, k=k)
+            how: Any = {"similarity": similarity, "k": k, "excluded": data.own_rows}
+            state = streamed.score_embeddings(full[0], low[0], full[1], low[1], **how)
         else:
-            state = streamed.score_matrix(full[0], low[0], k=k)
+            state = streamed.score_matrix(full[0], low[0], k=k, excluded=data.own_rows)
+        settings |= own_ids_record(data)
         evidence = assemble(state, input_ids=data.query_ids, item_ids=data.document_ids, qrels=data.qrels)
         described = describe_data(data)
     return evidence, {
@@ -428,7 +432,11 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
         given = said["qrels"] or {}
         qrels = {str(query): {str(item): n for item, n in grades.items()} for query, grades in given.items()}
         queries, documents = (dict(zip(names, names, strict=True)) for names in (ids, items))
-        return RetrievalDataset.of(queries, documents, qrels, name="arrays")
+        # names are no texts, and the numbers of rows and columns are the same
+        both = sorted(queries.keys() & documents.keys()) if said["input_ids"] and said["item_ids"] else ()
+        same = counted("inputs have the id of an item (data= with texts would tell whether they find themselves)", both)
+        dataset = RetrievalDataset.of(queries, documents, qrels, name="arrays")
+        return replace(dataset, own=frozenset(), notes=(same,) if same else ())
     if isinstance(dataset, ClassificationDataset) != (what == "logits"):
         raise DataError(f"expected classification data beside logits (classes=...) alone; got {what} of {dataset.name}")
     held = (

@@ -23,6 +23,7 @@ from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.checkpoints.checkpoint import refuse_quantized
+from quantdrift.data.retrieval import own_rows
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
 from quantdrift.engine.flow import NOISE_DEPTH, Measured, assemble, noise_of_scores, not_calibrated_on, other_batch_size
@@ -199,7 +200,7 @@ def search_embedded(
     top_k: int,
     batch_size: int,
     progress: Progress,
-    skip_same_id: bool,
+    leaves_out: str,
     calibration: Side | None,
     two_towers: bool = False,
     dataset: str | None = None,
@@ -207,20 +208,20 @@ def search_embedded(
 ) -> Outcome:
     """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries.
 
-    `read` gives the search that outputs of another kind than vectors take.
+    Documents of the query's own id do not count where a harness `leaves_out` them, whose name that is. `read` gives
+    the search that outputs of another kind than vectors take.
     """
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
-    excluded = None
-    if skip_same_id:
-        position = {name: number for number, name in enumerate(documents.inputs.ids)}
-        excluded = np.array([position.get(name, -1) for name in queries.inputs.ids], dtype=np.int64)
+    ids = queries.inputs.ids, documents.inputs.ids
+    same = set(ids[0]).intersection(ids[1]) if leaves_out else set()
     pair.encoder = Sides([queries, documents, *([] if calibration is None else [calibration])])
     also, held_out = calibration_queries(pair, queries.inputs) if two_towers else ([], None)
     reading = Search(
         queries=queries.inputs,
         documents=documents.inputs,
         similarity=similarity,
-        excluded=excluded,
+        excluded=own_rows(*ids, same) if same else None,
+        notes=_on_same_ids(len(same), leaves_out),
         depth=DEPTH,
         calibration=((calibration or documents).inputs, *also),
         held_out=held_out,
@@ -318,6 +319,7 @@ def search_lists(
             second[row, : len(names)] = np.array([rescored[query][name] for name in names], dtype=np.float32)
         noise = noise_of_scores(once.astype(np.float64), second, positions)
         clock.append(time.perf_counter())
+    n_own = sum(query in scores for query, scores in reference.items()) if skip_same_id else 0
     stages = (f"reference: {what}", "calibration", f"candidate: {what}", "noise floor")
     return Outcome.of(
         arms.pair,
@@ -328,7 +330,14 @@ def search_lists(
         n_items=len(item_ids),
         results=lambda arm: activated(reference if arm == "reference" else candidate),
         seconds=dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True)),
+        notes=[*_on_same_ids(n_own, harness)],
     )
+
+
+def _on_same_ids(n: int, harness: str) -> tuple[str, ...]:
+    """Tell that documents of the query's own id do not count."""
+    who = "1 query has" if n == 1 else f"{n:,} queries have"
+    return (f"{who} the id of a document, which {harness} leaves out",) if n else ()
 
 
 # --- calibration ----------------------------------------------------------------------------------

@@ -152,12 +152,9 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
         top_k=int(given["top_k"]),
         batch_size=int(searcher.batch_size),
         progress=harness.progress_if(shown),
-        skip_same_id=True,
+        leaves_out="beir",
         calibration=calibration,
     )
-    if n := len(queries.keys() & corpus.keys()):
-        who = "1 query has" if n == 1 else f"{n:,} queries have"
-        outcome = replace(outcome, notes=[f"{who} the id of a document, which beir leaves out", *outcome.notes])
     searcher.results = paired_results(pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown)
     return searcher.results
 

@@ -19,7 +19,7 @@ from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.data.images import Images
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled
-from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.retrieval import RetrievalDataset, own_documents
 from quantdrift.engine.encoders.loading import one_line
 
 OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/reference/harnesses.md)"
@@ -94,12 +94,11 @@ def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
         raise UnsupportedError(f"{name} reranks shortlists of its own. {OTHERWISE}")
     qrels, queries = with_positives(content["relevant_docs"], content["queries"])
     corpus = content["corpus"]
-    if getattr(task, "ignore_identical_ids", False) and set(queries["id"]) & set(corpus["id"]):
-        raise UnsupportedError(f"in {name} a query does not find the document of its own id. {OTHERWISE}")
     query_texts, texts = (
         images_of(part) if list(task.metadata.get_modalities(kind)) == ["image"] else _texts(task, part, kind)
         for part, kind in ((queries, PromptType.query), (corpus, PromptType.document))
     )
+    bare = corpus["text"] if "text" in corpus.column_names else ()
     return RetrievalDataset(
         name=name,
         query_ids=tuple(queries["id"]),
@@ -108,6 +107,9 @@ def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
         documents=texts,
         qrels=qrels,
         split=split,
+        own=frozenset(queries["id"]).intersection(corpus["id"])
+        if getattr(task, "ignore_identical_ids", False)  # whatever their texts
+        else own_documents(queries["id"], query_texts, corpus["id"], texts, bare),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.data.retrieval import on_own_ids, own_documents
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
@@ -131,7 +133,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> ha
     kinds = [call.task.get_modalities(kind) for kind in (PromptType.query, PromptType.document)]
     if texts is not None and "image" in (*kinds[0], *kinds[1]):
         raise UnsupportedError(f"{call.task.name} has images: +calib= takes a number there, not a file of texts")
-    return harness.search_embedded(
+    outcome = harness.search_embedded(
         pair,
         inputs_of(model, call, "query", call.queries),
         inputs_of(model, call, "document", call.corpus),
@@ -139,12 +141,16 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> ha
         top_k=call.top_k,
         batch_size=call.batch_size,
         progress=call.progress,
-        skip_same_id=call.skip_identical,
+        leaves_out="mteb" * call.skip_identical,
         calibration=None if texts is None else inputs_of(model, call, "calibration", _corpus_of(texts)),
         two_towers=kinds[0] != kinds[1],
         dataset=call.task.name,
         read=lambda search: search if product is None else row_search(search, product),
     )
+    if not call.skip_identical and kinds == [["text"], ["text"]]:
+        sides = ([dataset["id"], dataset["text"]] for dataset in (call.queries, call.corpus))
+        outcome.notes += filter(None, [on_own_ids(sorted(own_documents(*chain(*sides))), {}, kept=True)])
+    return outcome
 
 
 def product_of(model: Any) -> Product | None:

@@ -49,7 +49,7 @@ def assert_drift(
         slices: of inputs, name to patterns on their ids, for rules that look at one.
         alpha: level of the tests, over all rules.
         accept_underpowered: whether too few inputs to tell end in a warning, not in a failure.
-        settings: of the measurement: k, batch_size, noise_floor, seed, device, revision.
+        settings: of the measurement: k, batch_size, noise_floor, seed, device, revision, keep_own_ids.
         limits: by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `ndcg_at_10=0.6` is `ndcg@10 >= 0.6`.
 
     Returns:

@@ -29,6 +29,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.records import bytes_digest, file_digest, problem_of
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
+from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table
@@ -325,6 +326,7 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
     device: str | None = None
     revision: str | None = None
     dtype: Dtype = "float32"
+    keep_own_ids: bool = False
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:
@@ -356,13 +358,7 @@ def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     # what decides on which device a model runs by itself
     machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
-    return Ask(
-        pair=pair,
-        data=[dataset.name, dataset.split, dataset.fingerprint],
-        settings=how.model_dump(),
-        part=["machine", *machine],
-        models=models,
-    )
+    return Ask(pair=pair, data=facts_of(dataset), settings=how.model_dump(), part=["machine", *machine], models=models)
 
 
 def _model(name: str, revision: str | None) -> str | None:
@@ -408,7 +404,7 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
 def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: Any) -> Drift:
     """A measurement of a pair, made now or read back; `place` names the data, as for `read_data`."""
     pair, how = parse_pair(spec), read_settings(settings)
-    dataset = read_data(session, **place)
+    dataset = keeping_own_ids(read_data(session, **place), how.keep_own_ids)
     try:
         ask = asked(pair, dataset, how)
         name = ask.fingerprint
@@ -448,7 +444,7 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
             pair,
             dataset,
             out=path,
-            settings=Settings(**how.model_dump(exclude={"device", "revision"})),
+            settings=Settings(**how.model_dump(exclude={"device", "revision", "keep_own_ids"})),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,

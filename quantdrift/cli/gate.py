@@ -27,7 +27,7 @@ from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_pair
 
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
-_DATA = ("data", "task")
+_DATA = ("data", "task", "keep_own_ids")
 _OF_TWO = ("qrels", "common", "complete", "part")
 _MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
 """Options that only one kind of target takes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.paths import RUNS
-from quantdrift.cli.options import MeasuringAny, any_data, corpus, tolerances_given
+from quantdrift.cli.options import MeasuringAny, tolerances_given
 from quantdrift.runs.identity import signature
 from quantdrift.runs.verdict import tolerances_of, verdict
 from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, weights_line
@@ -36,7 +36,7 @@ def measured(
 ) -> Run:
     """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
     from quantdrift.ask import ensure
-    from quantdrift.data.labelled import limited
+    from quantdrift.data.labelled import limited, searched
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs.folder import check_place, judged_with
@@ -52,11 +52,11 @@ def measured(
                 f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one cross-encoder. Of two, '
                 "rerank with each and compare the two TREC run files with quantdrift diff"
             )
-        dataset = corpus(data, task, options.split)
+        dataset = searched(options.any_data(data, task))
         shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
         ending = f"_top{shortlist.top}"
     else:
-        dataset = any_data(data, task, options.split)
+        dataset = options.any_data(data, task)
     if limit is not None:
         if shortlist is not None:
             raise UnsupportedError("--limit is for searches and classes; a shortlist is as long as its own run")

@@ -104,6 +104,9 @@ TEXTS = (
     "a run of lm-eval, its samples_TASK_DATE.jsonl."
 )
 SPLIT = "NAME: Data: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
+OWN_IDS = (
+    "--keep-own-ids: Data: Rank documents of the query's own id and text too, which are left out otherwise, as in BEIR."
+)
 RUNS = "RUN...: Run folders, or folders that hold some at any depth; last is the one written last here."
 METRIC = (
     "-m --metric NAME: Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
@@ -137,17 +140,30 @@ class OnData:
     data: Path | None = option(ANY_DATA)
     task: str | None = option(TASK)
     split: str = option(SPLIT, default="test")
+    keep_own_ids: bool = flag(OWN_IDS)
 
     @property
     def dataset(self) -> Any:
         """The data that are named."""
-        return any_data(self.data, self.task, self.split)
+        return self.any_data(self.data, self.task)
+
+    def any_data(self, data: Path | None, task: str | None) -> Any:
+        """The folder, the array file or the task of that name, of whatever kind."""
+        from quantdrift.data.labelled import load_task, read_folder
+        from quantdrift.data.retrieval import keeping_own_ids
+
+        if (data is None) == (task is None):
+            got = "neither" if data is None else "both"
+            raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks); got {got}")
+        read = read_folder(data, self.split) if data is not None else load_task(str(task), self.split)
+        return keeping_own_ids(read, self.keep_own_ids)
 
     @property
     def data_words(self) -> str:
         """The options of `quantdrift run` that name the same data."""
         named = f"--data {shlex.quote(str(self.data or 'FOLDER'))}" if self.task is None else f"--task {self.task}"
-        return named if self.split == "test" else f"{named} --split {shlex.quote(self.split)}"
+        split = "" if self.split == "test" else f" --split {shlex.quote(self.split)}"
+        return f"{named}{split}{' --keep-own-ids' * self.keep_own_ids}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +175,9 @@ class OnCorpus(OnData):
     @property
     def dataset(self) -> RetrievalDataset:
         """The data that are named."""
-        return corpus(self.data, self.task, self.split)
+        from quantdrift.data.labelled import searched
+
+        return searched(self.any_data(self.data, self.task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +278,10 @@ class Measuring(OnModel):
     def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
         """The measurement of a pair on data, or what else of them, that these options ask for."""
         from quantdrift.ask import Ask
+        from quantdrift.data.retrieval import facts_of
 
-        data = [dataset.name, dataset.split, dataset.fingerprint]
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
-        return Ask(pair=pair, data=data, settings=settings, part=part)
+        return Ask(pair=pair, data=facts_of(dataset), settings=settings, part=part)
 
 
 TOLERANCE = (
@@ -320,23 +338,6 @@ class Streaming:
     def streaming(self) -> dict[str, Any]:
         """The arguments of `StreamedDataset.run`."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
-
-
-def corpus(data: Path | None, task: str | None, split: str) -> RetrievalDataset:
-    """The folder in BEIR layout or the task that the options name."""
-    from quantdrift.data.labelled import searched
-
-    return searched(any_data(data, task, split))
-
-
-def any_data(data: Path | None, task: str | None, split: str) -> Dataset:
-    """The folder, the array file or the task that the options name, of whatever kind."""
-    from quantdrift.data.labelled import load_task, read_folder
-
-    if (data is None) == (task is None):
-        got = "neither" if data is None else "both"
-        raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks); got {got}")
-    return read_folder(data, split) if data is not None else load_task(str(task), split)
 
 
 def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
@@ -127,5 +127,6 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         check_place(options.out.absolute())
     with options.stoppable("no run was written"):
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
+        dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
         return dataset.run(pair, out=out, **options.how, **options.streaming)

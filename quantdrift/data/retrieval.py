@@ -12,10 +12,13 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.records import LONGEST, parse_json, refuse_bomb
@@ -104,20 +107,21 @@ def read_records(
         raise DataError(f"{file} is empty; at least one line was expected. Expected {expected}")
 
 
-def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any]]:
-    """Ids, and texts or images, of a JSON lines file, in its order."""
-    ids, texts, images = [], [], []
+def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any], Sequence[str]]:
+    """Ids, texts or images, and texts without their titles, of a JSON lines file, in its order."""
+    ids, texts, images, bare = [], [], [], []
     for where, name, record in read_records(file, '{"_id": "...", "text": "..."}', images=True):
         ids.append(name)
         if "image" in record:
             images.append(_image_file(file.parent, record["image"], where))
         else:
             texts.append(text_of(record, where) if titled else record["text"])
+            bare.append(record["text"])
         if (texts and images) or ("image" in record and str(record.get("text") or "").strip()):
             raise DataError(
                 f"{where}: expected texts alone or images alone; a document that is both cannot be embedded as one"
             )
-    return tuple(ids), image_files(images) if images else tuple(texts)
+    return tuple(ids), image_files(images) if images else tuple(texts), bare
 
 
 def text_of(record: Mapping[str, Any], where: str) -> str:
@@ -260,6 +264,9 @@ class RetrievalDataset:
         path: the folder it was read from, where it was.
         read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
         limit: where these are the first queries of more: how many, of how many, and the digest of all.
+        own: ids of queries that are documents too, which are left out of their own rankings; those with the same id
+            and text if None.
+        keep_own_ids: whether they are ranked nevertheless.
 
     Raises:
         DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
@@ -278,6 +285,8 @@ class RetrievalDataset:
     path: Path | None = field(default=None, compare=False)
     read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
     limit: Mapping[str, Any] | None = field(default=None, compare=False)
+    own: frozenset[str] | None = None
+    keep_own_ids: bool = False
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}"
@@ -292,6 +301,10 @@ class RetrievalDataset:
         _check_texts(self.query_ids, self.queries, where, "query")
         _check_texts(self.document_ids, self.documents, where, "document")
         _check_match(qrels, self.query_ids, self.document_ids, where)
+        own = self.own
+        if own is None:
+            own = own_documents(self.query_ids, self.queries, self.document_ids, self.documents)
+        object.__setattr__(self, "own", own.intersection(self.query_ids))
 
     @classmethod
     def of(
@@ -316,7 +329,7 @@ class RetrievalDataset:
         Raises:
             DataError: as the class.
         """
-        (query_ids, query_texts), (document_ids, document_texts) = (_named(texts) for texts in (queries, documents))
+        (query_ids, query_texts, _), (document_ids, document_texts, bare) = map(_named, (queries, documents))
         return cls(
             name=name,
             query_ids=query_ids,
@@ -325,7 +338,18 @@ class RetrievalDataset:
             documents=document_texts,
             qrels=qrels or {},
             split="test",
+            own=own_documents(query_ids, query_texts, document_ids, document_texts, bare),
         )
+
+    @property
+    def own_ids(self) -> str | None:
+        """What is done with documents of a query's own id and text, "left out" or "kept"; None where there are none."""
+        return None if not self.own else "kept" if self.keep_own_ids else "left out"
+
+    @property
+    def own_rows(self) -> NDArray[np.int64] | None:
+        """Per query the position of its own document, which does not count, or -1; None where all count."""
+        return own_rows(self.query_ids, self.document_ids, self.own or ()) if self.own_ids == "left out" else None
 
     @property
     def fingerprint(self) -> str:
@@ -356,8 +380,64 @@ class RetrievalDataset:
             counted("judgements of documents not in the corpus", [d for _, d, _ in judgements if d not in documents]),
             counted("queries without a judgement", [q for q in self.query_ids if judgements and not self.qrels.get(q)]),
             "" if judgements else "no relevance labels: drift is measured, relevance metrics are not",
+            on_own_ids([name for name in self.query_ids if name in (self.own or ())], self.qrels, self.keep_own_ids),
         ]
         return (*self.notes, *filter(None, sentences))
+
+
+# --- queries that are documents, too --------------------------------------------------------------
+
+
+def own_documents(
+    query_ids: Sequence[str], queries: Sequence[Any], document_ids: Sequence[str], *documents: Sequence[Any]
+) -> frozenset[str]:
+    """Ids of queries that are documents, too: of the same id and text, which `documents` give with and without titles.
+
+    Equal ids alone tell nothing: many data number both sides from 1.
+
+    >>> own_documents(["1", "2"], ["why?", "how?"], ["1", "2"], ["A title why?", "so"], ["why? ", "so"])
+    frozenset({'1'})
+    """
+    asked = {name: text.strip() for name, text in zip(query_ids, contents_of(queries), strict=True)}
+    return frozenset(
+        name
+        for texts in documents
+        for name, text in zip(document_ids, contents_of(texts), strict=False)  # images have no text without a title
+        if asked.get(name) == text.strip()
+    )
+
+
+def own_rows(
+    query_ids: Sequence[str], document_ids: Sequence[str], own: Collection[str], start: int = 0
+) -> NDArray[np.int64]:
+    """Per query the position of its own document, -1 where that is not there; the first document has number `start`."""
+    place = {name: row for row, name in enumerate(document_ids, start) if name in own}
+    return np.array([place.get(name, -1) for name in query_ids], dtype=np.int64)
+
+
+def keeping_own_ids(dataset: Any, keep: bool) -> Any:
+    """Return the data, of whatever kind, whose queries find themselves if they are to be kept."""
+    if keep and not hasattr(dataset, "keep_own_ids"):
+        raise DataError(f"--keep-own-ids is of queries and documents, and {dataset.name} has classes; leave it out")
+    return replace(dataset, keep_own_ids=True) if keep else dataset
+
+
+def facts_of(dataset: Any) -> list[str]:
+    """Tell data from others: name, split, digest, and what is done with queries that are documents too, if any are."""
+    facts = [dataset.name, dataset.split, dataset.fingerprint, getattr(dataset, "own_ids", None)]
+    return [fact for fact in facts if fact is not None]
+
+
+def on_own_ids(own: Sequence[str], qrels: Mapping[str, Mapping[str, int]], kept: bool = False) -> str:
+    """Tell what is done with these queries' own documents; "" if there are none."""
+    if not own:
+        return ""
+    who = counted("queries that stand in the corpus themselves, under their own id", own)
+    if kept:
+        return f"{who}; each finds itself in both arms, which hides what changes behind it"
+    judged = sum(qrels.get(name, {}).get(name, 0) > 0 for name in own)
+    unfound = f"; {judged:,} of them are judged relevant to themselves, which counts as not found" if judged else ""
+    return f"{who}; each is left out of its own ranking, as in BEIR (--keep-own-ids ranks it){unfound}"
 
 
 def feed(digest: Any, texts: Iterable[str]) -> None:
@@ -399,7 +479,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
-    document_ids, documents = _read_side(_find(folder, "corpus.jsonl"), titled=True)
+    document_ids, documents, bare = _read_side(_find(folder, "corpus.jsonl"), titled=True)
     query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=document_ids)
     return RetrievalDataset(
         name=folder.resolve().name,
@@ -411,6 +491,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
         split=split,
         notes=notes,
         path=folder.resolve(),
+        own=own_documents(query_ids, queries, document_ids, documents, bare),
     )
 
 
@@ -422,7 +503,7 @@ def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | No
 
     `known` are the documents' ids; None where they are not known.
     """
-    query_ids, queries = _read_side(_find(folder, "queries.jsonl"), titled=False)
+    query_ids, queries, _ = _read_side(_find(folder, "queries.jsonl"), titled=False)
     qrels: dict[str, dict[str, int]] = {}
     note = ""
     if file := _find_qrels(folder / "qrels", split):
@@ -440,16 +521,18 @@ def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | No
     return query_ids, queries, qrels, (note,) if note else ()
 
 
-def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Ids and texts; of a title and a text, both as `read_beir_folder` joins them."""
+def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Ids, texts, and texts without titles; of a title and a text, both as `read_beir_folder` joins them."""
     if isinstance(texts, str):
         raise DataError(f"expected texts, a list or id to text; got one string, {excerpt(texts)}")
     if not isinstance(texts, Mapping):
         texts = {str(number): text for number, text in enumerate(texts)}
-    return tuple(texts), tuple(
-        f"{text.get('title') or ''} {text.get('text') or ''}".strip() if isinstance(text, Mapping) else text
-        for text in texts.values()
+    parts = [text if isinstance(text, Mapping) else {"text": text} for text in texts.values()]
+    joined = (
+        f"{part.get('title') or ''} {part.get('text') or ''}".strip() if isinstance(text, Mapping) else text
+        for part, text in zip(parts, texts.values(), strict=True)
     )
+    return tuple(texts), tuple(joined), tuple(part.get("text") or "" for part in parts)
 
 
 def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, kind: str) -> None:

@@ -35,6 +35,7 @@ class StreamedDataset:
         n_documents: how many documents there are.
         fingerprint: digest of queries, labels and documents.
         warnings: what is worth telling, one sentence each.
+        keep_own_ids: whether queries that are documents too find themselves.
     """
 
     name: str
@@ -46,6 +47,12 @@ class StreamedDataset:
     n_documents: int
     fingerprint: str
     warnings: tuple[str, ...] = ()
+    keep_own_ids: bool = False
+
+    @property
+    def own_ids(self) -> str | None:
+        """What is done with documents of a query's own id and text; nobody knows whether there are any."""
+        return "kept" if self.keep_own_ids else None
 
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
         """Read the texts of some documents, by id."""

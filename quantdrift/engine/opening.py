@@ -123,6 +123,7 @@ def open_pair(
     elif shortlist is not None:
         lists = {"top": shortlist.top, "digest": shortlist.digest}
         record = {"reading": "reranking", "shortlist": lists, "max_length": encoder.max_length}
+        record |= own_ids_record(dataset)
         reading = shortlist_of(dataset, shortlist.documents, record=record, texts=texts)
     else:
         refuse_kinds(pair.models, dataset)
@@ -217,11 +218,18 @@ def search_of(
         queries=queries,
         documents=documents,
         similarity=similarity,
+        excluded=dataset.own_rows,
+        record=own_ids_record(dataset),
         calibration=tuple(calibration),
         held_out=held_out,
         qrels=dataset.qrels or None,
         dataset=dataset.name,
     )
+
+
+def own_ids_record(dataset: RetrievalDataset | StreamedDataset) -> dict[str, str]:
+    """What run.json says of queries that are documents too; nothing where there are none."""
+    return {} if dataset.own_ids is None else {"own_ids": dataset.own_ids}
 
 
 def _refuse_prompts(model: Any, dataset: Dataset) -> None:

@@ -97,9 +97,8 @@ class _Shortlists:
             opened = open_pair(parse(f"{entry.retriever}@W8"), dataset, models=(model, None))
             flow = Flow(pair=opened.pair, settings=settings, store=self.store, progress=self.progress)
             queries, documents = flow.reference(opened.reading.ready(flow))
-            state = score_embeddings(
-                queries, queries, documents, documents, similarity=model.similarity, k=min(entry.top, len(documents))
-            )
+            arms, k = (queries, queries, documents, documents), min(entry.top, len(documents))
+            state = score_embeddings(*arms, similarity=model.similarity, k=k, excluded=dataset.own_rows)
             names, rows = dataset.document_ids, state.reference_top()[0].tolist()
             self._found[key] = Shortlist(
                 documents={

@@ -51,6 +51,8 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
             "TREC run file (query Q0 document rank score tag)"
         )
     lists, record = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
+    own = dataset.own if dataset.own_ids == "left out" and dataset.own else ()
+    lists = {q: tuple(n for n in names if n != q or q not in own)[:top] for q, names in lists.items()}
     documents = {query: lists[query] for query in dataset.query_ids if lists.get(query)}
     if not documents:
         raise DataError(
@@ -68,7 +70,7 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
 
 
 Found = tuple[dict[str, tuple[str, ...]], dict[str, Any]]
-"""Documents by query, and what run.json says of them."""
+"""Documents by query, as many as there are, and what run.json says of them."""
 
 
 def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
@@ -82,18 +84,20 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
             "(quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
         )
     evidence = run.evidence()
-    if evidence.depth < min(top, int(evidence.n_items.max(initial=0))):
+    more = int(dataset.own_ids == "left out" != there.settings.get("own_ids"))  # a query's own document goes
+    if evidence.depth < min(top + more, int(evidence.n_items.max(initial=0))):
         raise DataError(
             f"{run.path} keeps {evidence.depth} ranks, too few for a shortlist of {top}; give "
-            f"--top {evidence.depth}, or make that run again with -k {top}"
+            f"--top {evidence.depth - more}, or make that run again with -k {top + more}"
         )
-    rows = zip(evidence.input_ids, evidence.reference_top.items[:, :top].tolist(), strict=True)
+    rows = zip(evidence.input_ids, evidence.reference_top.items.tolist(), strict=True)
     lists = {str(query): tuple(str(evidence.item_ids[item]) for item in items if item >= 0) for query, items in rows}
     named = {"retriever": model.get("name"), "retriever_fingerprint": model.get("fingerprint")}
     return lists, {"from": "run", "spec": run.record["spec"], **named}
 
 
 def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
+    del top
     read = read_trec(Source(path))
     rankings: Mapping[str, Mapping[str, float]] = read.parts[""].content
     position = {name: row for row, name in enumerate(dataset.document_ids)}
@@ -103,7 +107,7 @@ def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
             f"({some(strangers)}), so it is of other data; expected a search of these documents"
         )
     lists = {
-        query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
+        query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc])))
         for query, ranking in rankings.items()
     }
     return lists, {"from": "trec", "retriever": read.name, "file_digest": read.digest}

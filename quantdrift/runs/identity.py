@@ -278,6 +278,7 @@ def signature(record: Mapping[str, Any]) -> str:
         "model": (run.model_fingerprint or "").rpartition(":")[2][:8],
         "candidate": (run.candidate_fingerprint or "")[:8],
         "n": _part(_part(record, "metrics"), "flip@1").get("n"),
+        "own ids": run.settings.get("own_ids"),
         "batch": run.settings.get("batch_size"),
         "torch": run.settings.get("torch"),
     }

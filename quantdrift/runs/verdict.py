@@ -93,7 +93,17 @@ def _told_by_the_run(record: Record, tolerances: Tolerances) -> Iterator[str]:
     yield from (str(reason) for reason in (record.get("data") or {}).get("forbids") or ())
 
 
-FORBIDDING: tuple[Callable[[Record, Tolerances], Iterator[str]], ...] = (_unstable, _told_by_the_run)
+def _finds_itself(record: Record, tolerances: Tolerances) -> Iterator[str]:
+    """Queries that are ranked among the documents they stand in: their first answer is themselves, in both arms."""
+    del tolerances
+    if (record.get("settings") or {}).get("own_ids") == "kept":
+        yield (
+            "Queries stand in the corpus and are kept there (--keep-own-ids), so that their first answer is themselves at "
+            "any precision. Without that option they are left out of their own rankings."
+        )
+
+
+FORBIDDING: tuple[Callable[[Record, Tolerances], Iterator[str]], ...] = (_unstable, _finds_itself, _told_by_the_run)
 """What makes a verdict meaningless, a function each, which yields a sentence for every such fact of a run."""
 
 
@@ -294,4 +304,5 @@ def typed(record: Record, command: str, spec: str) -> str:
     words += ["--limit", str(limit["n"])] if limit and "limit" in takes else []
     words += ["--dtype", dtype] if dtype != "float32" else []
     words += ["--revision", revision] if revision else []
+    words += ["--keep-own-ids"] if settings.get("own_ids") == "kept" else []
     return shlex.join(map(str, words)) + " --trust-remote-code" * bool(settings.get("trust_remote_code"))

@@ -98,7 +98,8 @@ class DataEntry(Part):
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
     With `neighbours`, every input of labelled data searches all others.
     With `sizes`, growing parts of the corpus are searched; a study makes an entry
-    of each. With `limit`, only the first queries or inputs are taken, for a quick try.
+    of each. With `limit`, only the first queries or inputs are taken, for a quick try. With `keep_own_ids`, queries
+    that stand in the corpus themselves find themselves.
     """
 
     folder: str | None = None
@@ -111,6 +112,7 @@ class DataEntry(Part):
     neighbours: bool = False
     sizes: Annotated[tuple[int | str, ...], AS_LIST] = ()
     limit: int | None = Field(default=None, ge=1)
+    keep_own_ids: bool = False
     name: str = ""
     settings: CellSettings = CellSettings()
 

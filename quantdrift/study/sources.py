@@ -8,6 +8,7 @@ from quantdrift.ask import Ask, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.labelled import Dataset, limited, load_task, read_folder, task_of
+from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
 from quantdrift.study.plan import Cell, DataEntry
 
@@ -34,7 +35,7 @@ class Data:
         key = entry.whole
         if key not in self._read:
             try:
-                read = self._loaded(entry)
+                read = keeping_own_ids(self._loaded(entry), entry.keep_own_ids)
                 self._read[key] = read if entry.limit is None else _first(read, entry)
             except QuantDriftError as error:
                 self._read[key] = error
@@ -68,9 +69,10 @@ def fingerprint_of(cell: Cell, data: Data) -> str:
     """
     entry = cell.data
     part: list[Any] = []
-    digest = data.known(entry).fingerprint
+    digest, *own_ids = facts_of(data.known(entry))[2:]
     if entry.retriever is not None:
         part += ["retriever", entry.retriever, stamp_of(entry.retriever), entry.top]
     part += ["neighbours"] if entry.neighbours else []
     part += ["sizes", *entry.sizes] if entry.sizes else []
-    return Ask(pair=cell.spec, data=[digest, entry.split], settings=cell.settings.said(), part=part).fingerprint
+    told = [digest, entry.split, *own_ids]
+    return Ask(pair=cell.spec, data=told, settings=cell.settings.said(), part=part).fingerprint

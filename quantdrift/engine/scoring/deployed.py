@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
+from quantdrift.engine.scoring.indexes import WANTED, SearchIndex
 from quantdrift.engine.scoring.precision import BITS, Stored
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
@@ -226,15 +226,21 @@ class _Scorer:
         places, _ = self._returned(rows, depth, skip)
         return _with_list(state, self._reordered(places, score), full, score), exact
 
-    def _returned(self, rows: slice, depth: int, skip: Tensor | None) -> tuple[Tensor, Found]:
-        """Positions [n, depth] that the index returns, without what does not count; and all that it found."""
+    def _returned(self, rows: slice, depth: int, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Positions [n, depth] that the index returns, and scores if it gives them, without what does not count."""
         assert self.index is not None  # else there is nothing to ask
-        asked = min(depth, max(self.index.returns or depth, self.first)) + (skip is not None)
-        found = self.index.search(self.stored.queries[rows].numpy(), asked)
+        asked = min(depth, max(self.index.returns or depth, self.first))
+        # one more where one may go, so that every list is as long
+        found = self.index.search(self.stored.queries[rows].numpy(), asked + (skip is not None))
         places = torch.from_numpy(found.positions)
+        scores = None if found.scores is None else torch.from_numpy(found.scores)
         if skip is not None:
-            places = _without(places, skip)
-        return torch.nn.functional.pad(places[:, :depth], (0, depth - min(depth, places.shape[1])), value=-1), found
+            places, scores = _without(places, scores, skip)
+
+        def deep(part: Tensor, value: float) -> Tensor:
+            return torch.nn.functional.pad(part[:, :asked], (0, depth - min(asked, part.shape[1])), value=value)
+
+        return deep(places, -1), None if scores is None else deep(scores, torch.nan)
 
     def _listed(self, rows: slice, full: Tensor, k: int, skip: Tensor | None) -> ScoreState:
         """The state where the candidate's scores are known of what the index returned alone.
@@ -242,17 +248,11 @@ class _Scorer:
         The extremes of delta are over these documents; `n_items` counts what either list holds.
         """
         state = _scored(full, full, k, skip)
-        places, found = self._returned(rows, min(k, full.shape[1]), skip)
-        assert found.scores is not None  # an index whose codes are not known gives them
+        places, values = self._returned(rows, min(k, full.shape[1]), skip)
+        assert values is not None  # an index whose codes are not known gives them
         n_docs = full.shape[1]
         score = torch.full((len(full), n_docs + 1), torch.nan)  # the last column takes what is no document
-        nowhere = torch.full((len(full),), -1) if skip is None else skip
-        for positions, values in (
-            (torch.from_numpy(found.positions), torch.from_numpy(found.scores)),
-            (nowhere[:, None], torch.full((len(full), 1), torch.nan)),
-        ):
-            score.scatter_(1, torch.where(positions < 0, n_docs, positions), values)
-        score = score[:, :n_docs]
+        score = score.scatter_(1, torch.where(places < 0, n_docs, places), values)[:, :n_docs]
         reference = torch.from_numpy(state.reference_top()[0])
         paired = score.gather(1, reference.clamp_min(0))
         known, delta = ~score.isnan(), score - full
@@ -303,8 +303,8 @@ def _with_list(state: ScoreState, positions: Tensor, full: Tensor, score: Tensor
     return replace(state, candidate_keys=keys, candidate_paired=full.gather(1, places))
 
 
-def _without(positions: Tensor, skip: Tensor) -> Tensor:
+def _without(positions: Tensor, scores: Tensor | None, skip: Tensor) -> tuple[Tensor, Tensor | None]:
     """Lists without the position that does not count; what stood behind it moves up."""
     gone = (positions == skip[:, None]) & (skip[:, None] >= 0)
     order = gone.to(torch.int8).argsort(dim=1, stable=True)
-    return positions.masked_fill(gone, -1).gather(1, order)
+    return positions.masked_fill(gone, -1).gather(1, order), None if scores is None else scores.gather(1, order)

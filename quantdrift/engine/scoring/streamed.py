@@ -307,8 +307,12 @@ def score_matrix(
     *,
     k: int = 200,
     positions: NDArray[Any] | None = None,
+    excluded: NDArray[Any] | None = None,
 ) -> ScoreState:
-    """The state of scores [n_queries, n_items] that are already there, of items at increasing positions."""
+    """The state of scores [n_queries, n_items] that are already there, of items at increasing positions.
+
+    Per query one column, or -1, can be `excluded`: it does not count.
+    """
     if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
         raise ScoreError(
             "expected two score matrices of the same shape [n_queries, n_items]; got "
@@ -325,7 +329,7 @@ def score_matrix(
         raise ScoreError("expected finite scores; at least one is NaN or infinite")
     n_queries, n_items = reference.shape
     block = Block(n_queries, k, reference.device)
-    block.add(reference, candidate, torch.empty_like(reference), 0, None)
+    block.add(reference, candidate, torch.empty_like(reference), 0, skipped(excluded, n_queries, reference.device))
     state = block.finish()
     if positions is None:
         return state

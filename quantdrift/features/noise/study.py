@@ -35,7 +35,7 @@ def measured_schemes(
         models=[ModelEntry(model=model)],
         schemes=list(schemes),
         seeds=[0],
-        data=[DataEntry(folder=folder, task=options.task, split=options.split)],
+        data=[DataEntry(folder=folder, task=options.task, split=options.split, keep_own_ids=options.keep_own_ids)],
         settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
     )
     return measured(study, out, options, kind=kind)

@@ -151,7 +151,7 @@ class Tuner:
         widths = None if allocation is None else list(allocation.width_of.values())
         ask = Ask(
             pair=replace(self.spec, scheme=named),
-            data=[str(opened.data["fingerprint"])],
+            data=[str(opened.data["fingerprint"]), opened.reading.record.get("own_ids")],
             settings={**asdict(settings), "runtime": dict(pair.runtime)},
             part=["held out", None if self.held is None else self.held.tolist(), widths],
             models=[key_of(weights=pair.fingerprint, reads=[self.model.key(role) for role in ("query", "document")])],

@@ -35,8 +35,8 @@ _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 _ROWS = 4096
 _digest: Callable[[], Any] = partial(hashlib.blake2b, digest_size=16)
 
-Document = tuple[str, str]
-"""Id and text."""
+Document = tuple[str, str, str]
+"""Id, text, and text without its title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +78,13 @@ class Shard:
         if len(documents) < self.n:
             end = self.row + len(documents)
             raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
-        retrieval.check_ids([name for name, _ in documents], where=self.url)
+        retrieval.check_ids([name for name, *_ in documents], where=self.url)
         return documents
 
     def _lines(self) -> Iterator[Document]:
         lines = islice(retrieval.lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
         for where, name, record in retrieval.read_records(self.url, '{"_id": "...", "text": "..."}', lines):
-            yield name, retrieval.text_of(record, where)
+            yield name, retrieval.text_of(record, where), record["text"]
 
     def _rows(self) -> Iterator[Document]:
         with _unpacked(self.url) as stream:
@@ -99,7 +99,8 @@ class Shard:
                     # a text that is kept once for many rows is unpacked row by row
                     record = batch.slice(place, 1).to_pylist()[0]
                     retrieval.check_string(record["text"], f'{where}: "text"')
-                    yield retrieval.named(record[key], f'{where}: "_id"'), retrieval.text_of(record, where)
+                    name = retrieval.named(record[key], f'{where}: "_id"')
+                    yield name, retrieval.text_of(record, where), record["text"]
                 row += len(batch)
 
 
@@ -130,7 +131,7 @@ class ShardedDataset(StreamedDataset):
 
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
         """Go through the corpus for the texts of some documents."""
-        return {name: text for shard in self.shards for name, text in shard.read() if name in wanted}
+        return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
 
     def run(self, pair: Any, **how: Any) -> Any:
         """Measure a pair and write the run."""

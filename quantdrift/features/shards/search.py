@@ -23,26 +23,27 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.base.records import bytes_digest, parse_json
+from quantdrift.data.retrieval import on_own_ids, own_documents, own_rows
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.model import check_vectors
 from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.opening import Opened, described_data, load_pair
+from quantdrift.engine.opening import Opened, described_data, load_pair, own_ids_record
 from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge, state_of
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.store import EmbeddingStore, keeping, key_of, store_for
+from quantdrift.engine.store import EmbeddingStore, digest_of, keeping, key_of, store_for
 from quantdrift.evidence.record import Noise
 from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
 from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.runs.folder import Run, check_place, now
 from quantdrift.spec.grammar import Spec, Versus, chooses
 
-_VERSION = 2
+_VERSION = 3
 """Version of what is kept of a shard; a change in what it means makes kept ones void."""
 
 
@@ -99,9 +100,11 @@ def run_shards(
             calibration=(documents if texts is None else text_inputs(texts),),
             qrels=dataset.qrels or None,
             dataset=dataset.name,
+            record=own_ids_record(dataset),
             shards=dataset.shards,
             kept=kept,
             workers=team,
+            keep_own_ids=dataset.keep_own_ids,
             job=partial(Job, opens=opens, root=root, similarity=pair.similarity, threads=team.threads),
         )
         counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
@@ -165,7 +168,7 @@ class KeptShards:
         """Names of a shard's documents in their order, from its state where it is there."""
         arrays = read_cache(self.path(shard), arrays_in)
         if arrays is None:
-            return [name for name, _ in shard.read()]
+            return [name for name, *_ in shard.read()]
         return list(parse_json(arrays["names"].tobytes()))
 
 
@@ -194,6 +197,7 @@ class Job:
         root: where the reference's embeddings of documents are kept; None keeps none.
         similarity: how embeddings become scores.
         queries: embeddings of the queries by reference and candidate.
+        asked: ids and texts of the queries, whose own documents are left out; nothing where they are kept.
         weights: digests of what encodes documents, by reference and candidate.
         runtime: what decides embeddings beside weights and inputs.
         layers: the candidate's calibrated layers, where there are any.
@@ -205,6 +209,7 @@ class Job:
     root: Path | None
     similarity: Similarity
     queries: tuple[Vectors, Vectors]
+    asked: tuple[Sequence[str], Sequence[str]] | None
     weights: tuple[str, str]
     runtime: Mapping[str, str]
     layers: Sequence[LayerCandidate] | None
@@ -243,7 +248,9 @@ class Job:
 
 def score_shard(job: Job, flow: Flow, shard: Shard) -> bytes:
     """Encode a shard's documents with both arms of a pair that is loaded, and score them."""
-    names, texts = zip(*shard.read(), strict=True)
+    names, *both = zip(*shard.read(), strict=True)
+    texts = both[0]
+    own = None if job.asked is None else own_documents(*job.asked, names, *both)
     side = text_inputs(texts, role="document", ids=names)
     first = second = flow.vectors(side, "reference", job.weights[0], "document embeddings")
     if job.passes > 1:
@@ -262,6 +269,7 @@ def score_shard(job: Job, flow: Flow, shard: Shard) -> bytes:
         second,
         similarity=job.similarity,
         k=job.settings.k,
+        excluded=own_rows(job.asked[0], names, own, shard.start) if job.asked and own else None,
         offset=shard.start,
         device=device if device.type == "cuda" else "cpu",
     )
@@ -295,12 +303,14 @@ class ShardedSearch(Search):
         kept: their states.
         workers: who encodes and scores them.
         job: makes the job of the workers, of what is known when the models are loaded.
+        keep_own_ids: whether documents of a query's own id and text count.
     """
 
     shards: Sequence[Shard]
     kept: KeptShards
     workers: Workers
     job: Callable[..., Job]
+    keep_own_ids: bool
 
     @property
     def held(self) -> tuple[Inputs, ...]:
@@ -316,6 +326,7 @@ class ShardedSearch(Search):
         job = self.job(
             settings=flow.settings,
             queries=(np.array(reference[0]), np.array(candidate[0])),
+            asked=None if self.keep_own_ids else (self.queries.ids, self.queries.items),
             weights=(weights, weights if pair.query_only else candidate_weights),
             runtime=dict(pair.runtime),
             layers=pair.made.layers if isinstance(pair, QuantizedPair) and pair.made else None,
@@ -329,10 +340,14 @@ class ShardedSearch(Search):
             queries=[bytes_digest(np.ascontiguousarray(vectors).data.cast("B")) for vectors in job.queries],
             similarity=str(job.similarity),
             settings=[job.settings.k, job.settings.batch_size],
+            asked=job.asked and digest_of(text for part in job.asked for text in part),
         )
         shown = "encoding and scoring the corpus"
         with flow.stage("documents", shown, job.passes * sum(shard.n for shard in self.shards)) as tell:
-            return reduce(merge, self._states(flow, job, tell))
+            state = reduce(merge, self._states(flow, job, tell))
+        left_out = np.flatnonzero(state.n_items.cpu().numpy() < self.shards[-1].start + self.shards[-1].n)
+        said = on_own_ids([self.queries.ids[row] for row in left_out.tolist()], self.qrels or {})
+        return replace(state, notes=(said,) if said else ())
 
     def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
         """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""

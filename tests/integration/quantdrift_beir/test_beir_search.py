@@ -27,10 +27,10 @@ CORPUS, QUERIES = texts()
 ASKED = {"query": "query", "passage": "document"}  # prompts as quantdrift run chooses them
 
 
-def own_run(folder: str, scheme: str, out: Path, **settings: Any) -> Run:
+def own_run(folder: str, scheme: str, out: Path, corpus: Any = CORPUS, **settings: Any) -> Run:
     return run_pair(
         parse(f"{folder}@{scheme}"),
-        dataset_of(CORPUS, QUERIES),
+        dataset_of(corpus, QUERIES),
         out=out,
         settings=Settings(batch_size=8, **settings),
         store=EmbeddingStore(None),
@@ -93,6 +93,16 @@ def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) 
     before = results.drift["flip@1"]
     EvaluateRetrieval.evaluate(qrels_of(QUERIES), results, [1, 10])  # drops such documents in place
     assert results.drift["flip@1"] == before
+
+
+def test_quantdrift_run_leaves_out_what_beir_leaves_out(folder: str, tmp_path: Path) -> None:
+    corpus = {**CORPUS, **{name: {"title": "", "text": words} for name, words in QUERIES.items()}}
+    pair = QuantizedPair(model(folder, prompt_names=ASKED), "W3")
+    saved = exact(pair).search(corpus, QUERIES, 1000, "cos_sim").save(tmp_path / "saved", qrels=qrels_of(QUERIES))
+    run = own_run(folder, "W3", tmp_path / "run", corpus=corpus)
+    ours, theirs = (pq.read_table(run.path / "evidence.parquet") for run in (run, saved))
+    assert ours.equals(theirs)
+    assert run.record["settings"]["own_ids"] == "left out"
 
 
 def test_another_score_function_is_refused(folder: str) -> None:

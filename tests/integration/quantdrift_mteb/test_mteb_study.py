@@ -87,6 +87,27 @@ def test_a_search_has_the_figures_of_mteb(listed: Any, tmp_path: Path, scheme: s
     assert np.nan_to_num(ndcg).mean() == pytest.approx(entry["main_score"], abs=1e-5)  # mteb counts q4 as 0
 
 
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_query_that_is_a_document_too_has_the_figures_of_mteb(listed: Any, tmp_path: Path, ignores: bool) -> None:
+    """A task that ignores equal ids does so whatever their texts; one that does not is told of."""
+
+    def task() -> Any:
+        content, ids = split_data(12, 40), [f"d{number}" for number in range(12)]
+        content["queries"] = Dataset.from_dict({"id": ids, "text": [*content["corpus"]["text"][:11], "another text"]})
+        content["relevant_docs"] = {name: {f"d{number + 20}": 1} for number, name in enumerate(ids)}
+        return retrieval_task("TinySelf", {"default": {"test": content}}, ignore_identical_ids=ignores)
+
+    model = save_encoder(tmp_path)
+    run = run_of(model, listed(task()), "W2-rtn")
+    evidence, cache = run.evidence(), mteb.ResultCache(tmp_path / "results")
+    assert evidence.n_items.tolist() == [39] * 11 + [39 if ignores else 40]
+    (entry,) = scores(mteb.get_model(f"quantdrift:{model}@W2-rtn"), task(), cache=cache)["test"]
+    ndcg = np.nan_to_num(parse_metric("ndcg@10").per_input(evidence)).mean()
+    assert (ndcg == pytest.approx(entry["main_score"], abs=1e-5)) == ignores
+    inside = read_run(next(tmp_path.rglob("drift/TinySelf/test-default"))).record["data"]["warnings"]
+    assert any("leaves out" in note if ignores else "hides what changes" in note for note in inside)
+
+
 def test_classes_have_the_figures_of_mteb(listed: Any, tmp_path: Path) -> None:
     model = save_encoder(tmp_path)
     run = run_of(model, listed(other_task("MockClassificationTask")), "W2-rtn")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.data.labelled import limited
+from quantdrift.data.retrieval import RetrievalDataset, facts_of, keeping_own_ids, read_beir_folder
 
 CORPUS = """\
 {"_id": "d1", "title": "Cats", "text": "They purr."}
@@ -162,6 +163,32 @@ def test_judgements_of_trec_are_those_of_beir(write: Write) -> None:
     (folder / "qrels" / "test.tsv").write_text(f"{trec}q2\td1\t1\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"line 3: expected .*; got 3"):
         read_beir_folder(folder)
+
+
+OWN = """\
+{"_id": "q1", "title": "Cats", "text": " who purrs?"}
+{"_id": "q2", "text": "who barks? "}
+{"_id": "q3", "text": "another text"}
+{"_id": "d1", "text": "who purrs?"}
+"""
+
+
+def test_queries_with_the_id_and_text_of_a_document_leave_it_out(write: Write) -> None:
+    """With or without its title, as ArguAna has it; equal ids of other texts tell nothing."""
+    data = read_beir_folder(write(corpus=OWN, qrels="q1\td1\t1\nq2\tq2\t1\nq2\td1\t1\nq3\tq3\t2\n"))
+    assert data.own == {"q1", "q2"}
+    assert data.own_rows is not None
+    assert data.own_rows.tolist() == [0, 1, -1]
+    (note,) = (note for note in data.warnings if "themselves" in note)
+    assert "2 (q1, q2)" in note
+    assert "1 of them are judged relevant to themselves" in note
+    assert data.qrels["q2"] == {"q2": 1, "d1": 1}  # as in BEIR, whose nDCG counts it as not found
+    kept = keeping_own_ids(data, True)
+    assert (kept.own_rows, kept.own_ids, data.own_ids) == (None, "kept", "left out")
+    assert kept.fingerprint == data.fingerprint
+    assert facts_of(kept) != facts_of(data)
+    assert limited(data, 1).own == {"q1"}
+    assert facts_of(dataset()) == ["two", "test", dataset().fingerprint]
 
 
 def test_a_damaged_gzip_file(write: Write) -> None:

@@ -299,6 +299,13 @@ def test_where_codes_cannot_be_asked_loss_is_one_number_and_scores_are_bounds(wo
 
 def test_a_search_asks_for_as_many_as_a_deployment_returns(world, toy):
     toy(lossless=True)
+    some = np.where(np.arange(N) % 2, np.arange(N), -1)  # half of them leave out a document, which is made up for
+    lists = deployed(world, "index=toy", excluded=some).candidate_top()[0]
+    assert ((lists >= 0).sum(axis=1) == 10).all()
+    assert not (lists == np.where(some < 0, -2, some)[:, None]).any()
+    toy()
+    some = deployed(world, "index=toy", excluded=some)
+    assert ((some.candidate_top()[0] >= 0).sum(axis=1) == 10).all()
     assert (deployed(world, "index=toy").candidate_top()[0][:, 10:] == -1).all()
     assert (deployed(world, "index=toy+search=limit=15").candidate_top()[0][:, 14] >= 0).all()
     assert (deployed(world, "index=toy+rescore=2").candidate_top()[0][:, 19] >= 0).all()

@@ -1,6 +1,7 @@
 """Shortlists: the first documents of a finished search, checked against the data."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_the_references_first_documents_are_taken_not_the_candidates(tmp_path: P
 def test_a_run_that_gives_no_shortlist_is_refused(made: dict[str, Any], top: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         read_shortlist(written(tmp_path / "run", **made), DATA, top=top)
+
+
+def test_a_query_that_is_a_document_too_is_not_in_its_own_shortlist(tmp_path: Path) -> None:
+    queries, documents = {"q0": "wing", "a": "a wing"}, dict(zip(DATA.document_ids, DATA.documents, strict=True))
+    data = RetrievalDataset.of(queries, documents, name="small")
+    both = {"q0": {"a": 3.0, "b": 2.0, "c": 1.0}, "a": {"a": 9.0, "d": 2.0, "c": 1.0}}
+    path = write_trec(tmp_path / "run.trec", both)
+    assert read_shortlist(path, data, top=2).documents == {"q0": ("a", "b"), "a": ("d", "c")}
+    kept = replace(data, keep_own_ids=True)
+    assert read_shortlist(path, kept, top=2).documents["a"] == ("a", "d")
+    # of a run that kept them one rank more is needed, and of one that did not, none
+    evidence = evidence_of_rankings(both, both, depth=2)
+    record: dict[str, Any] = {"spec": "minilm@W4", "data": {"name": "small", "fingerprint": data.fingerprint}}
+    write_run(tmp_path / "kept", evidence=evidence, record=record)
+    with pytest.raises(DataError, match=r"-k 3"):
+        read_shortlist(tmp_path / "kept", data, top=2)
+    write_run(tmp_path / "left", evidence=evidence, record={**record, "settings": {"own_ids": "left out"}})
+    assert read_shortlist(tmp_path / "left", data, top=1).documents == {"q0": ("a",), "a": ("d",)}
 
 
 def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Path) -> None:

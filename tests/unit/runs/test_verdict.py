@@ -90,6 +90,12 @@ def test_what_a_run_found_to_be_meaningless_forbids_a_verdict() -> None:
     )
 
 
+def test_queries_that_find_themselves_forbid_a_verdict() -> None:
+    """1,190 questions among their own: 0.0 % changed, "safe to deploy"."""
+    assert verdict({**record_of(flips=(0, 1190)), "settings": {"own_ids": "kept"}}).word == "no verdict"
+    assert verdict({**record_of(flips=(0, 1190)), "settings": {"own_ids": "left out"}}).word == "answers stay"
+
+
 def test_tolerances_of_the_record_decide_unless_others_are_given() -> None:
     record = {**record_of(flips=(73, 300)), "tolerances": {"changed": 0.5, "mean": 0.03}}
     assert verdict(record).word == "answers stay"
