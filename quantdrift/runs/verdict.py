@@ -98,8 +98,8 @@ def _finds_itself(record: Record, tolerances: Tolerances) -> Iterator[str]:
     del tolerances
     if (record.get("settings") or {}).get("own_ids") == "kept":
         yield (
-            "Queries stand in the corpus and are kept there (--keep-own-ids), so that their first answer is themselves at "
-            "any precision. Without that option they are left out of their own rankings."
+            "Queries stand in the corpus and are kept there (--keep-own-ids), so that their first answer is themselves "
+            "at any precision. Without that option they are left out of their own rankings."
         )
 
 
