@@ -190,7 +190,7 @@ EVIL: dict[str, tuple[Callable[[Path], None], str]] = {
     "labels without end": (settings(num_labels=10**9), "asks for 1,000,000,000 as num_labels"),
     "pickled weights": (pickled, "its weights are pickled Python|cannot be loaded|not pickled ones"),
     "a kernel of the hub": (settings(attn_implementation="some/kernel"), "attn_implementation.* code that comes with"),
-    "code of its own": (own_code, "cannot be loaded"),
+    "code of its own": (own_code, "cannot be loaded|gives tokenizer_class as Own"),
     "hqq": (settings(quantization_config=HQQ), "hqq|no packed linear layer|quantized already"),
     "hqq inside": (settings(text_config={"quantization_config": HQQ}), "hqq|no packed linear layer|quantized already"),
 }
