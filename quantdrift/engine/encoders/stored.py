@@ -20,7 +20,7 @@ from quantdrift.engine.bits import BitsReport
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types that hold weights as they are; a code has any other."""
-_WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"
 _MAX_HEAD = 100_000_000
 """Bytes of a head, as in safetensors' own reader."""
 
@@ -61,10 +61,10 @@ class StoredLayers:
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of a model folder by name, read from the heads of its files."""
-    files = weight_files(folder, _WEIGHTS)
+    files = weight_files(folder, WEIGHTS)
     if not files:
         raise UnsupportedError(
-            f"{folder} holds no weights that are read: expected {_WEIGHTS} or shards of it, as save_pretrained of "
+            f"{folder} holds no weights that are read: expected {WEIGHTS} or shards of it, as save_pretrained of "
             "transformers writes them (not pickled ones, pytorch_model.bin)"
         )
     return {name: tensor for file in files for name, tensor in read_head(file).items()}

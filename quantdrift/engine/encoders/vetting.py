@@ -18,7 +18,7 @@ from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.patterns import PATTERNS, check_patterns
-from quantdrift.engine.encoders.stored import read_head, weight_files
+from quantdrift.engine.encoders.stored import WEIGHTS, read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -184,7 +184,7 @@ def vet(
             vet(base, trusted=trusted)
         _check_part(part, module, source, read, trusted=trusted)
         if not on_hub:
-            for file in weight_files(Path(source.location, part), "model.safetensors"):
+            for file in weight_files(Path(source.location, part), WEIGHTS):
                 read_head(file)
 
 
