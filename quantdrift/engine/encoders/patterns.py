@@ -42,9 +42,8 @@ def check_patterns(value: Any, where: str) -> None:
     if len(patterns) > _STRINGS or sum(ways.values()) > _WAYS:
         worst = max(ways, key=lambda pattern: ways[pattern])
         raise UnsupportedError(
-            f"{where} has the pattern {shown(worst)}, one of {len(patterns):,}, and a library could match them against "
-            f"the names of layers without end; expected at most {_STRINGS:,} names or patterns, of three wildcards at "
-            "most, as in .*(query|value)"
+            f"{where} names layers by {shown(worst)} (of {len(patterns):,} names and patterns), which a library could "
+            f"match without end; expected at most {_STRINGS:,}, of three wildcards each, as in .*(query|value)"
         )
 
 
