@@ -1,5 +1,6 @@
 """The extra of quantdrift that brings a module which is not installed."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -7,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import MappingProxyType
 
-from quantdrift.base.errors import MissingExtraError
+from quantdrift.base.display import shown
+from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.base.registry import Package
 
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -73,4 +75,9 @@ def extras_named(*, needed_for: str, extra: str | None = None, packages: Iterabl
             raise
         else:
             package = _PACKAGES.get(module, module.replace("_", "-"))
+        if "." in str(error.name) and sys.modules.get(module) is not None:  # the package is there, this part of it not
+            raise UnsupportedError(
+                f"{needed_for} names {shown(str(error.name))}, which {package} {version_of(package)} does not have; "
+                "expected a module of it, or another version"
+            ) from error
         raise MissingExtraError(package, extra or brings, needed_for=needed_for) from error

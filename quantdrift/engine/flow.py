@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.display import clean
 from quantdrift.base.errors import DataError, ServerError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
@@ -321,6 +322,13 @@ class Flow:
             start = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
             shown = f"{len(side.items[row]):,} characters: {start!r}" if text else "an empty text"
             raise ServerError(f"{error.where}: {side.role} {side.ids[row]!r} ({shown}): {error.reason}") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # Rust's, such as a tokenizer's pattern that does not end
+                raise
+            raise DataError(
+                f"the model's tokenizer gave up on one of {len(rows):,} inputs ({clean(str(error))}); expected a "
+                "tokenizer.json that can read them. Take the input out, or name another model"
+            ) from error
 
     def key(self, side: Inputs, order: Rows, weights: str, batch_size: int) -> str | None:
         """A digest of all that decides the outputs for one side; None if that cannot be told."""

@@ -32,7 +32,8 @@ from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
+from quantdrift.engine.encoders.quant_state import check_quant_states
+from quantdrift.engine.encoders.stored import WEIGHTS, StoredLayers, stored_layers, stored_tensors, weight_files
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
@@ -247,6 +248,9 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     quantization = completed(checkpoint, stored)
+    if checkpoint.method == "bitsandbytes":
+        shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
+        check_quant_states(weight_files(checkpoint.body, WEIGHTS), shapes)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if quantization:
         config.quantization_config = quantization

@@ -103,7 +103,9 @@ def load_cross_encoder(
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
     are equal.
     """
-    with loading(source, "cross-encoder", reads="head", revision=revision, trusted=trusted) as remarks:
+    with loading(
+        source, "cross-encoder", reads="head", revision=revision, trusted=trusted, kind="CrossEncoder"
+    ) as remarks:
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
         model = CrossEncoder(

@@ -8,9 +8,10 @@ drawn at random in silence.
 
 import logging
 import pickle
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 import torch
@@ -22,6 +23,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.logs import heard
 from quantdrift.base.text import some
 from quantdrift.checkpoints.named import ModelSource, first_line
+from quantdrift.engine.encoders.stored import FLOATS, read_head
 from quantdrift.engine.encoders.vetting import vet
 
 DECIDED = {
@@ -44,8 +46,10 @@ _TRIED = "The 2nd café: don't pay $3.50 for ﬁne ÀÉ,  Zürich's 東京\n x_y
 """A text of which other rules make other tokens."""
 _NAMED = 3
 """Weights that a note names."""
-_COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked")
+_COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked", "relative_position_index")
 """Ends of names that older versions stored, and that are computed."""
+_WHOLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+"""Types of weights that are not quantized."""
 
 
 class Placed(TypedDict, total=False):
@@ -181,9 +185,12 @@ def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
 
 @contextmanager
 def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted: bool) -> Iterator[None]:
-    from transformers import PreTrainedModel, modeling_utils  # noqa: PLC0415 -- takes seconds to import
+    import safetensors.torch  # noqa: PLC0415 -- beside transformers, which takes seconds to import
+    from transformers import PreTrainedModel, core_model_loading, modeling_utils  # noqa: PLC0415 -- as above
 
     module: Any = modeling_utils
+    files: dict[Path, None] = {}
+    wrong: set[torch.dtype] = set()
     original = PreTrainedModel.__dict__["from_pretrained"]
     decided = DECIDED if trusted else {**DECIDED, "use_safetensors": True, "trust_remote_code": False}
 
@@ -202,18 +209,47 @@ def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted
                 ) from error
             raise
         _judge(model, info, source.name, log, reads)
+        if wrong and getattr(model, "hf_quantizer", None) is None:
+            _refuse_codes(files, source.name, min(map(str, wrong)))
         return (model, info) if asked else model
 
     def read(file: Any, **how: Any) -> Any:  # a mapped file would be in memory as a whole, beside the weights
+        files[Path(file)] = None
         return mapped(file, **{**how, **({"backend": "pread"} if "backend" in how else {})})
 
+    def place(tensor: Any, device: Any = None, dtype: Any = None) -> Any:  # what transformers casts to a type of ours
+        values = tensor[...]
+        if dtype in _WHOLE and values.dtype not in _WHOLE:
+            wrong.add(values.dtype)
+        return placed(values, device, dtype)
+
+    def load(file: Any, **how: Any) -> Any:  # modules of sentence-transformers, adapters and open_clip's models
+        _refuse_codes([file], source.name)
+        return whole(file, **how)
+
     mapped, module.safe_open = module.safe_open, read
+    casts: Any = core_model_loading
+    placed, casts._materialize_copy = casts._materialize_copy, place
+    files_of: Any = safetensors.torch
+    whole, files_of.safe_open = files_of.safe_open, load
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
         PreTrainedModel.from_pretrained = original  # type: ignore[method-assign]
-        module.safe_open = mapped
+        module.safe_open, casts._materialize_copy, files_of.safe_open = mapped, placed, whole
+
+
+def _refuse_codes(files: Iterable[str | Path], name: str, cast: str = "") -> None:
+    """Refuse weights that are stored as whole numbers, in 8 bits or complex, and that `cast` would make others of."""
+    heads = [read_head(Path(file)) for file in files]
+    codes = [f"{key} as {tensor.dtype}" for head in heads for key, tensor in head.items() if tensor.dtype not in FLOATS]
+    codes = [code for code in codes if not code.rpartition(" as ")[0].endswith(_COMPUTED)]
+    if codes or cast:
+        raise UnsupportedError(
+            f"{name} stores {some(list(map(clean, codes)), _NAMED) or cast}, and nothing says which numbers that "
+            f"stands for: it would be another model; expected {', '.join(sorted(FLOATS))}, or a quantization_config"
+        )
 
 
 def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Reads) -> None:

@@ -18,9 +18,9 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import open_file, read_json
 from quantdrift.engine.bits import BitsReport
 
-_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types that hold weights as they are; a code has any other."""
-_WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"
 _MAX_HEAD = 100_000_000
 """Bytes of a head, as in safetensors' own reader."""
 
@@ -61,10 +61,10 @@ class StoredLayers:
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of a model folder by name, read from the heads of its files."""
-    files = weight_files(folder, _WEIGHTS)
+    files = weight_files(folder, WEIGHTS)
     if not files:
         raise UnsupportedError(
-            f"{folder} holds no weights that are read: expected {_WEIGHTS} or shards of it, as save_pretrained of "
+            f"{folder} holds no weights that are read: expected {WEIGHTS} or shards of it, as save_pretrained of "
             "transformers writes them (not pickled ones, pytorch_model.bin)"
         )
     return {name: tensor for file in files for name, tensor in read_head(file).items()}
@@ -124,11 +124,13 @@ def stored_layers(
     below: dict[str, dict[str, StoredTensor]] = {name: {} for name in modules}
     for name, holder in holders[prefix].items():
         below[holder][name.removeprefix(f"{prefix}{holder}.")] = tensors[name]
+    for name, part in modules.items():
+        _refuse_bare_codes(below[name], part, name)
     layers = {name: part for name, part in modules.items() if isinstance(part, nn.Linear)}
     parts = {name: {part: t for part, t in below[name].items() if part != "bias"} for name in layers}
     missing = tuple(name for name in layers if not parts[name])
     whole = {name: {("weight", tuple(layer.weight.shape))} for name, layer in layers.items()}
-    floats = {name: {(part, t.shape) for part, t in parts[name].items() if t.dtype in _FLOATS} for name in layers}
+    floats = {name: {(part, t.shape) for part, t in parts[name].items() if t.dtype in FLOATS} for name in layers}
     plain = tuple(name for name in layers if floats[name] == whole[name] and len(parts[name]) == 1)
     packed = tuple(name for name in layers if name not in (*missing, *plain))
     sizes = {name: [t.n_bytes for t in parts[name].values()] for name in packed or plain}
@@ -143,6 +145,18 @@ def stored_layers(
         is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=missing, bits=bits)
+
+
+def _refuse_bare_codes(stored: Mapping[str, StoredTensor], module: nn.Module, name: str) -> None:
+    """Refuse a floating parameter that is stored as codes with no scale, or anything else of its own, beside it."""
+    own = dict(module.named_parameters(recurse=False))
+    beside = stored.keys() - own.keys() - dict(module.named_buffers(recurse=False)).keys()
+    for part, tensor in stored.items():
+        if part in own and tensor.dtype not in FLOATS and (len(tensor.shape) < 2 or not beside):  # noqa: PLR2004 -- a bias
+            raise UnsupportedError(
+                f"{shown(f'{name}.{part}')} is stored as {tensor.dtype}, and nothing beside it says which numbers that "
+                f"stands for; expected {', '.join(sorted(FLOATS))}, or its scale"
+            )
 
 
 def stored_bits(

@@ -6,7 +6,7 @@ list here; what is on none is refused.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +17,8 @@ from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
-from quantdrift.engine.encoders.stored import read_head, weight_files
+from quantdrift.engine.encoders.patterns import PATTERNS, check_patterns
+from quantdrift.engine.encoders.stored import WEIGHTS, read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -101,7 +102,11 @@ ACTIVATIONS = frozenset(
 
 _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
-_MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
+_MOST = {
+    re.compile(r"\w*(layers?|blocks|depths?|block_count)"): 512,
+    re.compile(r"\w*experts|\w*expert_count"): 10_000,
+    re.compile(r"num_(labels|classes)"): 1_000_000,
+}
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
 ROWS: Mapping[str, frozenset[str]] = {
     "MultiVectorEncoder": frozenset({"MultiVectorEncoder", "ColBERT"}),  # the second is PyLate's name
@@ -113,6 +118,24 @@ ROW_KEYS = _keys(
     "query_expansion skiplist_words max_active_dims"
 )
 """What the files of such models say beside what all do."""
+MARKS: Mapping[str, frozenset[str]] = {
+    "SparseEncoder": frozenset({"SpladePooling", "SparseAutoEncoder"}),
+    "MultiVectorEncoder": frozenset({"MultiVectorMask", "HierarchicalTokenPooling"}),
+    "CrossEncoder": frozenset({"LogitScore"}),
+}
+"""Modules that are of one class of sentence-transformers alone."""
+_SIMILARITIES = {"cosine", "dot", "euclidean", "manhattan"}
+SIMILARITIES: Mapping[str, Collection[str]] = {
+    "SentenceTransformer": _SIMILARITIES,
+    "CrossEncoder": _SIMILARITIES,
+    "SparseEncoder": _SIMILARITIES,
+    "MultiVectorEncoder": {"maxsim", "meanmaxsim", "MaxSim", "cosine", "dot"},  # PyLate's names stand for the first
+}
+"""Values of similarity_fn_name; for any other sentence-transformers takes its own, and does not say so."""
+_FEATURE_KEYS = frozenset({"module_input_name", "module_output_name"})
+_FEATURES = ("sentence_embedding", "token_embeddings", "causal_logits", "scores")
+"""What a module behind the transformer reads and writes; under another name nothing would look for it."""
+_TOKENIZER = re.compile(r"\w+(Tokenizer|Backend)(Fast)?")
 _COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
@@ -139,9 +162,14 @@ def vet(
         more = ROW_KEYS if kind in ROWS else frozenset()
         _only(said, MODEL_KEYS | more, f"{MODEL_FILE} of {source.name}")
         _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
+        if (similarity := said.get("similarity_fn_name")) not in (None, *SIMILARITIES[kind]):
+            raise _not_listed(f"{MODEL_FILE} of {source.name}", "similarity_fn_name", similarity, SIMILARITIES[kind])
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
+    if not trusted:
+        _refuse_mixed({module for _, module in parts[1:]}, source.name, kind)
     for part, module in parts:
         if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
+            vet_settings(adapter, f"{ADAPTER_FILE} of {source.name}")
             base = resolve(base_of(adapter, f"{ADAPTER_FILE} of {source.name}"))
             if base.kind == "embedded" or model_json(base, ADAPTER_FILE):
                 raise UnsupportedError(
@@ -156,7 +184,7 @@ def vet(
             vet(base, trusted=trusted)
         _check_part(part, module, source, read, trusted=trusted)
         if not on_hub:
-            for file in weight_files(Path(source.location, part), "model.safetensors"):
+            for file in weight_files(Path(source.location, part), WEIGHTS):
                 read_head(file)
 
 
@@ -168,6 +196,27 @@ def refuse_other_kinds(said: object, name: str, kind: str = "SentenceTransformer
             f"{name} is a {shown(str(said))}, and a {kind} made of it would be another model; expected "
             f"{' or '.join(sorted(ROWS.get(kind, usual)))} as its model_type"
         )
+
+
+def _refuse_mixed(modules: Set[str], name: str, kind: str) -> None:
+    """Refuse modules of one class of sentence-transformers in a model that is loaded as another."""
+    others = frozenset().union(*(marks for of, marks in MARKS.items() if of != kind))
+    if kind == "MultiVectorEncoder":
+        others |= {"Pooling"}  # which leaves one vector
+    lacking = modules and kind == "SparseEncoder" and not modules & MARKS[kind]
+    if lacking or modules & others:
+        wanted = f"one of {', '.join(sorted(MARKS[kind]))}" if lacking else f"none of {', '.join(sorted(others))}"
+        raise UnsupportedError(
+            f"modules.json of {name} lists {', '.join(sorted(modules))}, and {MODEL_FILE} has a {kind} made of them, "
+            f"which would be another model; expected {wanted}"
+        )
+
+
+def _not_listed(where: str, key: str, value: object, listed: Iterable[str]) -> UnsupportedError:
+    return UnsupportedError(
+        f"{where} gives {key} as {shown(str(value))}, and a library that does not know it takes another in silence; "
+        f"expected {', '.join(sorted(listed))}"
+    )
 
 
 def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
@@ -226,9 +275,14 @@ def _check_part(
             vet_settings(settings, where)
         if trusted:
             continue
+        _check_tokenizer(settings.get("tokenizer_class"), where)
         if keys is not None:
             _only(settings if part else {}, keys, where)  # one without settings lies in the model's own folder
-            _check_activation(settings.get("activation_function"), where)
+            for key in _FEATURE_KEYS & settings.keys():
+                if settings[key] not in (None, *_FEATURES):
+                    raise _not_listed(where, key, settings[key], _FEATURES)
+            if kind == "Dense":
+                _check_activation(settings.get("activation_function"), where)
         elif file in TRANSFORMER_FILES:
             _check_arguments(settings, where)
         else:
@@ -259,12 +313,23 @@ def _only(keys: Iterable[str], allowed: Iterable[str], where: str) -> None:
         )
 
 
+def _check_tokenizer(name: object, where: str) -> None:
+    """Refuse a tokenizer that transformers does not know: it takes the rules of another."""
+    if name is None:
+        return
+    from transformers.models.auto import tokenization_auto  # noqa: PLC0415 -- takes seconds to import
+
+    known = isinstance(name, str) and _TOKENIZER.fullmatch(name) and tokenization_auto.tokenizer_class_from_name(name)
+    if not known:
+        raise _not_listed(where, "tokenizer_class", name, {"a class of transformers, such as BertTokenizer"})
+
+
 def _check_activation(name: object, where: str) -> None:
-    """Refuse a name that sentence-transformers would call, unless it is an activation."""
-    if name is not None and name not in ACTIVATIONS and str(name).startswith("torch"):
+    """Refuse a name that sentence-transformers would call, or take another for, unless it is an activation."""
+    if name is not None and str(name) not in ACTIVATIONS:
         raise UnsupportedError(
-            f"{where} names {shown(str(name))} as its activation, which sentence-transformers would call; expected one "
-            "of torch.nn, such as torch.nn.modules.activation.Tanh"
+            f"{where} names {shown(str(name))} as its activation, which sentence-transformers would call or replace; "
+            "expected one of torch.nn, such as torch.nn.modules.activation.Tanh"
         )
 
 
@@ -280,6 +345,8 @@ def vet_settings(settings: Mapping[str, Any], where: str) -> None:
             )
         if key == "trust_remote_code" and value:
             raise UnsupportedError(f"{where} asks for {key}; code that comes with a model is not run. Take it out")
+        if key in PATTERNS:
+            check_patterns(value, where)
         numbers = value if isinstance(value, list) else [value]
         for name, most in _MOST.items():
             largest = max((n for n in numbers if isinstance(n, int)), default=0)

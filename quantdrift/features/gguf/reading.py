@@ -1,19 +1,23 @@
 """The transformer of a GGUF file, its weights unpacked, and how they are stored."""
 
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from gguf import GGUFReader  # type: ignore[import-not-found,import-untyped,unused-ignore]  # an optional extra
+from gguf import GGUFReader, GGUFValueType  # type: ignore[import-not-found,import-untyped,unused-ignore]  # an optional extra
 from torch import nn
 
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.engine.encoders.checkpoint import Loaded, dressed
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.encoders.stored import StoredLayers, stored_bits
+from quantdrift.engine.encoders.vetting import vet_settings
 
+_BLOCK = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
 _FLOAT_TYPES = frozenset({"F32", "F16", "F64", "BF16"})
 """Every other type is blocks of codes and scales."""
 
@@ -44,8 +48,26 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
     return StoredLayers(packed=packed, plain=plain, bits=bits)
 
 
+def vet_gguf(file: Path) -> None:
+    """Refuse a file whose metadata ask for more than it holds, as a config.json is refused; nothing is built."""
+    opened = GGUFReader(file)
+    said = set()
+    for name, field in opened.fields.items():
+        if len(field.types) == 1 and field.types[0] != GGUFValueType.STRING:
+            key, number = name.rpartition(".")[2], field.parts[field.data[0]][0].item()
+            vet_settings({key: number}, file.name)
+            said |= {number} if key == "block_count" else set()
+    held = {match[1] for tensor in opened.tensors if (match := _BLOCK.match(tensor.name))}
+    if said != {len(held)}:
+        raise UnsupportedError(
+            f"{file.name} says block_count {', '.join(map(str, sorted(said))) or 'nowhere'}, and has the tensors of "
+            f"{len(held)} blocks; expected as many as it says. Copy it here again"
+        )
+
+
 def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
     """Load the transformer of a GGUF file, its weights dequantized, with everything else from the reference."""
+    vet_gguf(checkpoint.folder / str(checkpoint.file))
     place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.file}
     # Blocks are unpacked by the names that weights have below a language model's head.
     with_head = type(transformers.AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING

@@ -24,8 +24,9 @@ from sentence_transformers.base.modules.transformer import Transformer
 from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory
 
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.loading import loading
@@ -37,11 +38,12 @@ from quantdrift.engine.encoders.vetting import (
     TRANSFORMER_KEYS,
     vet,
 )
+from quantdrift.spec.grammar import parse
 from support.candidate_samples import save_backbone, tiny
 from support.classifier_samples import TEXT_MODELS, saved
 from support.classifier_samples import tokenizer as class_tokenizer
 from support.rerank_samples import save_cross_encoder
-from support.versus_samples import change, run_two, run_w4
+from support.versus_samples import change, run_any, run_two, run_w4
 
 CPU = torch.device("cpu")
 DEEP = "[" * 100_000
@@ -190,7 +192,7 @@ EVIL: dict[str, tuple[Callable[[Path], None], str]] = {
     "labels without end": (settings(num_labels=10**9), "asks for 1,000,000,000 as num_labels"),
     "pickled weights": (pickled, "its weights are pickled Python|cannot be loaded|not pickled ones"),
     "a kernel of the hub": (settings(attn_implementation="some/kernel"), "attn_implementation.* code that comes with"),
-    "code of its own": (own_code, "cannot be loaded"),
+    "code of its own": (own_code, "cannot be loaded|gives tokenizer_class as Own"),
     "hqq": (settings(quantization_config=HQQ), "hqq|no packed linear layer|quantized already"),
     "hqq inside": (settings(text_config={"quantization_config": HQQ}), "hqq|no packed linear layer|quantized already"),
 }
@@ -404,3 +406,16 @@ def test_an_adapter_that_is_not_plain_is_refused(more: dict[str, Any], message: 
     base = {"base_model_name_or_path": str(folder.parent / "base"), "peft_type": "LORA", **more}
     (folder / "adapter_config.json").write_text(json.dumps(base))
     refused(form, folder, message)
+
+
+def test_a_tokenizer_whose_pattern_gives_up_is_told_in_one_line(honest: Path, tmp_path: Path) -> None:
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
+    rules = json.loads((tmp_path / "evil" / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+!"}, "behavior": "Isolated", "invert": False}
+    change(
+        tmp_path / "evil" / "tokenizer.json",
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [split, rules["pre_tokenizer"]]},
+    )
+    data = RetrievalDataset.of({"q": "heat"}, {"d": "wing", "e": "a" * 60}, {"q": {"d": 1}}, name="long words")
+    with pytest.raises(DataError, match=r"tokenizer gave up on one of .* retry-limit"):
+        run_any(parse(f"{tmp_path}/evil@W4-rtn"), tmp_path / "run", dataset=data)

@@ -96,3 +96,23 @@ def test_config_and_files_that_contradict_each_other_are_refused() -> None:
     del tensors["pooler.weight"]
     with pytest.raises(UnsupportedError, match="packs layers outside of one list of blocks"):
         completed(checkpoint("gptq"), stored_layers(tensors, body))
+
+
+@pytest.mark.parametrize(
+    ("name", "codes", "refused"),
+    [
+        ("embed.weight", {"embed.weight": tensor("I8", 10, 16)}, True),  # codes alone
+        ("embed.weight", {"embed.weight": tensor("I8", 10, 16), "embed.weight_scale": tensor("F32", 10, 1)}, False),
+        ("layers.0.q.bias", {"layers.0.q.bias": tensor("I32", 8)}, True),  # with the layer's scales beside it
+        ("pooler.weight", {"pooler.weight": tensor("F8_E4M3", 16, 16)}, True),
+        ("pooler.weight", {"pooler.weight": tensor("U8", 128, 1), "pooler.weight.absmax": tensor("F32", 4)}, False),
+    ],
+)
+def test_a_weight_is_floating_point_or_has_its_scale(name: str, codes: dict[str, StoredTensor], refused: bool) -> None:
+    for prefix in ("", "bert."):
+        stored = {**gptq_like(prefix), **{f"{prefix}{part}": held for part, held in codes.items()}}
+        if not refused:
+            stored_layers(stored, Body())
+            continue
+        with pytest.raises(UnsupportedError, match=f"{name} is stored as "):
+            stored_layers(stored, Body())
