@@ -14,7 +14,7 @@ from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
+from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading, try_text
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.metrics.keys import harness_metrics
@@ -116,6 +116,8 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
             for module in modules_of(model):
                 merge_adapters(module)
+                if hasattr(module, "modalities"):  # of sentence-transformers
+                    loaded.notes += try_text(module, source.name)
         return make_pair(model, spec, source, notes=loaded.notes)
 
     return load_quantdrift_pair

@@ -21,7 +21,7 @@ from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_unfit_tokenizer, try_text
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -154,7 +154,8 @@ def load_sentence_transformer(
         notes += [*on_rules(model, source.name, revision), *_on_padding(model, source.name)]
         if merged := merge_adapters(model):
             notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
-    return model.eval(), notes
+        notes += try_text(model.eval(), source.name)
+    return model, notes
 
 
 def _on_padding(model: Any, name: str) -> Iterator[str]:
@@ -180,7 +181,7 @@ def _pooling(model: Any) -> str:
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
     """Make an encoder of a SentenceTransformer that is loaded."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
-    refuse_small_vocabulary(model, source.name)
+    refuse_unfit_tokenizer(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(

@@ -17,6 +17,7 @@ from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
+from quantdrift.engine.encoders.ranges import Model, Transformer, check_ranges, check_rules
 from quantdrift.engine.encoders.stored import read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
@@ -101,8 +102,13 @@ ACTIVATIONS = frozenset(
 
 _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
-_MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
-"""Numbers of a config.json by which a library builds objects before it looks into a file."""
+_MOST = {
+    re.compile(r"\w*(layers?|blocks|depths?)"): 10_000,
+    re.compile(r"num_(labels|classes)"): 1_000_000,
+    re.compile("chunk_size_feed_forward"): 1,
+}
+"""Numbers of a config.json by which a library builds objects before it looks into a file; chunks have to divide the
+length of every batch."""
 ROWS: Mapping[str, frozenset[str]] = {
     "MultiVectorEncoder": frozenset({"MultiVectorEncoder", "ColBERT"}),  # the second is PyLate's name
     "SparseEncoder": frozenset({"SparseEncoder"}),
@@ -139,6 +145,7 @@ def vet(
         more = ROW_KEYS if kind in ROWS else frozenset()
         _only(said, MODEL_KEYS | more, f"{MODEL_FILE} of {source.name}")
         _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
+    check_ranges(said, Model, f"{MODEL_FILE} of {source.name}")
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
     for part, module in parts:
         if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
@@ -219,9 +226,15 @@ def _check_part(
 ) -> None:
     """Check the settings of a module; a transformer's are in many files."""
     keys = MODULE_KEYS.get(kind)
+    if keys is None:
+        check_rules(
+            read(PurePosixPath(part, "tokenizer.json")), f"{PurePosixPath(part, 'tokenizer.json')} of {source.name}"
+        )
     for file in ("config.json",) if keys is not None else (*SETTINGS_FILES, *TRANSFORMER_FILES):
         path = PurePosixPath(part, file)
         settings, where = read(path), f"{path} of {source.name}"
+        if file in TRANSFORMER_FILES:
+            check_ranges(settings, Transformer, where)
         if not trusted or file in SETTINGS_FILES:
             vet_settings(settings, where)
         if trusted:
