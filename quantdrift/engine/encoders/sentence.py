@@ -135,7 +135,7 @@ def load_sentence_transformer(
         if written in MODEL_FILES:
             model = imported(MODEL_FILES[written].load)(source.location, device)
         else:
-            unsaid = kind == "SentenceTransformer" and refuse_unsaid_pooling(source, revision)
+            unsaid = kind != "MultiVectorEncoder" and refuse_unsaid_pooling(source, revision)
             model = getattr(sentence_transformers, kind)(
                 source.location,
                 device=str(device),
@@ -145,6 +145,10 @@ def load_sentence_transformer(
             )
             if dtype != "auto":  # what lies behind the transformer has a type of its own
                 model.to(getattr(torch, dtype))
+            if source.read_as == "mean:" and _pooling(model) != "their mean":
+                raise UnsupportedError(
+                    f"{source.name} is read by {_pooling(model)} in sentence-transformers; leave {source.read_as} out"
+                )
             if unsaid:
                 remarks.notes.append(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "
@@ -173,9 +177,11 @@ def _on_padding(model: Any, name: str) -> Iterator[str]:
 
 def _pooling(model: Any) -> str:
     """Say in words how tokens become an embedding."""
-    modes = [getattr(module, "pooling_mode", None) for module in model]
+    modes = [getattr(module, "pooling_mode", None) or getattr(module, "pooling_strategy", None) for module in model]
     said = next((mode for mode in modes if mode), "what the transformer gives")
-    return {"mean": "their mean", "lasttoken": "that of the last token"}.get(str(said), str(said))
+    return {"mean": "their mean", "lasttoken": "that of the last token", "max": "their maximum"}.get(
+        str(said), str(said)
+    )
 
 
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:

@@ -15,7 +15,7 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
-from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.ranges import Model, Transformer, check_ranges, check_rules
 from quantdrift.engine.encoders.stored import read_head, weight_files
@@ -121,6 +121,7 @@ ROW_KEYS = _keys(
 """What the files of such models say beside what all do."""
 _COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+_WORDS = "ForMaskedLM"
 _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
 
 
@@ -180,6 +181,9 @@ def refuse_other_kinds(said: object, name: str, kind: str = "SentenceTransformer
 def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
     if model_json(source, "modules.json", revision):
+        if source.read_as:
+            name = source.name.removeprefix(source.read_as)
+            raise UnsupportedError(f"{name} has a modules.json, which says how it is read; leave {source.read_as} out")
         return False
     config = model_json(source, "config.json", revision)
     for architecture in map(str, config.get("architectures") or ()):
@@ -188,6 +192,18 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
                 f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of "
                 "it; expected a folder that SentenceTransformer.save_pretrained wrote"
             )
+        if architecture.endswith(_WORDS) and not source.read_as:
+            ways = " or ".join(f"{way}{source.name} ({how})" for way, how in READ_AS.items())
+            raise UnsupportedError(
+                f"{source.name} is a {shown(architecture)}, whose head gives every term of a vocabulary a weight, and "
+                f"has no modules.json, which says whether that head is used; expected {ways}"
+            )
+    if source.read_as == "sparse:" and not any(
+        str(name).endswith(_WORDS) for name in config.get("architectures") or ()
+    ):
+        raise UnsupportedError(
+            f"{source.name} has no head that gives terms weights, its config.json says; leave sparse: out"
+        )
     left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
     stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
     if left or stated:
