@@ -325,6 +325,8 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
     device: str | None = None
     revision: str | None = None
     dtype: Dtype = "float32"
+    query_prompt: str | None = None
+    document_prompt: str | None = None
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:

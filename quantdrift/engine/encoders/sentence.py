@@ -1,7 +1,7 @@
 """Sentence-transformers models, from a path, a package or the hub."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.base.display import shown
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.base.registry import imported
+from quantdrift.base.text import some
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
@@ -194,6 +195,16 @@ def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) ->
             f"{source.name!r} compares embeddings by {name!r}; expected one of {', '.join(Similarity)}"
         )
     return SentenceEncoder(model=model, source=source, similarity=Similarity(name), notes=tuple(notes))
+
+
+def choose_prompts(model: Any, chosen: Mapping[str, str]) -> None:
+    """Let a model put its prompts of these names before texts in these roles."""
+    prompts = dict(model.model.prompts) if isinstance(model, SentenceEncoder) else {}
+    for role, name in chosen.items():
+        if name not in prompts:
+            hint = f"(expected one of {some(list(map(shown, prompts)))})" if prompts else "(it has none)"
+            raise UnknownNameError(f"prompt of {model.source.name}", name, prompts, hint=hint)
+        model.model.prompts[role] = prompts[name]
 
 
 # --- what makes an embedding beside the weights ---------------------------------------------------

@@ -49,7 +49,7 @@ def make_candidate(
         )
     texts = calibration_texts(spec.scheme)
     refuse_uncalibrated(spec, has_data=dataset is not None)
-    where["dtype"] = settings.dtype
+    where |= settings.loading
     encoder = load_searching(spec.model, **where)
     if not isinstance(encoder, SentenceEncoder):
         raise UnsupportedError(f"{spec.model} is no model of sentence-transformers, whose format quantize writes")
