@@ -220,7 +220,13 @@ def try_text(model: Any, name: str) -> list[str]:
     if hasattr(model, "predict"):
         model.predict([(TRIED, TRIED)], show_progress_bar=False)
     elif "text" in getattr(model, "modalities", ("text",)):
-        model.encode_query([TRIED], show_progress_bar=False)
+        try:
+            model.encode_query([TRIED], show_progress_bar=False)
+        except KeyError as error:  # its modules are those of another class, or hand on something by another name
+            kind = type(model).__name__
+            raise UnsupportedError(
+                f"{name!r} is no {kind}: none of its modules makes its {shown(str(error))}"
+            ) from error
     return notes
 
 
