@@ -23,7 +23,7 @@ from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_unfit_tokenizer
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
@@ -102,7 +102,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
                 f"{asked.model} is quantized already; a pair starts from full precision. Name the model that it was "
                 "made from"
             )
-        refuse_small_vocabulary(self.model, asked.model, self.tokenizer)
+        refuse_unfit_tokenizer(self.model, asked.model, self.tokenizer)
         kept = without_output_layer(self.model, asked.scheme)
         self.spec = Spec(model=asked.model, scheme=kept)
         self.pair = QuantizedPair([self.model], kept, name=asked.model)

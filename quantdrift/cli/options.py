@@ -212,6 +212,10 @@ class OnModel:
     revision: str | None = option("NAME: Model: Revision of a model on the Hugging Face hub.")
     dtype: str = option(DTYPE, default="float32")
     trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")
+    query_prompt: str | None = option(
+        "NAME: Model: Which of its prompts stands before queries; that named query if any."
+    )
+    document_prompt: str | None = option("NAME: Model: Which of its prompts stands before documents.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
@@ -221,6 +225,7 @@ class OnModel:
         from quantdrift.engine.inputs import Settings
 
         how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
+        how |= {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
         return Settings(batch_size=self.batch_size, noise_floor=False, **how)
 
     @property
@@ -245,6 +250,7 @@ class OnModel:
     def model_words(self) -> str:
         """The options, as they are typed, by which another command loads the same reference."""
         given = {"dtype": (self.dtype, "float32"), "revision": (self.revision, None)}
+        given |= {f"{role}-prompt": (getattr(self, f"{role}_prompt"), None) for role in ("query", "document")}
         words = [f" --{name} {shlex.quote(value or '')}" for name, (value, usual) in given.items() if value != usual]
         return "".join(words) + " --trust-remote-code" * self.trust_remote_code
 

@@ -25,6 +25,8 @@ class Settings:
         seed: of the order in which the noise floor is run.
         dtype: of the weights of a model at full precision, and of what is computed with them: one of DTYPES.
         trust_remote_code: whether Python code that comes with a model may run.
+        query_prompt: name of the model's prompt that is put before queries; its own choice if None.
+        document_prompt: likewise, before documents.
     """
 
     k: int = 200
@@ -33,11 +35,15 @@ class Settings:
     seed: int = 0
     dtype: str = "float32"
     trust_remote_code: bool = False
+    query_prompt: str | None = None
+    document_prompt: str | None = None
 
     @property
     def loading(self) -> Any:
         """The settings that a model is loaded with."""
-        return {"dtype": self.dtype, "trusted": self.trust_remote_code}
+        named = {"query": self.query_prompt, "document": self.document_prompt}
+        prompts = {role: name for role, name in named.items() if name is not None}
+        return {"dtype": self.dtype, "trusted": self.trust_remote_code, "prompts": prompts}
 
 
 class Chosen(Sequence[Any]):

@@ -26,7 +26,7 @@ from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpo
 from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.model import EmbeddingModel
-from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, pick_device
+from quantdrift.engine.encoders.sentence import SentenceEncoder, choose_prompts, differences, pick_device
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.flow import Reading
 from quantdrift.engine.heads import find_head
@@ -48,12 +48,15 @@ NONE: Given = (None, None)
 
 
 class Place(TypedDict, total=False):
-    """Where and how weights are loaded: device, revision, number type, and whether code of a model may run."""
+    """Where and how weights are loaded: device, revision, number type, whether code of a model may run; and the names
+    of its prompts for the roles that are not called as the role is.
+    """
 
     device: str | None
     revision: str | None
     dtype: str
     trusted: bool
+    prompts: Mapping[str, str]
 
 
 class Loading(Place, total=False):
@@ -168,6 +171,7 @@ def load_model(
     revision: str | None = None,
     dtype: str = "float32",
     trusted: bool = False,
+    prompts: Mapping[str, str] | None = None,
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
@@ -179,6 +183,7 @@ def load_model(
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
     refuse_quantized([model.module], name)
+    choose_prompts(model, prompts or {})
     return model
 
 
@@ -372,7 +377,14 @@ def _two_models(
         candidate = replace(loaded, notes=(*loaded.notes, *differences(local, loaded)))
     elif checkpoint is not None:
         candidate = load_checkpoint(checkpoint, local, device=device)
+        if checkpoint.has_modules:  # others take those of the reference
+            choose_prompts(candidate, where.get("prompts") or {})
     beside = local or candidate
+    if beside is None and where.get("prompts"):
+        raise UnsupportedError(
+            "--query-prompt and --document-prompt name prompts of a model that is loaded here, and both are servers'; "
+            "expected the texts themselves: --query-prefix, --document-prefix"
+        )
     prompts = (
         {role: beside.prompt(role) for role in ("query", "document")} if isinstance(beside, SentenceEncoder) else {}
     )

@@ -22,7 +22,7 @@ from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, sum
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.classifier import Classifier
-from quantdrift.engine.encoders.loading import refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import refuse_unfit_tokenizer
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.heads import quantizable_layers
@@ -99,7 +99,7 @@ class QuantizedPair:
         if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
             raise UnsupportedError(f"expected a torch module or a list of them; got {type(wrong[0]).__name__}")
         for module in self.modules:
-            refuse_small_vocabulary(module, name)
+            refuse_unfit_tokenizer(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(self.modules, name, scheme)

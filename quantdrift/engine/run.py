@@ -2,7 +2,7 @@
 
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,9 +10,11 @@ from typing import Any, Unpack
 import torch
 
 from quantdrift.ask import libraries
-from quantdrift.base.display import note
+from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
+from quantdrift.base.text import some
 from quantdrift.data.labelled import Dataset
+from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Measured
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import measure
@@ -47,8 +49,8 @@ def run(
     """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
     check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
     check_place(out.absolute())
-    how |= {"dtype": settings.dtype, "trusted": settings.trust_remote_code, "root": store.root}
-    opened = open_pair(pair, dataset, shortlist=shortlist, **how)
+    loading: Any = {**how, **settings.loading, "root": store.root}
+    opened = open_pair(pair, dataset, shortlist=shortlist, **loading)
     more = {} if fingerprint is None else {"cell": fingerprint}
     allowed = asdict(tolerances or Tolerances())
     return measured_run(opened, out=out, settings=settings, store=store, progress=progress, tolerances=allowed, **more)
@@ -123,10 +125,18 @@ def describe_run(
     bits, made = pair.bits(), pair.describe()
     # the type of numbers is told as the model has it, and trust where there was some
     told_elsewhere = {"dtype"} if settings.trust_remote_code else {"dtype", "trust_remote_code"}
-    how = {name: value for name, value in asdict(settings).items() if name not in told_elsewhere}
+    said = {name: value for name, value in asdict(settings).items() if value is not None}
+    how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # a harness that keeps the scores has no state
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
-    notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
+    notes = [
+        *pair.notes,
+        *_on_dtype(pair),
+        *_on_prompts(pair),
+        *data.get("warnings", ()),
+        *measured.notes,
+        *_on_what_is_ranked(made),
+    ]
     return {
         "spec": str(spec),
         "model": {
@@ -152,6 +162,18 @@ def describe_run(
         },
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
+
+
+def _on_prompts(pair: Any) -> Iterator[str]:
+    """Say of which models no prompt is used, though they have some by other names than those of the roles."""
+    for encoder in pair.models:
+        prompts = encoder.model.prompts if isinstance(encoder, SentenceEncoder) else {}
+        named = [shown(name) for name, text in prompts.items() if text]
+        if named and not (encoder.prompt("query") or encoder.prompt("document")):
+            yield (
+                f"{encoder.source.name} has the prompts {some(named)}, none of them named query or document: texts are "
+                "read without one; --query-prompt NAME and --document-prompt NAME choose one"
+            )
 
 
 def _on_dtype(pair: Any) -> list[str]:

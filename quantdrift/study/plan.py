@@ -59,6 +59,8 @@ class CellSettings(Part):
     device: str | None = None
     dtype: Dtype | None = None
     trust_remote_code: bool | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
     held_out: HeldOut | None = None
 
     def over(self, other: "CellSettings") -> "CellSettings":

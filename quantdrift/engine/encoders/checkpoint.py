@@ -30,7 +30,7 @@ from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
-from quantdrift.engine.encoders.loading import loading
+from quantdrift.engine.encoders.loading import loading, try_text
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.quant_state import check_quant_states
 from quantdrift.engine.encoders.stored import WEIGHTS, StoredLayers, stored_layers, stored_tensors, weight_files
@@ -192,7 +192,8 @@ def load_checkpoint(
             loaded = _from_candidate(checkpoint, source, device)
         else:
             loaded = _from_folder(checkpoint, reference, device)
-    encoder = sentence.encoder_of(loaded.model.eval(), source)
+        log.notes += try_text(loaded.model.eval(), source.name)
+    encoder = sentence.encoder_of(loaded.model, source)
     notes = [*log.notes, *loaded.notes, *(WARNED if checkpoint.method == UNASKED else ())]
     if reference is not None:
         notes += _notes(checkpoint, reference)

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import in_one_line, loading, on_rules, refuse_unfit_tokenizer, text_rows
 from quantdrift.engine.encoders.model import LoadedModel
+from quantdrift.engine.encoders.ranges import TRIED
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
 _NO_LIMIT = 10**6
@@ -144,7 +145,7 @@ def load_classifier(
             return dict(reader(as_pictures(inputs), return_tensors="pt"))
 
     else:
-        refuse_small_vocabulary(module, source.name, reader)
+        refuse_unfit_tokenizer(module, source.name, reader)
         remarks.notes += on_rules(reader, source.name, revision)
         limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
         how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
@@ -154,7 +155,7 @@ def load_classifier(
         def prepare(inputs: list[Any]) -> Mapping[str, Tensor]:
             return dict(reader(inputs, return_tensors="pt", **how))
 
-    return Classifier(
+    classifier = Classifier(
         module=module,
         source=source,
         takes=takes,
@@ -164,15 +165,16 @@ def load_classifier(
         one_by_one=one_by_one,
         notes=tuple(remarks.notes),
     )
+    if takes == "text":
+        with in_one_line(source, "classifier"):
+            classifier.encode([TRIED], "input", 1)
+    return classifier
 
 
 def _length_limit(module: Any, tokenizer: Any) -> int | None:
     """Tokens that the model can take; None if it says of no limit."""
-    positions = getattr(module.config, "max_position_embeddings", None)
-    for name, part in module.named_modules():
-        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
-            # RoBERTa counts positions from behind the padding's
-            positions = part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+    _, usable, _ = text_rows(module)
+    positions = getattr(module.config, "max_position_embeddings", None) if usable is None else usable
     limits = [positions] if isinstance(positions, int) and positions > 0 else []
     limit = min(int(tokenizer.model_max_length), _NO_LIMIT, *limits)
     return limit if limit < _NO_LIMIT else None

@@ -16,7 +16,7 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import loading, on_rules, try_text
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.heads import find_head, head_modules
 
@@ -115,10 +115,9 @@ def load_cross_encoder(
             trust_remote_code=trusted,
             model_kwargs={"dtype": dtype},
         )
-    if model.num_labels != 1:
-        raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
-    model.eval()
-    refuse_small_vocabulary(model, source.name)
+        if model.num_labels != 1:
+            raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
+        remarks.notes += try_text(model.eval(), source.name)
     low = [
         name
         for name, module in head_modules([model], find_head([model]))

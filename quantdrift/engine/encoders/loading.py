@@ -8,21 +8,23 @@ drawn at random in silence.
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 import torch
 from torch import nn
 
-from quantdrift.base.display import clean, shorten
+from quantdrift.base.display import clean, shorten, shown
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.logs import heard
 from quantdrift.base.text import some
 from quantdrift.checkpoints.named import ModelSource, first_line
+from quantdrift.engine.encoders.ranges import TRIED
 from quantdrift.engine.encoders.stored import FLOATS, read_head
 from quantdrift.engine.encoders.vetting import vet
 
@@ -38,12 +40,12 @@ _LOGGERS = ("transformers", "sentence_transformers", "timm", "peft")
 _REPORT = "LOAD REPORT"
 """Of what transformers logs: the weights that are missing or left over, which are told or refused here."""
 _WORDS, _ROWS = 1, 4
-"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding table for each token
-of a tokenizer that is its own at most: tables that are padded have 1.2."""
+"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding matrix for each token
+of a tokenizer that is its own at most: matrices that are padded have 1.2."""
+_PADDED, _TOKENS = 1 << 13, 64
+"""Tokens that every text may be padded to; and that one letter may become."""
 _MESSAGE = 400
 """Characters of what a library says that are repeated."""
-_TRIED = "The 2nd café: don't pay $3.50 for ﬁne ÀÉ,  Zürich's 東京\n x_y #1"
-"""A text of which other rules make other tokens."""
 _NAMED = 3
 """Weights that a note names."""
 _COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked", "relative_position_index")
@@ -92,6 +94,23 @@ def quiet_loading() -> None:
 
 
 @contextmanager
+def in_one_line(source: ModelSource, what: str = "model") -> Iterator[None]:
+    """Inside, whatever goes wrong in a library that reads a model becomes one line."""
+    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
+    try:
+        yield
+    except QuantDriftError:
+        raise
+    except BaseException as error:  # a dozen libraries read models, each with its own errors
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
+            raise
+        raise UnsupportedError(
+            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
+            f"{one_line(error).rstrip('.')}{source.otherwise}"
+        ) from error
+
+
+@contextmanager
 def loading(
     source: ModelSource,
     what: str = "model",
@@ -105,25 +124,14 @@ def loading(
 
     What libraries warn of, and weights that nothing was read into, are in the notes that it gives when it ends.
     """
-    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
     log = LoadLog()
-    try:
-        with extras_named(needed_for=f"the {what} {source.name!r}"):
-            vet(source, revision, trusted=trusted, kind=kind)
-            quiet_loading()
-            with heard(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
-                yield log
-        if trusted:
-            log.notes.append(f"Python code that comes with {source.name} was allowed to run")
-    except QuantDriftError:
-        raise
-    except BaseException as error:  # a dozen libraries read models, each with its own errors
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
-            raise
-        raise UnsupportedError(
-            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{one_line(error).rstrip('.')}{source.otherwise}"
-        ) from error
+    with in_one_line(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
+        vet(source, revision, trusted=trusted, kind=kind)
+        quiet_loading()
+        with heard(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
+            yield log
+    if trusted:
+        log.notes.append(f"Python code that comes with {source.name} was allowed to run")
 
 
 def one_line(error: BaseException) -> str:
@@ -136,22 +144,94 @@ def one_line(error: BaseException) -> str:
     return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)
 
 
-def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model whose tokenizer files are missing: transformers makes one up of a few tokens."""
+def text_rows(module: nn.Module) -> tuple[int, int | None, int | None]:
+    """Rows of the embedding matrix of tokens, the positions that a text can have, and those that its config.json says.
+
+    There are 0 rows where that matrix is not seen, and no positions (None) where they are computed.
+    """
+    rows, usable, stated = 0, [], []
+    for part in module.modules():
+        with suppress(NotImplementedError, AttributeError, StopIteration):
+            matrix: Any = part if isinstance(part, nn.EmbeddingBag) else part.get_input_embeddings()  # type: ignore[operator]
+            rows = max(rows, matrix.num_embeddings)
+            holder = next(outer for outer in module.modules() if any(child is matrix for child in outer.children()))
+            for name, child in holder.named_children():
+                if isinstance(child, nn.Embedding) and ("position" in name or name == "wpe"):
+                    # RoBERTa counts positions from behind the padding's, and BART from the third
+                    skipped = getattr(child, "offset", 0 if child.padding_idx is None else child.padding_idx + 1)
+                    said = getattr(getattr(part, "config", None), "max_position_embeddings", child.num_embeddings)
+                    usable.append(min(child.num_embeddings - skipped, said))
+                    stated.append(said)
+    return rows, min(usable, default=None), min(stated, default=None)
+
+
+def refuse_unfit_tokenizer(module: Any, name: str, tokenizer: Any = None) -> None:
+    """Refuse a model that cannot read what its tokenizer makes of some text.
+
+    The tokenizer may be one that transformers made up of a few tokens, as its files are missing; a token may have no
+    row in the embedding matrix; or texts may be longer than there are positions.
+    """
     tokenizer = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor for texts and images
-    if not isinstance(tokenizer, Sized):
+    if not hasattr(tokenizer, "get_vocab"):
         return
-    rows = 0
-    for part in module.modules():
-        with suppress(NotImplementedError, AttributeError):
-            rows = max(rows, part.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-    if len(tokenizer) - len(getattr(tokenizer, "all_special_ids", ())) <= _WORDS or rows > _ROWS * len(tokenizer):
+    vocabulary = tokenizer.get_vocab()
+    rows, _, positions = text_rows(module)
+    n_words = len(vocabulary) - len(getattr(tokenizer, "all_special_ids", ()))
+    if n_words <= _WORDS or rows > _ROWS * len(vocabulary):
         raise UnsupportedError(
-            f"the tokenizer of {name} knows {len(tokenizer):,} tokens, and its embedding table has {rows:,} rows: "
+            f"the tokenizer of {name} knows {len(vocabulary):,} tokens, and its embedding matrix has {rows:,} rows: "
             "tokenizer files are missing in its folder. Copy them there (tokenizer.json, tokenizer_config.json) from "
             "the model that it was made of"
         )
+    last = max(vocabulary, key=vocabulary.__getitem__)
+    if 0 < rows <= vocabulary[last]:
+        raise UnsupportedError(
+            f"the tokenizer of {name} has the token {shown(last)} as number {vocabulary[last]:,}, and its embedding "
+            f"matrix has {rows:,} rows, from number 0: a text with that token cannot be read. Take it out of the "
+            "tokenizer's files, or save the model after model.resize_token_embeddings(len(tokenizer)) and training"
+        )
+    longest = getattr(tokenizer, "model_max_length", 1)
+    most = inf if positions is None or not hasattr(module, "max_seq_length") else positions
+    if type(longest) not in {int, float} or not 1 <= longest <= most:
+        raise UnsupportedError(
+            f"{name} takes texts of {shown(str(longest))} tokens, its files say; expected a number from 1"
+            f"{'' if positions is None else f' to {positions:,}, the positions that it has'}. Set max_seq_length in "
+            "sentence_bert_config.json, or model_max_length in tokenizer_config.json"
+        )
+
+
+def try_text(model: Any, name: str) -> list[str]:
+    """Put one short text through a model of sentence-transformers, and return notes, one sentence each.
+
+    What fails at the first text is told as what fails at loading. Its length is bounded before, as files may have every
+    text padded.
+    """
+    refuse_unfit_tokenizer(model, name)
+    notes, (_, usable, _) = [], text_rows(model)
+    if usable is not None and (model.max_seq_length or 0) > usable:  # sentence-transformers' own limit for RoBERTa
+        notes.append(f"{name} has {usable:,} positions, and its files set no such limit: longer texts are cut there")
+        model.max_seq_length = usable
+    how = getattr(model[0], "processing_kwargs", None) or {}
+    texts = {**how.get("common", {}), **how.get("text", {})}
+    lengths = [texts.get("max_length"), *(getattr(model[0], f"{role}_length", None) for role in ("query", "document"))]
+    padded = [(getattr(model[0], "query_expansion", None) or {}).get("length")]
+    if texts.get("padding") == "max_length":
+        padded.append(texts.get("max_length") or model.max_seq_length)
+    for most, asked in ((usable, [*lengths, *padded]), (_PADDED, padded)):
+        if (longest := max(filter(None, asked), default=0)) > (most or inf):
+            raise UnsupportedError(f"{name} has texts of {longest:,} tokens made; expected {most:,} at most")
+    if hasattr(model, "predict"):
+        model.predict([(TRIED, TRIED)], show_progress_bar=False)
+    elif "text" in getattr(model, "modalities", ("text",)):
+        try:
+            model.encode_query([TRIED], show_progress_bar=False)
+        except KeyError as error:  # its modules are those of another class, or hand on something by another name
+            kind = type(model).__name__
+            raise UnsupportedError(
+                f"{name!r} is no {kind}: none of its modules makes its {shown(str(error))}"
+            ) from error
+    return notes
 
 
 def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
@@ -170,7 +250,7 @@ def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
         rules = Tokenizer.from_file(str(file))
         rules.no_truncation()
         rules.no_padding()
-        tokens, stated = tokenizer(_TRIED)["input_ids"], rules.encode(_TRIED).ids
+        tokens, stated = tokenizer(TRIED)["input_ids"], rules.encode(TRIED).ids
         if tokens != stated:
             counts = f"{len(tokens)} tokens of a text that has {len(stated)} by the file"
             return [

@@ -1,7 +1,7 @@
 """Sentence-transformers models, from a path, a package or the hub."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.base.display import shown
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.base.registry import imported
+from quantdrift.base.text import some
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_small_vocabulary
+from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_unfit_tokenizer, try_text
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -135,7 +136,7 @@ def load_sentence_transformer(
         if written in MODEL_FILES:
             model = imported(MODEL_FILES[written].load)(source.location, device)
         else:
-            unsaid = kind == "SentenceTransformer" and refuse_unsaid_pooling(source, revision)
+            unsaid = kind != "MultiVectorEncoder" and refuse_unsaid_pooling(source, revision)
             model = getattr(sentence_transformers, kind)(
                 source.location,
                 device=str(device),
@@ -145,6 +146,10 @@ def load_sentence_transformer(
             )
             if dtype != "auto":  # what lies behind the transformer has a type of its own
                 model.to(getattr(torch, dtype))
+            if source.read_as == "mean:" and _pooling(model) != "their mean":
+                raise UnsupportedError(
+                    f"{source.name} is read by {_pooling(model)} in sentence-transformers; leave {source.read_as} out"
+                )
             if unsaid:
                 remarks.notes.append(
                     f"{source.name} has no modules.json, which says how tokens become an embedding: "
@@ -154,7 +159,8 @@ def load_sentence_transformer(
         notes += [*on_rules(model, source.name, revision), *_on_padding(model, source.name)]
         if merged := merge_adapters(model):
             notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
-    return model.eval(), notes
+        notes += try_text(model.eval(), source.name)
+    return model, notes
 
 
 def _on_padding(model: Any, name: str) -> Iterator[str]:
@@ -172,21 +178,33 @@ def _on_padding(model: Any, name: str) -> Iterator[str]:
 
 def _pooling(model: Any) -> str:
     """Say in words how tokens become an embedding."""
-    modes = [getattr(module, "pooling_mode", None) for module in model]
+    modes = [getattr(module, "pooling_mode", None) or getattr(module, "pooling_strategy", None) for module in model]
     said = next((mode for mode in modes if mode), "what the transformer gives")
-    return {"mean": "their mean", "lasttoken": "that of the last token"}.get(str(said), str(said))
+    return {"mean": "their mean", "lasttoken": "that of the last token", "max": "their maximum"}.get(
+        str(said), str(said)
+    )
 
 
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
     """Make an encoder of a SentenceTransformer that is loaded."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
-    refuse_small_vocabulary(model, source.name)
+    refuse_unfit_tokenizer(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(
             f"{source.name!r} compares embeddings by {name!r}; expected one of {', '.join(Similarity)}"
         )
     return SentenceEncoder(model=model, source=source, similarity=Similarity(name), notes=tuple(notes))
+
+
+def choose_prompts(model: Any, chosen: Mapping[str, str]) -> None:
+    """Let a model put its prompts of these names before texts in these roles."""
+    prompts = dict(model.model.prompts) if isinstance(model, SentenceEncoder) else {}
+    for role, name in chosen.items():
+        if name not in prompts:
+            hint = f"(expected one of {some(list(map(shown, prompts)))})" if prompts else "(it has none)"
+            raise UnknownNameError(f"prompt of {model.source.name}", name, prompts, hint=hint)
+        model.model.prompts[role] = prompts[name]
 
 
 # --- what makes an embedding beside the weights ---------------------------------------------------

@@ -15,9 +15,10 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
-from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.patterns import PATTERNS, check_patterns
+from quantdrift.engine.encoders.ranges import Model, Transformer, check_ranges, check_rules
 from quantdrift.engine.encoders.stored import WEIGHTS, read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
@@ -106,8 +107,10 @@ _MOST = {
     re.compile(r"\w*(layers?|blocks|depths?|block_count)"): 512,
     re.compile(r"\w*experts|\w*expert_count"): 10_000,
     re.compile(r"num_(labels|classes)"): 1_000_000,
+    re.compile("chunk_size_feed_forward"): 1,
 }
-"""Numbers of a config.json by which a library builds objects before it looks into a file."""
+"""Numbers of a config.json by which a library builds objects before it looks into a file; chunks have to divide the
+length of every batch."""
 ROWS: Mapping[str, frozenset[str]] = {
     "MultiVectorEncoder": frozenset({"MultiVectorEncoder", "ColBERT"}),  # the second is PyLate's name
     "SparseEncoder": frozenset({"SparseEncoder"}),
@@ -138,6 +141,7 @@ _FEATURES = ("sentence_embedding", "token_embeddings", "causal_logits", "scores"
 _TOKENIZER = re.compile(r"\w+(Tokenizer|Backend)(Fast)?")
 _COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+_WORDS = "ForMaskedLM"
 _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", "pooler_type")
 
 
@@ -164,6 +168,7 @@ def vet(
         _check_activation(said.get("activation_fn"), f"{MODEL_FILE} of {source.name}")
         if (similarity := said.get("similarity_fn_name")) not in (None, *SIMILARITIES[kind]):
             raise _not_listed(f"{MODEL_FILE} of {source.name}", "similarity_fn_name", similarity, SIMILARITIES[kind])
+    check_ranges(said, Model, f"{MODEL_FILE} of {source.name}")
     parts = _modules(read("modules.json").get("", []), source, trusted=trusted)
     if not trusted:
         _refuse_mixed({module for _, module in parts[1:]}, source.name, kind)
@@ -222,6 +227,9 @@ def _not_listed(where: str, key: str, value: object, listed: Iterable[str]) -> U
 def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
     if model_json(source, "modules.json", revision):
+        if source.read_as:
+            name = source.name.removeprefix(source.read_as)
+            raise UnsupportedError(f"{name} has a modules.json, which says how it is read; leave {source.read_as} out")
         return False
     config = model_json(source, "config.json", revision)
     for architecture in map(str, config.get("architectures") or ()):
@@ -230,6 +238,18 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
                 f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of "
                 "it; expected a folder that SentenceTransformer.save_pretrained wrote"
             )
+        if architecture.endswith(_WORDS) and not source.read_as:
+            ways = " or ".join(f"{way}{source.name} ({how})" for way, how in READ_AS.items())
+            raise UnsupportedError(
+                f"{source.name} is a {shown(architecture)}, whose head gives every term of a vocabulary a weight, and "
+                f"has no modules.json, which says whether that head is used; expected {ways}"
+            )
+    if source.read_as == "sparse:" and not any(
+        str(name).endswith(_WORDS) for name in config.get("architectures") or ()
+    ):
+        raise UnsupportedError(
+            f"{source.name} has no head that gives terms weights, its config.json says; leave sparse: out"
+        )
     left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
     stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
     if left or stated:
@@ -268,9 +288,15 @@ def _check_part(
 ) -> None:
     """Check the settings of a module; a transformer's are in many files."""
     keys = MODULE_KEYS.get(kind)
+    if keys is None:
+        check_rules(
+            read(PurePosixPath(part, "tokenizer.json")), f"{PurePosixPath(part, 'tokenizer.json')} of {source.name}"
+        )
     for file in ("config.json",) if keys is not None else (*SETTINGS_FILES, *TRANSFORMER_FILES):
         path = PurePosixPath(part, file)
         settings, where = read(path), f"{path} of {source.name}"
+        if file in TRANSFORMER_FILES:
+            check_ranges(settings, Transformer, where)
         if not trusted or file in SETTINGS_FILES:
             vet_settings(settings, where)
         if trusted:

@@ -1,10 +1,13 @@
 """From a spec to a candidate, and from a candidate to its folder."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+from tokenizers import Tokenizer
+from transformers.utils.hub import cached_file
 
 from quantdrift.ask import libraries
 from quantdrift.base.errors import UnsupportedError
@@ -46,7 +49,7 @@ def make_candidate(
         )
     texts = calibration_texts(spec.scheme)
     refuse_uncalibrated(spec, has_data=dataset is not None)
-    where["dtype"] = settings.dtype
+    where |= settings.loading
     encoder = load_searching(spec.model, **where)
     if not isinstance(encoder, SentenceEncoder):
         raise UnsupportedError(f"{spec.model} is no model of sentence-transformers, whose format quantize writes")
@@ -86,6 +89,8 @@ def save_candidate(
             with progress.stage("writing safetensors", 1) as tell:
                 written = _save_safetensors(pair, codes, folder)
                 tell(1)
+        for file in folder.rglob("tokenizer.json"):
+            _as_in_source(file, pair.encoder.model, revision)
         stored = written.pop("stored", {})
         return {
             "model_format": model_format,
@@ -114,6 +119,21 @@ def save_candidate(
         }
 
     return write_folder(path, fill)
+
+
+def _as_in_source(file: Path, model: Any, revision: str | None) -> None:
+    """Let a tokenizer.json truncate and pad as the source's does; what is written is what the last call left behind."""
+    rules, source = Tokenizer.from_file(str(file)), None
+    with suppress(OSError, AttributeError):  # there is none
+        place = cached_file(model.tokenizer.name_or_path, file.name, revision=revision, local_files_only=True)
+        source = None if place is None else Tokenizer.from_file(str(place))
+    rules.no_truncation()
+    rules.no_padding()
+    if source is not None and source.truncation is not None:
+        rules.enable_truncation(**source.truncation)
+    if source is not None and source.padding is not None:
+        rules.enable_padding(**source.padding)
+    rules.save(str(file))
 
 
 def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:

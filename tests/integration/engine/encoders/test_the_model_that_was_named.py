@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModel, BertForMaskedLM, modeling_utils
 
 from quantdrift.api import drift
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
@@ -30,8 +30,10 @@ from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.evidence import perturbation
+from quantdrift.features.sparse.model import load_sparse
 from quantdrift.runs.words import weights_line
 from quantdrift.spec.grammar import parse
+from support import row_models
 from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone, tiny
 from support.rerank_samples import save_cross_encoder
 from support.versus_samples import DATASET, SETTINGS, change, run_any, run_two, run_w4
@@ -167,6 +169,41 @@ def test_a_folder_without_modules_json_is_told_to_be_averaged(tmp_path: Path) ->
     assert "sentence-transformers takes their mean by itself" in run.record["data"]["warnings"][0]
 
 
+def test_a_masked_language_model_without_modules_json_is_read_as_its_user_says(tmp_path: Path) -> None:
+    saved = row_models.sparse(tmp_path)  # which lies in `model`, made of `backbone`
+    folder = tmp_path / "backbone"
+    with pytest.raises(
+        UnsupportedError, match=rf"is a BertForMaskedLM, .* expected mean:{folder} .* or sparse:{folder} "
+    ):
+        run_w4(folder)
+    averaged, weighted = (run_any(parse(f"{way}:{folder}@W4-rtn"), tmp_path / way) for way in ("mean", "sparse"))
+    save_backbone(tmp_path / "body", BertForMaskedLM.from_pretrained(folder).bert)
+    assert averaged.record["model"]["fingerprint"] == run_w4(tmp_path / "body").record["model"]["fingerprint"]
+    assert averaged.record["settings"]["similarity"] == "cosine"
+    again = run_any(parse(f"{tmp_path / 'model'}@W4-rtn"), tmp_path / "again")
+    assert weighted.record["model"]["fingerprint"] == again.record["model"]["fingerprint"]
+    assert weighted.record["metrics"] == again.record["metrics"]
+    assert weights_fingerprint([saved]) == weights_fingerprint(
+        [load_sparse(resolve(f"sparse:{folder}"), device=CPU).module]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mean:tiny", "has a modules.json, which says how it is read; leave mean: out"),
+        ("sparse:tiny", "a SparseEncoder made of it would be another model"),
+        ("sparse:body", "has no head that gives terms weights"),
+    ],
+)
+def test_a_model_that_says_how_it_is_read_is_not_read_otherwise(name: str, said: str, tmp_path: Path) -> None:
+    tiny().save_pretrained(str(tmp_path / "tiny"))
+    save_backbone(tmp_path / "body")
+    way, _, folder = name.partition(":")
+    with pytest.raises(UnsupportedError, match=said):
+        run_any(parse(f"{way}:{tmp_path / folder}@W4-rtn"), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -189,6 +226,30 @@ def test_a_folder_that_lost_its_modules_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model" / "modules.json").unlink()
     with pytest.raises(UnsupportedError, match=r"no modules\.json, .* config_sentence_transformers\.json says"):
         run_w4(tmp_path / "model")
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+INSTRUCTIONS = {"s2p_query": "wing flow ", "s2s_query": "drag "}
+
+
+def test_prompts_of_other_names_are_told_and_chosen_by_name(tmp_path: Path) -> None:
+    tiny().save_pretrained(str(tmp_path / "model"))
+    usual = run_w4(tmp_path / "model")  # its own prompt for queries is "wing flow "
+    assert not any("has the prompts" in note for note in usual.record["data"]["warnings"])
+    change(tmp_path / "model" / "config_sentence_transformers.json", prompts=INSTRUCTIONS)
+    bare = run_w4(tmp_path / "model")
+    assert any("prompts s2p_query, s2s_query, none of them named" in note for note in bare.record["data"]["warnings"])
+    spec = parse(f"{tmp_path / 'model'}@W4-rtn")
+    chosen = run_any(spec, tmp_path / "chosen", settings=replace(SETTINGS, query_prompt="s2p_query"))
+    assert not any("has the prompts" in note for note in chosen.record["data"]["warnings"])
+    assert chosen.record["settings"]["query_prompt"] == "s2p_query"
+    assert "query_prompt" not in bare.record["settings"]
+    assert (
+        chosen.record["metrics"]["epsilon"] == usual.record["metrics"]["epsilon"] != bare.record["metrics"]["epsilon"]
+    )
+    with pytest.raises(UnknownNameError, match=r"unknown prompt .* did you mean s2p_query"):
+        run_any(spec, tmp_path / "run", settings=replace(SETTINGS, document_prompt="s2p_qery"))
 
 
 # --- what libraries say ---------------------------------------------------------------------------

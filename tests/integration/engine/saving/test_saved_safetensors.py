@@ -1,5 +1,6 @@
 """The candidate as safetensors: plain libraries load what was measured, to the last bit."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,22 @@ def test_what_is_loaded_is_the_candidate_to_the_last_bit(dtype: torch.dtype, tmp
     again = load_encoder(resolve(str(out)), device=torch.device("cpu"), dtype="auto")
     assert torch.equal(embed(again.model), wanted)
     assert not (out / "README.md").exists()  # it would speak of the reference
+
+
+@pytest.mark.parametrize(
+    "kept", [None, {"direction": "Right", "max_length": 32, "strategy": "LongestFirst", "stride": 0}]
+)
+def test_its_tokenizer_is_written_as_the_source_has_it_whatever_was_called_before(kept: object, tmp_path: Path) -> None:
+    model = encoder(tmp_path / "tiny")
+    file = tmp_path / "tiny" / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "truncation": kept, "padding": None}))
+    written = []
+    for name, called in (("cold", False), ("warm", True)):
+        if called:
+            embed(model)  # which leaves its own truncation and padding behind
+        else:
+            model.tokenizer.backend_tokenizer.no_truncation()
+        written.append(save(candidate("W3-g64", model=model), tmp_path / name)["weights"])
+        rules = json.loads((tmp_path / name / "tokenizer.json").read_text())
+        assert (rules["truncation"], rules["padding"]) == (kept, None)
+    assert written[0] == written[1]
