@@ -30,6 +30,7 @@ from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
@@ -184,7 +185,7 @@ def load_checkpoint(
         )
     source = candidate_source(checkpoint)
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what) as log, _process_undisturbed(checkpoint):
+    with loading(source, what, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
             loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
@@ -250,19 +251,21 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if quantization:
         config.quantization_config = quantization
-    on_kernels = checkpoint.method != "none" and device.type != "cpu"
-    kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
-    if checkpoint.has_modules:
-        model = SentenceTransformer(
-            str(checkpoint.folder),
-            device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
-            model_kwargs=kwargs,
-            config_kwargs={"quantization_config": quantization} if quantization else {},
-        )
-        stored = stored_layers(tensors, empty, others=list(model.children())[1:])
-    else:
-        body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
-        model = dressed(checkpoint, reference, body, device)
+    on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
+    weights, dtype = unpacked(checkpoint.body) if checkpoint.method == "hqq" else (None, "auto")
+    kwargs: dict[str, Any] = {"dtype": dtype, **({"device_map": str(device)} if on_kernels else {})}
+    with made_of(weights):
+        if checkpoint.has_modules:
+            model = SentenceTransformer(
+                str(checkpoint.folder),
+                device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
+                model_kwargs=kwargs,
+                config_kwargs={"quantization_config": quantization} if quantization else {},
+            )
+            stored = stored_layers(tensors, empty, others=list(model.children())[1:])
+        else:
+            body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+            model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
     return Loaded(model=model, stored=stored)
 
