@@ -30,6 +30,7 @@ from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.gptq import KERNELS, check_packed, kernel_for
 from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.model import LoadedModel
@@ -248,6 +249,10 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     quantization = completed(checkpoint, stored)
+    notes = []
+    if checkpoint.method in KERNELS:
+        quantization |= kernel_for(quantization, device)
+        notes = check_packed(checkpoint, tensors)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if quantization:
         config.quantization_config = quantization
@@ -267,7 +272,7 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
             body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
             model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
-    return Loaded(model=model, stored=stored)
+    return Loaded(model=model, stored=stored, notes=tuple(notes))
 
 
 def _decompress(body: Any) -> None:

@@ -4,20 +4,19 @@ Below the name of a layer lie its codes (W_q), scale, zero and bias, and every s
 text as the numbers of its letters. Settings, types and shapes stand on lists, and are looked at before codes are read.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.stored import StoredTensor, read_head, weight_files
+from quantdrift.engine.encoders.stored import StoredTensor, opened_tensors, stored_tensors
 
 _LAYOUTS = {"8bit_u8": (8, 1), "4bit_u8": (4, 2), "3bit_32": (3, 10), "2bit_u8": (2, 4), "1bit_u8": (1, 8)}
 """Bits that a code takes, and codes in a number: of 32 bits where three of them are a code, of 8 elsewhere."""
@@ -60,34 +59,26 @@ def unpacked(folder: Path) -> tuple[dict[str, Tensor], torch.dtype]:
         UnsupportedError: a layer has a layout that is on no list, or tensors that contradict each other.
     """
     state: dict[str, Tensor] = {}
-    places: dict[str, Any] = {}
     below: dict[str, dict[str, StoredTensor]] = {}
     dtypes = set()
-    with ExitStack() as stack:
-        for file in weight_files(folder, "model.safetensors"):
-            head = read_head(file)
-            places |= dict.fromkeys(head, stack.enter_context(safe_open(file, framework="pt")))
-            for name, tensor in head.items():
-                below.setdefault(name.rpartition(".")[0], {})[name] = tensor
+    for name, tensor in stored_tensors(folder).items():
+        below.setdefault(name.rpartition(".")[0], {})[name] = tensor
+    with opened_tensors(folder) as read:
         for layer, tensors in below.items():
             packed = f"{layer}.W_q" in tensors
             plain = [name for name in tensors if not packed or name == f"{layer}.bias"]
-            state |= {name: places[name].get_tensor(name) for name in plain}
+            state |= {name: read(name) for name in plain}
             if packed:
-                state[f"{layer}.weight"] = weight = _dequantized(layer, tensors, places)
+                state[f"{layer}.weight"] = weight = _dequantized(layer, tensors, read)
                 dtypes.add(weight.dtype)
     if len(dtypes) != 1:
         raise UnsupportedError(f"{folder} has packed layers of {len(dtypes)} number types; expected hqq's, all of one")
     return state, dtypes.pop()
 
 
-def _dequantized(layer: str, tensors: Mapping[str, StoredTensor], places: Mapping[str, Any]) -> Tensor:
+def _dequantized(layer: str, tensors: Mapping[str, StoredTensor], read: Callable[[str], Tensor]) -> Tensor:
     """The weight of a layer, in the number type that it computes in: (code - zero) * scale."""
     parts = {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()}
-
-    def read(part: str) -> Tensor:
-        tensor: Tensor = places[f"{layer}.{part}"].get_tensor(f"{layer}.{part}")
-        return tensor
 
     def check(good: bool, what: str) -> None:
         if not good:
@@ -100,7 +91,7 @@ def _dequantized(layer: str, tensors: Mapping[str, StoredTensor], places: Mappin
         text, count = isinstance(next(iter(allowed)), str), 2 if part == "shape" else 1
         small = prod(parts[part].shape) <= (_LONGEST if text else count)
         check(small and parts[part].dtype in ({"U8"} if text else {"U8", "I32", "I64"}), f"{part} is {parts[part]}")
-        numbers = read(part).flatten().tolist()
+        numbers = read(f"{layer}.{part}").flatten().tolist()
         values = [bytes(numbers).decode("latin-1")] if text else numbers
         check(len(values) == count and all(v in allowed for v in values), f"{part} is {shown(str(values))}")
         settings[part] = values if part == "shape" else values[0]
@@ -116,9 +107,9 @@ def _dequantized(layer: str, tensors: Mapping[str, StoredTensor], places: Mappin
     codes_in = ((-(-n_rows // per), n_columns * whole.itemsize / held.itemsize), {_NAMES[held]})
     for part, (expected, types) in {"W_q": codes_in, "scale": scales, "zero": scales}.items():
         check(parts[part].shape == expected and parts[part].dtype in types, f"{part} is {parts[part]}")
-    packed = read("W_q").view(whole)
+    packed = read(f"{layer}.W_q").view(whole)
     codes = torch.cat([packed >> bits * (per - 1 - place) & 2**bits - 1 for place in range(per)])[:n_rows].to(dtype)
-    return ((codes - read("zero").to(dtype)) * read("scale").to(dtype)).reshape(shape)
+    return ((codes - read(f"{layer}.zero").to(dtype)) * read(f"{layer}.scale").to(dtype)).reshape(shape)
 
 
 @contextmanager
