@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from quantdrift.ask import Ask, ensure, stamp_of
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.records import bytes_digest, file_digest, problem_of
+from quantdrift.base.records import Some, Whole, bytes_digest, file_digest, problem_of
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
@@ -319,10 +319,10 @@ def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
 class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
     """The settings of a measurement; those of `quantdrift run`."""
 
-    k: int = Field(200, ge=1)
-    batch_size: int = Field(32, ge=1)
+    k: Some = 200
+    batch_size: Some = 32
     noise_floor: bool = True
-    seed: int = Field(0, ge=0)
+    seed: Whole = 0
     device: str | None = None
     revision: str | None = None
     dtype: Dtype = "float32"

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Annotated, Any, BinaryIO, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from quantdrift.base.errors import DiskError, QuantDriftError, RunError
 
@@ -45,9 +45,9 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     """The value of a JSON text from anywhere, in UTF-8."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
-    hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _finite, "parse_float": _finite}
+    hooks: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite, "parse_int": _whole}
     try:
-        value = json.loads(text, **(hooks if strict else {}))
+        value = json.loads(text, **({**hooks, "object_pairs_hook": _once} if strict else {}))
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     level = [value]
@@ -114,6 +114,12 @@ def _finite(text: str) -> float:
     return value
 
 
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(value := int(text)) >= 1 << 63:  # noqa: PLR2004 -- digits; more take long
+        raise ValueError(f"expected whole numbers of 64 bits, got {text[:40]}")
+    return value
+
+
 # --- digests ----------------------------------------------------------------------------------
 
 
@@ -174,6 +180,13 @@ def read_bytes(path: Path, *, digest: str | None = None, limit: int | None = Non
 
 # --- JSON that quantdrift wrote ---------------------------------------------------------------
 
+Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+Some = Annotated[int, Field(ge=1, lt=1 << 63)]
+Real = Annotated[float, Field(ge=-1e300, le=1e300)]
+Amount = Annotated[float, Field(ge=0, le=1e300)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Bits = Annotated[float, Field(ge=0, le=1024)]
+"""Numbers of a file, all with bounds; a test looks for any that has none."""
 AS_LIST = Strict(False)
 """Marks a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`: JSON writes it as a list."""
 

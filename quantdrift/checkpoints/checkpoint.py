@@ -9,12 +9,14 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.records import open_file
 from quantdrift.base.text import some
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
@@ -36,6 +38,8 @@ _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
 """Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
+_MAX_HEAD = 100_000_000
+"""Bytes of the head of a safetensors file, as in its own reader."""
 _NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
 
 
@@ -107,7 +111,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         first = modules[0] if isinstance(modules, list) and modules else {}
         body = folder / str(first.get("path", "") if isinstance(first, dict) else "")
         config = model_json(here, str(body / "config.json"))
-        quantization = config.get("quantization_config") or config.get("compression_config") or {}
+        quantization = config.get("quantization_config") or config.get("compression_config") or _said_beside(here, body)
         if not isinstance(quantization, dict):
             raise UnsupportedError(f"{body}/config.json is damaged: expected its quantization_config as an object")
         if is_candidate_folder(folder):
@@ -134,6 +138,18 @@ def find_checkpoint(name: str) -> Checkpoint:
         file=file,
         has_modules=bool(modules),
     )
+
+
+def _said_beside(source: ModelSource, body: Path) -> dict[str, Any]:
+    """The settings of packed weights of which config.json says nothing: AutoGPTQ's of 2023, or those of hqq itself."""
+    if settings := model_json(source, str(body / "quantize_config.json")):
+        return {"quant_method": "gptq", **settings}
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        with suppress(OSError, ValueError), open_file(body / name) as file:
+            n_bytes = int.from_bytes(file.read(8), "little")  # of a head; letters are larger than any
+            if b'.encoded_state_dict"' in file.read(min(n_bytes, _MAX_HEAD)):
+                return {"quant_method": "hqq"}
+    return {}
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
@@ -171,8 +187,6 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that nothing here reads, or whose libraries are not installed."""
-    if checkpoint.method == "hqq":
-        raise hqq_refusal(checkpoint.name)
     packages, extra = packages_for(checkpoint.method)
     for package in packages:
         if importlib.util.find_spec(package.replace("-", "_")) is None:
@@ -186,14 +200,6 @@ def packages_for(method: str) -> tuple[tuple[str, ...], str]:
         return NEEDED.get(method, ((), ""))
     packages = MODEL_FILES[method].packages
     return tuple(package.name for package in packages), packages[0].extra if packages else ""
-
-
-def hqq_refusal(name: str) -> UnsupportedError:
-    """The error of a checkpoint of HQQ: no reader of it is safe."""
-    return UnsupportedError(
-        f"{name} is quantized by hqq, whose reader evaluates text of the file as Python; such a checkpoint is not "
-        "loaded. Its rounding can be measured on the model that it was made of: MODEL@W4-hqq"
-    )
 
 
 # --- what a quantization_config says --------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.base.records import DIGEST, Record, check_writable, open_file, whole_folder, with_checksum
+from quantdrift.base.records import DIGEST, Amount, Record, check_writable, open_file, whole_folder, with_checksum
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
@@ -39,7 +39,7 @@ class Candidate(Record):
 
     spec: str
     model_format: str
-    bits_per_weight: dict[str, float]
+    bits_per_weight: dict[str, Amount]
     base_model: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, Any] = Field(default_factory=dict)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.records import DIGEST, Record
+from quantdrift.base.records import DIGEST, Real, Record, Whole
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.identity import Identity
 
@@ -85,7 +85,8 @@ def answer_of(reference: str | None, candidate: str | None) -> str:
     return before if before == after else f"{before}>{after}"
 
 
-_Cell = str | Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | float | None
+_Number = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | Real | None
+_Cell = str | _Number
 
 
 class _Named(BaseModel, strict=True, frozen=True):
@@ -111,8 +112,8 @@ class Baseline(Record):
     data: _Named
     settings: dict[str, Any]
     software: dict[str, Any]
-    n_inputs: int
-    means: dict[str, int | float | None]
+    n_inputs: Whole
+    means: dict[str, _Number]
     """For who reads the change of this file; nothing is computed from it."""
     columns: list[str]
     inputs: dict[str, list[_Cell]]

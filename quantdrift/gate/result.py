@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, TypeAdapter, ValidationError
 
 from quantdrift.base.errors import QuantDriftError, RunError
-from quantdrift.base.records import problem_of, read_json
+from quantdrift.base.records import Real, Share, Whole, problem_of, read_json
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.runs.changes import Changed
 from quantdrift.statistics.estimates import Estimate
@@ -23,7 +23,6 @@ EXIT_CODES: dict[Verdict, int] = {"pass": 0, "fail": 1, "error": 2, "incomparabl
 
 _Rule = Annotated[InstanceOf[Rule], BeforeValidator(lambda text: parse_rule(str(text))), PlainSerializer(str)]
 _Estimate = Annotated[Estimate, PlainSerializer(Estimate.to_json)]
-_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 _Text = Annotated[str, Field(max_length=10_000)]
 
 
@@ -53,17 +52,17 @@ class Judgement:
     rule: _Rule
     outcome: Verdict
     reason: _Text
-    n: _Count = 0
+    n: Whole = 0
     now: _Estimate | None = None
-    before: float | None = None
+    before: Real | None = None
     difference: _Estimate | None = None
-    worse: _Count | None = None
-    better: _Count | None = None
-    set_aside: _Count = 0
-    p_worse: float | None = None
-    p_worse_holm: float | None = None
-    p_no_worse: float | None = None
-    needed: _Count | None = None
+    worse: Whole | None = None
+    better: Whole | None = None
+    set_aside: Whole = 0
+    p_worse: Share | None = None
+    p_worse_holm: Share | None = None
+    p_no_worse: Share | None = None
+    needed: Whole | None = None
     inputs: tuple[str, ...] = ()
 
 
@@ -115,14 +114,14 @@ class GateResult:
     spec: _Text | None
     data: _Text
     baseline: Earlier | None = None
-    n_inputs: _Count
-    alpha: float = ALPHA
+    n_inputs: Whole
+    alpha: Share = ALPHA
     path: _Text | None = None
     differs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    n_changed: _Count
-    n_new: _Count | None = None
-    n_answers_changed: _Count | None = None
+    n_changed: Whole
+    n_new: Whole | None = None
+    n_answers_changed: Whole | None = None
     rules: tuple[Judgement, ...]
     worst: tuple[Worst, ...] = ()
     accept_underpowered: bool = False

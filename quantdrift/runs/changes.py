@@ -10,6 +10,7 @@ import numpy as np
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.records import Amount, Real, Some
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
@@ -49,15 +50,15 @@ class Changed:
     input_id: str
     before: str | None
     after: str | None
-    rank_before: int | None
-    rank_after: int | None
+    rank_before: Some | None
+    rank_after: Some | None
     was_right: bool | None
     is_right: bool | None
-    gap: float | None
+    gap: Amount | None
     kind: Kind | None = None
-    score_before: float | None = None
-    score_after: float | None = None
-    separation: float | None = None
+    score_before: Real | None = None
+    score_after: Real | None = None
+    separation: Amount | None = None
 
 
 class Changes(list[Changed]):

@@ -14,13 +14,25 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
-from quantdrift.base.records import Record, check_writable, file_digest, whole_folder, with_checksum, write_text
+from quantdrift.base.records import (
+    Amount,
+    Bits,
+    Real,
+    Record,
+    Share,
+    Whole,
+    check_writable,
+    file_digest,
+    whole_folder,
+    with_checksum,
+    write_text,
+)
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
@@ -41,7 +53,6 @@ PROBE = "probe.npz"
 
 
 _Text = str | None
-_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
@@ -66,25 +77,25 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     dtype: _Text = None
     device: _Text = None
     finished: _Text = None
-    n_queries: _Count | None = None
-    n_documents: _Count | None = None
-    n_inputs: _Count | None = None
-    n_classes: _Count | None = None
-    n_train: _Count | None = None
-    inputs_left_out: _Count | None = None
-    n: _Count | None = None
-    of: _Count | None = None
-    nominal_bits: float | None = None
-    share: float | None = None
-    changed: float | None = None
-    mean: float | None = None
+    n_queries: Whole | None = None
+    n_documents: Whole | None = None
+    n_inputs: Whole | None = None
+    n_classes: Whole | None = None
+    n_train: Whole | None = None
+    inputs_left_out: Whole | None = None
+    n: Whole | None = None
+    of: Whole | None = None
+    nominal_bits: Bits | None = None
+    share: Share | None = None
+    changed: Share | None = None
+    mean: Share | None = None
     forbids: list[str] = []
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    value: Real | None = None
+    low: Real | None = None
+    high: Real | None = None
     warnings: list[str] = []
     layers_never_reached: list[str] | None = None
-    widths: dict[str, _Count | None] | None = None
+    widths: dict[str, Whole | None] | None = None
     corpus_size: _Part | None = None
     limit: _Part | None = None
     shortlist: _Part | None = None
@@ -99,9 +110,9 @@ class _Data(_Part):
 
 
 class _Floor(_Part):
-    sampled: _Count
-    within_reach: _Count
-    largest: float
+    sampled: Whole
+    within_reach: Whole
+    largest: Amount
 
 
 class RunRecord(Record, extra="allow"):
@@ -116,7 +127,7 @@ class RunRecord(Record, extra="allow"):
     model: _Part = _Part()
     settings: _Part = _Part()
     quantization: _Part | None = None
-    bits_per_weight: dict[str, float | None] | None = None
+    bits_per_weight: dict[str, Amount | None] | None = None
     metrics: dict[str, _Part] = Field(default_factory=dict)
     times: _Part | None = None
     noise_floor: _Floor | None = None

@@ -11,14 +11,12 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, SpecError
-from quantdrift.base.records import AS_LIST, Record, bytes_digest, with_checksum
+from quantdrift.base.records import AS_LIST, Amount, Bits, Real, Record, Some, Whole, bytes_digest, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages.weights import DEFAULT_QUANTIZER, POSSIBLE_BITS
 
 Text = Annotated[str, Field(min_length=1)]
-Whole = Annotated[int, Field(ge=0, lt=2**63)]
-Some = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 def _by_width(loss: Any) -> Any:
@@ -43,7 +41,7 @@ class AllocatedLayer(BaseModel):
     name: Text
     shape: Annotated[tuple[Some, Some], AS_LIST]
     width: Some
-    loss: Annotated[tuple[Annotated[float, Field(ge=0)], ...] | None, AS_LIST, BeforeValidator(_by_width)] = None
+    loss: Annotated[tuple[Amount, ...] | None, AS_LIST, BeforeValidator(_by_width)] = None
     unit: Whole | None = None
 
     @property
@@ -102,11 +100,11 @@ class Allocation(Record):
     input_ids: Annotated[tuple[str, ...], AS_LIST] = Field(
         default=(), validation_alias=AliasPath("criterion", "input_ids")
     )
-    widths: Annotated[tuple[int, ...], AS_LIST]
-    budget: float
+    widths: Annotated[tuple[Some, ...], AS_LIST]
+    budget: Bits
     method: Text = Field(validation_alias=AliasPath("solver", "method"))
     status: Text = Field(validation_alias=AliasPath("solver", "status"))
-    bound: float | None = Field(validation_alias=AliasPath("solver", "bound"))
+    bound: Real | None = Field(validation_alias=AliasPath("solver", "bound"))
     n_others: Whole = Field(validation_alias=AliasPath("others", "n_parameters"))
     others_bits: Whole = Field(validation_alias=AliasPath("others", "bits"))
     layers: Annotated[tuple[AllocatedLayer, ...], AS_LIST] = Field(min_length=1)
@@ -167,6 +165,14 @@ class Allocation(Record):
     # --- the file: one layer a line
 
     @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file; what it says to follow from its fields has to, unless somebody changed widths by hand."""
+        allocation, content = super().read(path), cls.read_content(path)
+        if not allocation.edited and (other := _other(content, allocation.content())):
+            raise DataError(f"{path} is damaged, expected {cls.WHAT}: {other}. Make it again: {cls.MAKE}")
+        return allocation
+
+    @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
         """Tell whether the digest holds: that of a file changed by hand is of what it was before."""
         return content.get("edited") is not True
@@ -207,6 +213,17 @@ class Allocation(Record):
                 text = "[\n" + ",\n".join(f"    {_json(layer)}" for layer in value) + "\n  ]"
             lines.append(f"  {_json(key)}: {text}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _other(content: Any, follows: Any, place: str = "") -> str:
+    """The first number in a file that is not the one that follows from its fields; empty if there is none."""
+    if isinstance(content, dict | list) and type(content) is type(follows):
+        keys = [key for key in follows if key in content] if isinstance(content, dict) else range(len(follows))
+        return next(filter(None, (_other(content[key], follows[key], f"{place}{key}.") for key in keys)), "")
+    numbers = [type(number) in {int, float} for number in (content, follows)]
+    if all(numbers) and math.isclose(content, follows, rel_tol=1e-6, abs_tol=1e-9):
+        return ""
+    return f"{place.rstrip('.')} is {content!r:.40}, and {follows!r:.40} follows" if any(numbers) else ""
 
 
 def _json(value: object) -> str:

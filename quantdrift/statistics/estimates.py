@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.records import Real, Whole
+
 # --- The binomial distribution: tails and quantiles -----------------------------------------------
 
 Counts = int | NDArray[Any]
@@ -132,10 +134,10 @@ class Estimate:
             which of the two the value is.
     """
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
+    value: Real | None
+    low: Real | None = None
+    high: Real | None = None
+    n: Whole = 0
     reason: str | None = None
     bound: Literal["lower", "upper"] | None = None
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.base.errors import SpecError, UnknownNameError
+from quantdrift.base.records import Bits, Some, Whole
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import CRITERIA, Scheme, calibrates, draws, needs_inputs, parse_scheme
 from quantdrift.stages.weights import FULL_BITS
 
-_Seed = Annotated[int, Field(ge=0)]
 _QUERIES = 128
 """That a criterion looks at where a scheme does not say."""
 
@@ -40,7 +40,7 @@ class HeldOut(Part):
     """The queries that rates are over: a share of all, drawn by a seed. Criteria look at others only."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.75
-    seed: _Seed = 0
+    seed: Whole = 0
 
 
 class CaptureGrid(Part):
@@ -61,14 +61,14 @@ class CaptureGrid(Part):
     """
 
     criteria: list[str] = Field(["gap", "reconstruction", "random"], min_length=1)
-    budgets: list[float] = Field([3.5], min_length=1)
+    budgets: list[Bits] = Field([3.5], min_length=1)
     quantizers: list[str] = Field(["rtn"], min_length=1)
-    activations: list[int] = Field([FULL_BITS], min_length=1)
+    activations: list[Some] = Field([FULL_BITS], min_length=1)
     granularity: str = "g128"
-    widths: list[int] = []
-    sizes: list[Annotated[int, Field(ge=1)]] = Field([_QUERIES], min_length=1)
-    seeds: list[_Seed] = []
-    documents: int | None = Field(None, ge=1)
+    widths: list[Some] = []
+    sizes: list[Some] = Field([_QUERIES], min_length=1)
+    seeds: list[Whole] = []
+    documents: Some | None = None
     query_only: bool = False
     layers: Literal["linear"] | None = None
 

@@ -22,7 +22,7 @@ from yaml.constructor import ConstructorError
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError
-from quantdrift.base.records import AS_LIST, MAX_DEPTH, problem_of, read_bytes
+from quantdrift.base.records import AS_LIST, MAX_DEPTH, Some, Whole, problem_of, read_bytes
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
@@ -53,8 +53,8 @@ class CellSettings(Part):
     None where nothing is said.
     """
 
-    k: int | None = Field(default=None, ge=1)
-    batch_size: int | None = Field(default=None, ge=1)
+    k: Some | None = None
+    batch_size: Some | None = None
     noise_floor: bool | None = None
     device: str | None = None
     dtype: Dtype | None = None
@@ -110,10 +110,10 @@ class DataEntry(Part):
     split: str = "test"
     subset: str | None = None
     retriever: str | None = None
-    top: int = Field(default=FIRST, ge=1)
+    top: Some = FIRST
     neighbours: bool = False
-    sizes: Annotated[tuple[int | str, ...], AS_LIST] = ()
-    limit: int | None = Field(default=None, ge=1)
+    sizes: Annotated[tuple[Whole | str, ...], AS_LIST] = ()
+    limit: Some | None = None
     keep_own_ids: bool = False
     name: str = ""
     settings: CellSettings = CellSettings()
@@ -204,7 +204,7 @@ class Study(Part):
     models: list[ModelEntry] = Field(min_length=1)
     schemes: list[SchemeText] = Field(default=[])
     data: Annotated[list[DataEntry], Field(min_length=1), AfterValidator(_of_sizes)]
-    seeds: Annotated[list[int], Field(min_length=1), AfterValidator(_once)] = Field([0])
+    seeds: Annotated[list[Whole], Field(min_length=1), AfterValidator(_once)] = Field([0])
     capture: CaptureGrid | None = None
     settings: CellSettings = CellSettings()
     include: list[Included] = Field(default=[])

@@ -14,7 +14,7 @@ from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, Valid
 from quantdrift import __version__
 from quantdrift.base.display import clean
 from quantdrift.base.errors import ScoreError
-from quantdrift.base.records import AS_LIST, Record
+from quantdrift.base.records import AS_LIST, Real, Record, Share, Some, Whole
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics import conformal
@@ -116,8 +116,6 @@ class Threshold(Record):
 SAMPLE = 1_000
 """How many calibration confidences are kept, to tell whether served inputs resemble them."""
 
-Count = Annotated[int, Field(ge=0)]
-
 
 class StabilityCheck(Threshold):
     """Accepts an answer of the quantized model iff its confidence reaches a calibrated threshold.
@@ -149,14 +147,14 @@ class StabilityCheck(Threshold):
     origin: Origin
     statistic: conformal.Statistic
     alpha: Annotated[float, Field(gt=0, lt=1)]
-    n_calibration: Annotated[int, Field(ge=1)]
+    n_calibration: Some
     threshold: Annotated[float, AllowInfNan(True), PlainSerializer(lambda it: it if math.isfinite(it) else None)]
-    n_flipped: Count
-    expected_coverage: Annotated[float, Field(ge=0, le=1)]
-    n_items_min: Count
-    n_items_max: Count
+    n_flipped: Whole
+    expected_coverage: Share
+    n_items_min: Whole
+    n_items_max: Whole
     version: str
-    sample: Annotated[tuple[float, ...], AS_LIST, Field(repr=False, min_length=1)]
+    sample: Annotated[tuple[Real, ...], AS_LIST, Field(repr=False, min_length=1)]
 
     @classmethod
     def calibrate(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.records import Real
 from quantdrift.evidence.record import Evidence
 from quantdrift.statistics.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
 from quantdrift.trust.check import Threshold
@@ -36,7 +37,7 @@ class GapRouter(Threshold):
     FORMAT, VERSION = "quantdrift-router", 3
     WHAT, MAKE = "a router", "quantdrift route RUN --save FILE"
 
-    threshold: float  # Python's shortest decimal, which reads back to the same number
+    threshold: Real  # Python's shortest decimal, which reads back to the same number
     score: ConfidenceName = "gap"
 
     @property

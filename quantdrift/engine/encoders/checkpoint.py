@@ -30,6 +30,8 @@ from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.gptq import KERNELS, check_packed, kernel_for
+from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading, try_text
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.quant_state import check_quant_states
@@ -185,7 +187,7 @@ def load_checkpoint(
         )
     source = candidate_source(checkpoint)
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what) as log, _process_undisturbed(checkpoint):
+    with loading(source, what, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
             loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
@@ -249,27 +251,33 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     quantization = completed(checkpoint, stored)
+    notes = []
     if checkpoint.method == "bitsandbytes":
         shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
         check_quant_states(weight_files(checkpoint.body, WEIGHTS), shapes)
+    if checkpoint.method in KERNELS:
+        quantization |= kernel_for(quantization, device)
+        notes = check_packed(checkpoint, tensors)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if quantization:
         config.quantization_config = quantization
-    on_kernels = checkpoint.method != "none" and device.type != "cpu"
-    kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
-    if checkpoint.has_modules:
-        model = SentenceTransformer(
-            str(checkpoint.folder),
-            device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
-            model_kwargs=kwargs,
-            config_kwargs={"quantization_config": quantization} if quantization else {},
-        )
-        stored = stored_layers(tensors, empty, others=list(model.children())[1:])
-    else:
-        body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
-        model = dressed(checkpoint, reference, body, device)
+    on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
+    weights, dtype = unpacked(checkpoint.body) if checkpoint.method == "hqq" else (None, "auto")
+    kwargs: dict[str, Any] = {"dtype": dtype, **({"device_map": str(device)} if on_kernels else {})}
+    with made_of(weights):
+        if checkpoint.has_modules:
+            model = SentenceTransformer(
+                str(checkpoint.folder),
+                device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
+                model_kwargs=kwargs,
+                config_kwargs={"quantization_config": quantization} if quantization else {},
+            )
+            stored = stored_layers(tensors, empty, others=list(model.children())[1:])
+        else:
+            body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+            model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
-    return Loaded(model=model, stored=stored)
+    return Loaded(model=model, stored=stored, notes=tuple(notes))
 
 
 def _decompress(body: Any) -> None:

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
+from quantdrift.base.records import Whole
 from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True)
 
     embedding: list[float | None] | None = None
-    index: int | None = None
+    index: Whole | None = None
 
 
 class _Embeddings(BaseModel):

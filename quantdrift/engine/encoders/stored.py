@@ -5,13 +5,14 @@ name. So counting bits needs to know no format.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
@@ -68,6 +69,15 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
             "transformers writes them (not pickled ones, pytorch_model.bin)"
         )
     return {name: tensor for file in files for name, tensor in read_head(file).items()}
+
+
+@contextmanager
+def opened_tensors(folder: Path) -> Iterator[Callable[[str], Tensor]]:
+    """A reader of the tensors in a model folder by name; open inside."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder, WEIGHTS)]
+        places = {name: file for file in files for name in file.keys()}  # noqa: SIM118 -- no mapping
+        yield lambda name: places[name].get_tensor(name)
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
@@ -137,7 +147,7 @@ def stored_layers(
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
     bits = stored_bits(
-        codes=sum(map(max, sizes.values())),
+        codes=sum(parts[name]["W_q"].n_bytes if "W_q" in parts[name] else max(sizes[name]) for name in sizes),
         with_scales=sum(map(sum, sizes.values())),
         everything=sum(tensors[name].n_bytes for name in holders[prefix]) + sum(p.nbytes for p in rest),
         n_weights=sum(layers[name].weight.numel() for name in sizes),

@@ -13,7 +13,6 @@ from typing import Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.checkpoint import hqq_refusal
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
@@ -34,6 +33,7 @@ SETTINGS_FILES = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "generation_config.json",
+    "quantize_config.json",
 )
 """Files of transformers that its loaders read as settings."""
 
@@ -146,18 +146,24 @@ _POOLING_KEYS = ("pooling", "pooling_type", "pooling_mode", "pooling_strategy", 
 
 
 def vet(
-    source: ModelSource, revision: str | None = None, *, trusted: bool = False, kind: str = "SentenceTransformer"
+    source: ModelSource,
+    revision: str | None = None,
+    *,
+    trusted: bool = False,
+    kind: str = "SentenceTransformer",
+    hqq: bool = False,
 ) -> None:
     """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
     `kind` is the class of sentence-transformers that it is loaded as. Of a hub model its settings alone are looked at,
-    as far as the hub can be reached. `trusted` says that code of the model may run.
+    as far as the hub can be reached. `trusted` says that code of the model may run, `hqq` that no library unpacks it.
     """
     on_hub = source.kind == "hub"
 
     def read(file: str | PurePosixPath) -> dict[str, Any]:
         with suppress(UnsupportedError) if on_hub else nullcontext():
-            return model_json(source, str(file), revision)
+            settings = model_json(source, str(file), revision)
+            return {key: value for key, value in settings.items() if not (hqq and key == "quantization_config")}
         return {}
 
     said = read(MODEL_FILE)
@@ -362,7 +368,10 @@ def _check_activation(name: object, where: str) -> None:
 def vet_settings(settings: Mapping[str, Any], where: str) -> None:
     """Refuse settings, at any depth, that make a library run code or build without end."""
     if settings.get("quant_method") == "hqq":
-        raise hqq_refusal(where)
+        raise UnsupportedError(
+            f"{where} names hqq, whose reader evaluates text of the file as Python; an embedding model of it can be "
+            'the candidate, which is unpacked here: quantdrift run "REFERENCE vs CHECKPOINT"'
+        )
     for key, value in settings.items():
         if _KERNEL.fullmatch(key) and "/" in str(value):
             raise UnsupportedError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.base.errors import ScoreError
-from quantdrift.base.records import AS_LIST, Record
+from quantdrift.base.records import AS_LIST, Amount, Record
 from quantdrift.data.sentences import PLAIN
 
 Role = Literal["query", "document"]
@@ -82,7 +82,7 @@ class Canary(Record):
     model: Annotated[str, Field(max_length=1000)]
     prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]
     dimension: Annotated[int, Field(ge=1, le=LARGEST)]
-    noise: Annotated[float, Field(ge=0)]
+    noise: Amount
     saved: Annotated[str, Field(max_length=100)]
     texts: Annotated[tuple[Text, ...], AS_LIST, Field(min_length=2, max_length=MOST)]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import ne
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, model_validator
 
-from quantdrift.base.records import Record
+from quantdrift.base.records import Record, Whole
 from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
 from quantdrift.statistics.paired import McNemar, mcnemar_exact, paired_mean_difference, paired_rate_difference
 from quantdrift.statistics.verdicts import holm
@@ -116,7 +116,7 @@ class RagRecord(Record):
     generator: str
     kind: Kind
     data: str
-    n_passages: Annotated[int, Field(ge=0)]
+    n_passages: Whole
     gold_by: Literal["labels", "answer text"]
     ids: list[str]
     questions: list[str]

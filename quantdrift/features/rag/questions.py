@@ -40,7 +40,7 @@ Text = Annotated[str, Field(max_length=LONGEST)]
 class _Gold(BaseModel, extra="ignore", strict=True):
     """A question's gold answers: a line of a file; NQ-open calls them `answer`."""
 
-    id: str | int | None = Field(None, alias="_id")
+    id: str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = Field(None, alias="_id")
     question: Text | None = None
     answers: list[Text] = Field(min_length=1, validation_alias=AliasChoices("answers", "answer"))
 

@@ -91,7 +91,7 @@ def gptq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
     """The layout of auto-gptq ("gptq"): rows packed, zero points stored one lower than they are."""
 
     def layout(codes: Tensor, zero: Tensor) -> dict[str, Tensor]:
-        group = (torch.arange(codes.shape[1]) // GROUP).int()
+        group = torch.arange(zero.shape[1]).repeat_interleave(codes.shape[1] // zero.shape[1]).int()
         return {"qweight": words(codes.T, 0), "qzeros": words((zero.T - 1) % 16, 1), "g_idx": group}
 
     config = {"quant_method": "gptq", "desc_act": False, "sym": False, "checkpoint_format": "gptq", **more}
@@ -114,10 +114,12 @@ def _packed(
     folder: Path, layout: Callable[[Tensor, Tensor], dict[str, Tensor]], config: Mapping[str, Any], *, modules: bool
 ) -> Made:
     """MiniLM in four bits, each layer's codes and zero points in a layout."""
-    tensors, meant = weights(), {}
+    tensors, meant, group = weights(), {}, config.get("group_size", GROUP)
     for name in linear_names(tensors):
-        codes, zero, scale = asymmetric(tensors.pop(f"{name}.weight"), 4, GROUP)
-        zeros, scales = (part.repeat_interleave(GROUP, dim=1).float() for part in (zero, scale))
+        weight = tensors.pop(f"{name}.weight")
+        size = weight.shape[1] if group == -1 else group
+        codes, zero, scale = asymmetric(weight, 4, size)
+        zeros, scales = (part.repeat_interleave(size, dim=1).float() for part in (zero, scale))
         meant[name] = (codes - zeros) * scales
         parts = {**layout(codes, zero), "scales": scale.T}
         tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}

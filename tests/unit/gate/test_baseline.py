@@ -83,10 +83,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (lambda c: c["columns"].__setitem__(1, "flop@1"), "did you mean flip@1"),
     (lambda c: c["inputs"].pop("q7"), "n_inputs is 60, and there are 59"),
     (lambda c: c["inputs"]["q7"].__setitem__(1, "1"), ROW),
-    *(
-        (lambda c, value=value: c["inputs"]["q7"].__setitem__(1, value), "inputs.q7.1")
-        for value in (True, [1], 10**400)
-    ),
+    *((lambda c, value=value: c["inputs"]["q7"].__setitem__(1, value), "inputs.q7.1") for value in (True, [1])),
     (lambda c: c["inputs"]["q7"].__setitem__(1, 0.5), "a value for flip@1 that it cannot have"),
     (lambda c: c["inputs"]["q7"].__setitem__(5, 1.5), "a value for ndcg@10 that it cannot have"),
     (lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "got NaN"),

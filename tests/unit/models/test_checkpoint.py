@@ -93,10 +93,14 @@ def test_a_missing_library_is_named_with_its_install_line(tmp_path: Path, monkey
         refuse_missing(checkpoint)
 
 
-def test_a_checkpoint_of_hqq_is_refused_with_what_measures_its_rounding(tmp_path: Path) -> None:
-    checkpoint = find_checkpoint(str(folder_of(tmp_path, {"quant_method": "hqq"})))
-    with pytest.raises(UnsupportedError, match=r"evaluates text of the file as Python; .* MODEL@W4-hqq"):
-        refuse_missing(checkpoint)
+def test_settings_of_2023_are_read_from_the_file_that_held_them(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, None, quantize_config='{"bits": 4, "group_size": 128, "desc_act": false, "sym": true}')
+    checkpoint = find_checkpoint(str(folder))
+    assert (checkpoint.method, nominal_bits(checkpoint.quantization)) == ("gptq", 4.0)
+    with pytest.raises(UnsupportedError, match="quantized already"):
+        full_precision(str(folder))
+    folder_of(tmp_path, {"quant_method": "awq", "w_bit": 3})  # what config.json says comes first
+    assert find_checkpoint(str(folder)).method == "awq"
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
