@@ -14,7 +14,7 @@ from typing import Any
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import hqq_refusal
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.classifier_config import model_json, refuse_language_model
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.stored import read_head, weight_files
@@ -174,6 +174,7 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
     """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
     if model_json(source, "modules.json", revision):
         return False
+    refuse_language_model(source, revision)
     config = model_json(source, "config.json", revision)
     for architecture in map(str, config.get("architectures") or ()):
         if any(part in architecture for part in (*_COLBERT, *_HEADS)):
