@@ -13,6 +13,7 @@ from quantdrift.ask import libraries
 from quantdrift.base.display import note
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import Dataset
+from quantdrift.engine import TEXT_BY_TEXT
 from quantdrift.engine.flow import Measured
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import measure
@@ -123,7 +124,8 @@ def describe_run(
     how = {name: value for name, value in asdict(settings).items() if name not in told_elsewhere}
     # a harness that keeps the scores has no state
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
-    notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
+    on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
+    notes = [*on_models, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {

@@ -62,7 +62,7 @@ class CrossEncoderModel(LoadedModel):
         length = self.model.max_seq_length
         return None if length is None else int(length)
 
-    def encode(self, items: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1]."""
         del role
         predicted = self.model.predict(

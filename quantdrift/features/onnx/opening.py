@@ -13,6 +13,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.checkpoints.named import first_line
+from quantdrift.engine import TEXT_BY_TEXT
 from quantdrift.engine.encoders import classifier as classifiers
 from quantdrift.engine.encoders.checkpoint import Loaded, Reference, candidate_source, dressed
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
@@ -109,7 +110,7 @@ def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[Output, list
     if any(layer.how == "dynamic" for layer in graph.packed):
         notes.append(
             f"{graph.file.name} quantizes its activations by the range of a whole batch: what else is in a batch "
-            "changes what a text gets. --batch-size 1 measures it text by text"
+            f"changes what a text gets. {TEXT_BY_TEXT}"
         )
     if logits:
         if "logits" not in graph.outputs:

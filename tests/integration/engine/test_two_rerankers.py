@@ -16,6 +16,7 @@ from transformers import BertForSequenceClassification
 
 from integration.engine import onnx_samples as samples
 from quantdrift.data.retrieval import read_beir_folder
+from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.features.export.onnx import export_graph
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
@@ -171,9 +172,13 @@ def test_what_is_lent_is_told_and_what_does_not_fit_is_one_line(place: Path, tmp
         assert (code, errors.count("\n")) == (2, 1)
         return errors
 
-    code, shown, _ = run(place, "generative vs bare", tmp_path / "lent")
-    assert code == 0
-    assert "bare says nothing of tokenizer, prompts, length limit and what makes a score of its logits" in shown
+    assert run(place, "generative vs bare", tmp_path / "lent")[0] == 0
+    notes = read_run(tmp_path / "lent").record["data"]["warnings"]
+    taken = "bare says nothing of tokenizer, prompts, length limit and what makes a score of its logits"
+    assert any(taken in note for note in notes)
+    dynamic = "cross vs int8/onnx/model_quantized.onnx"  # said, unless it is measured so
+    told = [str(run(place, dynamic, tmp_path / size, "--batch-size", size)) for size in ("1", "2")]
+    assert ["quantizes its activations by the range" in shown for shown in told] == [False, True]
     assert "does not say what follows its transformer" in said("cross vs bare")
     assert "is a Qwen3ForCausalLM, a language model" in said("bare vs generative")
     assert "is an embedding model" in said("cross vs embedding")
@@ -203,3 +208,8 @@ def test_either_arm_is_written_as_a_trec_run(place: Path, tmp_path: Path) -> Non
     assert found["parts"][0]["metrics"]["flip@1"] == read_run(tmp_path / "run").record["metrics"]["flip@1"]
     for wrong in (["-o", "x.csv", "--arm", "reference"], ["-o", "x.trec", "-n", "3"], ["--arm", "candidate"]):
         assert cli("show", tmp_path / "run", *wrong)[0] == 2
+
+
+def test_what_a_tokenizer_gives_beside_tokens_is_in_its_digest() -> None:
+    """Scores of a model that is told which text a token is of were taken from the cache of one that is not."""
+    assert tokenizer_digest(tokenizer(model_input_names=list(NAMES))) != tokenizer_digest(tokenizer())
