@@ -131,7 +131,18 @@ CANDIDATES: dict[str, tuple[str, Callable[[Path], Scores], float]] = {
 
 
 def run(place: Path, pair: str, out: Path, *more: str) -> tuple[int, str, str]:
-    words = ("--data", place / "data", "--shortlist", place / "bm25.trec", "--out", out, "--batch-size", "1", *more)
+    words = (
+        "--data",
+        place / "data",
+        "--shortlist",
+        place / "bm25.trec",
+        "--out",
+        out,
+        "--batch-size",
+        "1",
+        "--no-cache",
+        *more,
+    )
     return cli("run", " vs ".join(str(place / name) for name in pair.split(" vs ")), *words, "--quiet")
 
 
