@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import read_json
 from quantdrift.checkpoints.named import ModelSource, first_line
@@ -11,6 +12,7 @@ ClassifierKind = Literal["text", "image"]
 """What a classifier takes."""
 
 _BY_ARCHITECTURE: dict[str, ClassifierKind] = {"ForSequenceClassification": "text", "ForImageClassification": "image"}
+_WRITES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _MAX_JSON = 1 << 26
 """Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
 
@@ -54,6 +56,24 @@ def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
 def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model is neither of these."""
     return not is_cross_encoder(source, revision) and not is_classifier(source, revision)
+
+
+def writes_text(source: ModelSource, revision: str | None = None) -> str | None:
+    """The class of a language model of which no file says what is read beside its next token; None for any other."""
+    named = model_json(source, "config.json", revision).get("architectures")
+    writing = [str(name) for name in named if str(name).endswith(_WRITES)] if isinstance(named, list) else []
+    return shown(writing[0]) if writing and not model_json(source, "modules.json", revision) else None
+
+
+def refuse_language_model(source: ModelSource, revision: str | None = None) -> None:
+    """Refuse a model whose head would be left out and whose states would be averaged, which nobody asked for."""
+    if kind := writes_text(source, revision):
+        raise UnsupportedError(
+            f"{source.name} is a {kind}, a language model, and has no modules.json that makes a reranker or an "
+            "embedding model of it; expected a folder that CrossEncoder.save_pretrained or "
+            "SentenceTransformer.save_pretrained wrote (how: docs/guides/other-models.md, Rerankers), or a newer "
+            "revision, which may have one"
+        )
 
 
 def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:

@@ -1,6 +1,7 @@
 """The kind of a model, before it is loaded."""
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.checkpoints.classifier_config import refuse_language_model
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.encoders import KINDS, USUAL, EncoderKind, Use
 
@@ -20,16 +21,17 @@ def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> Encod
         if use == "classes":
             raise
         return usual
-    return actual if use in actual.uses else _wanted(source, actual, usual)
+    return actual if use in actual.uses else _wanted(source, actual, usual, revision)
 
 
 def check_kind(source: ModelSource, name: str, revision: str | None = None) -> None:
     """Refuse a model of another kind than that of a name."""
     actual = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), KINDS[name])
-    _wanted(source, actual, KINDS[name])
+    _wanted(source, actual, KINDS[name], revision)
 
 
-def _wanted(source: ModelSource, kind: EncoderKind, wanted: EncoderKind) -> EncoderKind:
+def _wanted(source: ModelSource, kind: EncoderKind, wanted: EncoderKind, revision: str | None) -> EncoderKind:
     if kind is not wanted:
+        refuse_language_model(source, revision)
         raise UnsupportedError(f"{source.name} is {kind.what}; these data take {wanted.what}")
     return kind

@@ -47,11 +47,6 @@ def measured(
     dataset: Dataset
     shortlist, ending = None, ""
     if options.shortlist is not None:
-        if isinstance(pair, Versus):
-            raise UnsupportedError(
-                f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one cross-encoder. Of two, '
-                "rerank with each and compare the two TREC run files with quantdrift diff"
-            )
         dataset = searched(options.any_data(data, task))
         shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
         ending = f"_top{shortlist.top}"

@@ -88,7 +88,7 @@ def command(options: RunOptions) -> Output:
     the key in QUANTDRIFT_OPENAI_KEY.
 
     A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
-    documents.
+    documents; so do two of them, "CROSS vs CHECKPOINT".
 
     A corpus too large for memory comes in shards, corpus/*.parquet or corpus/*.jsonl in place of corpus.jsonl, in a
     folder or at a URL that fsspec reads (s3://, hf://): --workers N, or --engine ray for many machines.

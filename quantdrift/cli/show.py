@@ -1,9 +1,11 @@
 """`quantdrift show`: the changed inputs of a finished run with their texts, without torch."""
 
 from pathlib import Path
+from typing import Literal
 
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
+from quantdrift.finished.formats.trec import write_trec
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
@@ -26,7 +28,11 @@ def command(
     everything: bool = flag("--all: All of them."),
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
     out: Path | None = option(
-        "-o --out FILE: Write all of them, with whole texts, into .csv for a spreadsheet, or .parquet."
+        "-o --out FILE: Write all of them, with whole texts, into .csv for a spreadsheet, or .parquet; or, into "
+        ".trec, a whole ranking as a TREC run file."
+    ),
+    arm: Literal["candidate", "reference"] | None = option(
+        "--arm ARM: With --out FILE.trec: whose ranking, candidate (if not given) or reference."
     ),
 ) -> Output:
     """The inputs whose top-1 changed, with their texts: harmful changes first.
@@ -40,12 +46,20 @@ def command(
 
     For example: quantdrift show RUN -o changed.csv
 
+    Either model's own ranking, for trec_eval, --shortlist or quantdrift diff: quantdrift show RUN -o candidate.trec
+
     More: docs/tutorials/search.md
     """
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
+    ranking = out is not None and out.suffix.lower() == ".trec"
+    if (arm and not ranking) or (ranking and (everything or n is not None or (kind, k) != ("all", 1))):
+        raise QuantDriftError("--arm is for --out FILE.trec, which takes no other option: it holds a whole ranking")
     source = read_run(run)
     evidence, record = source.evidence(), source.record
+    if out is not None and ranking:
+        write_trec(out, evidence, arm or "candidate", tag=f"quantdrift-{arm or 'candidate'}")
+        return Output(data={"path": str(source.path), "written": str(out)}, next=[f"written: {out}"])
     if kind != "all" and evidence.judgements is None:
         raise DataError(f"--kind {kind} needs relevance labels, and {source.path} has none; leave it out")
     changed = changed_inputs(evidence, k)

@@ -7,6 +7,9 @@ UNASKED = "torchao"
 WARNED: list[str] = []
 """What that import warns of: notes of a run that such a checkpoint takes part in, and lines of `quantdrift doctor`."""
 
+TEXT_BY_TEXT = "--batch-size 1 measures it text by text"
+"""The end of a note on a model that reads a text by what else is in its batch."""
+
 
 def _kept(record: logging.LogRecord) -> bool:
     """Keep a warning in place of printing it; torch's, of which there are others, are those of its enumerations."""

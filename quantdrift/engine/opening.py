@@ -14,6 +14,7 @@ from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.registry import imported
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.checkpoints.classifier_config import writes_text
 from quantdrift.checkpoints.kinds import check_kind, kind_of
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.data.images import Kind, contents_of
@@ -22,7 +23,12 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.encoders import KINDS
 from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
+from quantdrift.engine.encoders.checkpoint import (
+    candidate_source,
+    load_checkpoint,
+    load_stored_classifier,
+    load_stored_reranker,
+)
 from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.model import EmbeddingModel
@@ -157,8 +163,8 @@ def load_pair(
         methods_of(name.scheme)
         model = models[0] or load_model(name.model, kind, reranks=reranks, **where)
         return QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
-    if kind is not None:
-        return _two_classifiers(name, kind, **where)
+    if kind is not None or reranks:
+        return _two_with_heads(name, kind, **where)
     return _two_models(name, servers=servers or Servers(), root=root, models=models, **where)
 
 
@@ -413,14 +419,19 @@ def _refuse_same(name: Versus) -> None:
         )
 
 
-def _two_classifiers(name: Versus, kind: Kind, **where: Unpack[Place]) -> TwoModels:
-    """Load both classifiers, whose classes are the same in the same order."""
+def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> TwoModels:
+    """Load two classifiers of inputs of a kind, whose classes are the same in the same order, or two cross-encoders."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
-    check_kind(source, "classifier", where.get("revision"))
-    check_kind(candidate_source(checkpoint), "classifier")
-    reference, place = load_model(name.reference, kind, **where), pick_device(where.get("device"))
+    wanted = "cross-encoder" if kind is None else "classifier"
+    check_kind(source, wanted, where.get("revision"))
+    if kind is not None or writes_text(candidate_source(checkpoint)) is None:  # what is read of it may be lent
+        check_kind(candidate_source(checkpoint), wanted)
+    reference = load_model(name.reference, kind, reranks=kind is None, **where)
+    place = pick_device(where.get("device"))
+    if isinstance(reference, CrossEncoderModel):
+        return TwoModels(reference, load_stored_reranker(checkpoint, reference, device=place), device=place)
     candidate = load_stored_classifier(checkpoint, device=place)
     assert isinstance(reference, Classifier)  # it is of that kind
     if candidate.takes != kind:

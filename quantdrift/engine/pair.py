@@ -22,6 +22,7 @@ from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, sum
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.classifier import Classifier
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.loading import refuse_unfit_tokenizer
 from quantdrift.engine.encoders.model import EmbeddingModel
 from quantdrift.engine.encoders.server import EndpointEncoder
@@ -39,7 +40,7 @@ from quantdrift.stages import STAGES
 from quantdrift.stages.weights import POSSIBLE_BITS
 
 Arm = Literal["reference", "candidate"]
-Model = EmbeddingModel | Classifier | EndpointEncoder
+Model = EmbeddingModel | Classifier | CrossEncoderModel | EndpointEncoder
 """One of two models: local, stored by somebody else, or on a server."""
 
 

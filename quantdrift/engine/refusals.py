@@ -95,11 +95,12 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
         if isinstance(pair, Versus) and pair.on_server:
             raise UnsupportedError(f'"{pair}": a server is sent texts alone, and {dataset.name} has images')
     if isinstance(pair, Versus):
-        if classes and (loaded or pair.on_server):
+        if (classes or reranks) and (loaded or pair.on_server):
             where = "in memory" if loaded else "on a server"
+            what = "with a shortlist takes two rerankers" if reranks else "on classification data takes two classifiers"
             raise UnsupportedError(
-                f'"{pair}" on classification data takes two classifiers by name (folders, an ONNX file, the hub), not '
-                f"models {where}; expected these, MODEL@SCHEME, or data in BEIR layout"
+                f'"{pair}" {what} by name (folders, an ONNX file, the hub), not models {where}; expected these, '
+                f"MODEL@SCHEME, or {'no shortlist' if reranks else 'data in BEIR layout'}"
             )
         for name in () if loaded else (pair.reference, pair.candidate):
             if not is_endpoint(name) and format_of(name) is None:

@@ -14,6 +14,7 @@ from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.data.labelled import Dataset
+from quantdrift.engine import TEXT_BY_TEXT
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.flow import Measured
 from quantdrift.engine.inputs import Settings
@@ -129,8 +130,9 @@ def describe_run(
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # a harness that keeps the scores has no state
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
+    on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
     notes = [
-        *pair.notes,
+        *on_models,
         *_on_dtype(pair),
         *_on_prompts(pair),
         *data.get("warnings", ()),

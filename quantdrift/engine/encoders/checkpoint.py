@@ -1,4 +1,4 @@
-"""A checkpoint as an embedding model or a classifier that can stand beside the reference."""
+"""A checkpoint as an embedding model, a classifier or a reranker that can stand beside the reference."""
 
 import copy
 import hashlib
@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
+import transformers
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from quantdrift.base.errors import UnsupportedError
@@ -30,6 +31,7 @@ from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, cross_encoder_of
 from quantdrift.engine.encoders.gptq import KERNELS, check_packed, kernel_for
 from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading, try_text
@@ -40,9 +42,13 @@ from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
 _TAKEN = "pooling, normalization, prompts and length limit"
+_TAKEN_TO_RERANK = "prompts, length limit and what makes a score of its logits"
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
+_SCORING = {name: name for name in ("ForSequenceClassification", "ForCausalLM")} | {"LMHeadModel": "ForCausalLM"}
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
+Reference = sentence.SentenceEncoder | CrossEncoderModel
+"""A model that lends a checkpoint what it does not say itself."""
 
 
 class ForeignModule(nn.Module):
@@ -72,7 +78,7 @@ class Loaded:
     """A checkpoint as it was loaded.
 
     Attributes:
-        model: a SentenceTransformer.
+        model: a SentenceTransformer or a CrossEncoder.
         stored: its layers, by how they are stored.
         notes: what a run says of it, one sentence each.
     """
@@ -86,11 +92,13 @@ class _Stored(LoadedModel):
     """A checkpoint that is loaded, as one side of a comparison.
 
     Attributes:
+        layers: names of those that are packed.
         checkpoint: where it came from.
         stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
     """
 
     __slots__ = ()
+    layers: Sequence[str] | None
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
 
@@ -108,18 +116,10 @@ class _Stored(LoadedModel):
         """Return what a run records of where it came from, as JSON values."""
         return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StoredCandidate(_Stored, sentence.SentenceEncoder):
-    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
-
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
-
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that decides its embeddings: weights as loaded, settings of the transformer, tokenizer,
-        prompts, pooling, format, kernels and libraries.
+        """Digest of all that decides its outputs: weights as loaded, settings of the transformer, tokenizer,
+        prompts, what follows the transformer, format, kernels and libraries.
         """
         if self.checkpoint.method == "quantdrift" and self.foreign is None:
             # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
@@ -127,7 +127,7 @@ class StoredCandidate(_Stored, sentence.SentenceEncoder):
         digest = hashlib.blake2b(digest_size=16)
         computed = self._computed()
         parts = {
-            **sentence.encoder_parts(self),
+            **self.beside_weights(),
             "format": self.checkpoint.method,
             "quantization": self.checkpoint.quantization,
             **computed["libraries"],
@@ -143,7 +143,7 @@ class StoredCandidate(_Stored, sentence.SentenceEncoder):
         """Return what a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
-            "dtype": str(sentence.floating_dtype(self)),
+            "dtype": f"torch.{sentence.floating_dtype(self)}",
             **self._computed(),
             "notes": list(self.notes),
         }
@@ -163,6 +163,22 @@ class StoredCandidate(_Stored, sentence.SentenceEncoder):
         return {"kernels": dict(kernels), "libraries": libraries}
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredCandidate(_Stored, sentence.SentenceEncoder):
+    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
+
+    checkpoint: Checkpoint
+    stored_bits: BitsReport | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredReranker(_Stored, CrossEncoderModel):
+    """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
+
+    checkpoint: Checkpoint
+    stored_bits: BitsReport | None
+
+
 def _in_body(name: str) -> str:
     """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
     return name.split(".", 2)[-1]
@@ -179,6 +195,19 @@ def load_checkpoint(
     A folder that does not say how tokens become an embedding (no modules.json), and a file that is read alone, take
     pooling, normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
     """
+    return StoredCandidate(**_loaded(checkpoint, reference, device))
+
+
+def load_stored_reranker(
+    checkpoint: Checkpoint, reference: CrossEncoderModel, *, device: torch.device
+) -> StoredReranker:
+    """Load a checkpoint as the candidate of a cross-encoder, from which it takes what it does not say, likewise."""
+    return StoredReranker(**_loaded(checkpoint, reference, device))
+
+
+def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> dict[str, Any]:
+    """Load a checkpoint, and say in what it differs from its reference."""
+    reranks = isinstance(reference, CrossEncoderModel)
     refuse_missing(checkpoint)
     if reference is None and not checkpoint.has_modules:
         raise UnsupportedError(
@@ -189,13 +218,17 @@ def load_checkpoint(
     what = f"checkpoint (format {checkpoint.method})"
     with loading(source, what, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
-            loaded: Loaded = imported(MODEL_FILES[checkpoint.method].encoder)(checkpoint, reference, device)
+            form = MODEL_FILES[checkpoint.method]
+            if reranks and not form.classifier:
+                raise UnsupportedError(f"{checkpoint.name} is {form.what}, which gives no scores here; expected ONNX")
+            loaded: Loaded = imported(form.encoder)(checkpoint, reference, device)
         elif checkpoint.method == "quantdrift":
             loaded = _from_candidate(checkpoint, source, device)
         else:
             loaded = _from_folder(checkpoint, reference, device)
         log.notes += try_text(loaded.model.eval(), source.name)
-    encoder = sentence.encoder_of(loaded.model, source)
+    read: Callable[..., Any] = cross_encoder_of if reranks else sentence.encoder_of
+    encoder = read(loaded.model, source)
     notes = [*log.notes, *loaded.notes, *(WARNED if checkpoint.method == UNASKED else ())]
     if reference is not None:
         notes += _notes(checkpoint, reference)
@@ -203,15 +236,15 @@ def load_checkpoint(
         # what a graph does behind its states cannot be seen
         unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
         notes += [note for note in others if not (unseen and "differ in pooling" in note)]
-    return StoredCandidate(
-        model=loaded.model,
-        source=source,
-        similarity=encoder.similarity,
-        notes=tuple(notes),
-        layers=loaded.stored.packed,
-        checkpoint=checkpoint,
-        stored_bits=loaded.stored.bits,
-    )
+    return {
+        "model": loaded.model,
+        "source": source,
+        "similarity": encoder.similarity,
+        "notes": tuple(notes),
+        "layers": loaded.stored.packed,
+        "checkpoint": checkpoint,
+        "stored_bits": loaded.stored.bits,
+    }
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:
@@ -246,9 +279,14 @@ def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.d
     return Loaded(model=encoder.model, stored=StoredLayers(packed=names, bits=bits), notes=encoder.notes)
 
 
-def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, device: torch.device) -> Loaded:
+def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
     """The model of a folder that transformers reads, and how it is stored."""
-    empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
+    reranks = isinstance(reference, CrossEncoderModel)
+    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+    auto = _class_of(config, checkpoint.name, reranks=reranks)
+    with torch.device("meta"):  # names and shapes of its layers
+        empty: nn.Module = auto.from_config(config)
+    tensors = stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     quantization = completed(checkpoint, stored)
     notes = []
@@ -258,7 +296,6 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     if checkpoint.method in KERNELS:
         quantization |= kernel_for(quantization, device)
         notes = check_packed(checkpoint, tensors)
-    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if quantization:
         config.quantization_config = quantization
     on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
@@ -266,7 +303,7 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
     kwargs: dict[str, Any] = {"dtype": dtype, **({"device_map": str(device)} if on_kernels else {})}
     with made_of(weights):
         if checkpoint.has_modules:
-            model = SentenceTransformer(
+            model = (CrossEncoder if reranks else SentenceTransformer)(
                 str(checkpoint.folder),
                 device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
                 model_kwargs=kwargs,
@@ -274,7 +311,7 @@ def _from_folder(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | N
             )
             stored = stored_layers(tensors, empty, others=list(model.children())[1:])
         else:
-            body = AutoModel.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+            body = auto.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
             model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
     return Loaded(model=model, stored=stored, notes=tuple(notes))
@@ -292,17 +329,16 @@ def _decompress(body: Any) -> None:
         body.to(dtype)
 
 
-def _empty_body(checkpoint: Checkpoint) -> nn.Module:
-    """The transformer without weights and unquantized: names and shapes of its layers."""
-    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
+    """The class of transformers that reads a checkpoint: with its head, if it reranks."""
     architecture = next(iter(getattr(config, "architectures", None) or []), "")
+    if reranks and (head := next((head for head in _SCORING if architecture.endswith(head)), None)):
+        return getattr(transformers, f"AutoModel{_SCORING[head]}")
     if architecture.endswith(_HEADS):
         raise UnsupportedError(
-            f"{checkpoint.name} is a {architecture}, not an embedding model: its scores are not made of embeddings"
+            f"{name} is a {architecture}, not an embedding model: its scores are not made of embeddings"
         )
-    with torch.device("meta"):
-        body: nn.Module = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # untyped
-    return body
+    return transformers.AutoModel
 
 
 def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
@@ -385,7 +421,7 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
 # --- what a candidate takes from its reference, and in what else they differ ----------------------
 
 
-def dressed(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, body: Any, device: torch.device) -> Any:
+def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, device: torch.device) -> Any:
     """Put the reference's modules, which stay as they are, around another transformer."""
     assert reference is not None  # one that can lend nothing was refused
     original: Any = _body_of(reference.model)
@@ -398,23 +434,24 @@ def dressed(checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, 
     )
     if here != there:
         raise UnsupportedError(
-            f"{checkpoint.name} does not say how tokens become an embedding (no modules.json), and the reference's "
-            f"modules do not fit: {there} instead of {here}. Save it by SentenceTransformer.save_pretrained, or name "
-            "the model it was made of"
+            f"{checkpoint.name} does not say what follows its transformer (no modules.json), and the reference's "
+            f"modules do not fit: {there} instead of {here}. Save it by save_pretrained of sentence-transformers, or "
+            "name the model it was made of"
         )
     model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
-    if (folder := _tokenizer_folder(checkpoint)) is not None:
+    if (folder := _tokenizer_folder(checkpoint, reference)) is not None:
         holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
         setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
         model.max_seq_length = reference.model.max_seq_length
     return model.to(device)
 
 
-def _tokenizer_folder(checkpoint: Checkpoint) -> Path | None:
-    """Return the folder of a checkpoint's own tokenizer; None if it has none."""
+def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | None:
+    """Return the folder of a checkpoint's own tokenizer; None if it has none, or takes the chat template with it."""
     alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
-    return checkpoint.folder if has_one and not alone else None
+    templated = getattr(reference.model[0], "transformer_task", None) == "text-generation"
+    return checkpoint.folder if has_one and not alone and not templated else None
 
 
 def _body_of(model: Any) -> nn.Module:
@@ -427,10 +464,11 @@ def _body_of(model: Any) -> nn.Module:
     return body
 
 
-def _notes(checkpoint: Checkpoint, reference: sentence.SentenceEncoder) -> Iterator[str]:
+def _notes(checkpoint: Checkpoint, reference: Reference) -> Iterator[str]:
     """Say in what a candidate differs from its reference beside its weights."""
     if not checkpoint.has_modules:
-        taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
+        taken = _TAKEN_TO_RERANK if isinstance(reference, CrossEncoderModel) else _TAKEN
+        taken = taken if _tokenizer_folder(checkpoint, reference) is not None else f"tokenizer, {taken}"
         yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"
     if checkpoint.method == "none" and (files := list(files_in(checkpoint.folder))):
         yield (

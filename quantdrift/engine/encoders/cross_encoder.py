@@ -16,8 +16,9 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, on_rules, try_text
-from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.encoders.loading import loading, on_rules, refuse_unfit_tokenizer, try_text
+from quantdrift.engine.encoders.model import LoadedModel
+from quantdrift.engine.encoders.sentence import floating_dtype, reading_digest, tokenizer_digest
 from quantdrift.engine.heads import find_head, head_modules
 
 Results = dict[str, dict[str, float]]
@@ -32,18 +33,22 @@ _SEVERAL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CrossEncoderModel:
+class CrossEncoderModel(LoadedModel):
     """A cross-encoder of sentence-transformers; prompt, template and length limit are left to it.
 
     Attributes:
         model: the CrossEncoder.
         source: where it came from.
-        notes: what was told of it when it was loaded, one sentence each.
+        notes: what was told of it when it was loaded, and in what it differs from a reference, one sentence each.
+        layers: None, as which of its layers are quantized is not known.
+        similarity: None, as scores are not compared by one.
     """
 
     model: Any
     source: ModelSource
     notes: tuple[str, ...] = ()
+    layers: Sequence[str] | None = None
+    similarity: None = None
 
     @property
     def module(self) -> nn.Module:
@@ -57,7 +62,7 @@ class CrossEncoderModel:
         length = self.model.max_seq_length
         return None if length is None else int(length)
 
-    def encode(self, items: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1]."""
         del role
         predicted = self.model.predict(
@@ -80,7 +85,7 @@ class CrossEncoderModel:
         del role
         model = self.model
         parts = [
-            model.prompts.get(model.default_prompt_name) or "",
+            self._prompt,
             model.max_seq_length,
             *map(repr, model.children()),
             getattr(model.tokenizer, "chat_template", None),
@@ -88,6 +93,21 @@ class CrossEncoderModel:
             reading_digest([model], [model]),
         ]
         return {"cross_encoder": "\n".join(map(str, parts))}
+
+    def beside_weights(self) -> dict[str, str]:
+        """Return what decides a score beside the weights, by name."""
+        tokenizer = self.model.tokenizer
+        return {
+            "prompt": self._prompt,
+            "length limit": str(self.max_length),
+            "what follows the transformer": " ".join(map(repr, list(self.model.children())[1:])),
+            "tokenizer or chat template": f"{tokenizer_digest(tokenizer)} {getattr(tokenizer, 'chat_template', None)}",
+            "dtype": floating_dtype(self),
+        }
+
+    @property
+    def _prompt(self) -> str:
+        return self.model.prompts.get(self.model.default_prompt_name) or ""
 
 
 def load_cross_encoder(
@@ -98,11 +118,7 @@ def load_cross_encoder(
     dtype: str = "float32",
     trusted: bool = False,
 ) -> CrossEncoderModel:
-    """Load a cross-encoder of one score per pair.
-
-    Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
-    are equal.
-    """
+    """Load a cross-encoder of one score per pair."""
     with loading(
         source, "cross-encoder", reads="head", revision=revision, trusted=trusted, kind="CrossEncoder"
     ) as remarks:
@@ -118,6 +134,19 @@ def load_cross_encoder(
         if model.num_labels != 1:
             raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
         remarks.notes += try_text(model.eval(), source.name)
+    return cross_encoder_of(model, source, notes=(*remarks.notes, *on_rules(model, source.name, revision)))
+
+
+def cross_encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> CrossEncoderModel:
+    """Make one of a CrossEncoder that is loaded.
+
+    Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
+    are equal.
+    """
+    if model.num_labels != 1:
+        raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
+    model.eval()
+    refuse_unfit_tokenizer(model, source.name)
     low = [
         name
         for name, module in head_modules([model], find_head([model]))
@@ -125,8 +154,7 @@ def load_cross_encoder(
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
-    notes = (*remarks.notes, *on_rules(model, source.name, revision))
-    return CrossEncoderModel(model=model, source=source, notes=notes)
+    return CrossEncoderModel(model=model, source=source, notes=tuple(notes))
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

@@ -28,6 +28,7 @@ class LoadedModel:
     module: Any
     source: ModelSource
     notes: Any
+    similarity: Any
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -55,6 +56,10 @@ class LoadedModel:
     def bits(self) -> BitsReport | None:
         """Bits per weight, which are not known of a model that somebody has in memory."""
         return None
+
+    def beside_weights(self) -> dict[str, str]:
+        """Return what decides its outputs beside the weights, by name."""
+        raise NotImplementedError
 
     def identify(self) -> dict[str, Any]:
         """Return what a run records of where it came from, as JSON values."""

@@ -23,7 +23,7 @@ from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
 from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_unfit_tokenizer, try_text
-from quantdrift.engine.encoders.model import EmbeddingModel
+from quantdrift.engine.encoders.model import EmbeddingModel, LoadedModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
 
@@ -95,6 +95,18 @@ class SentenceEncoder(EmbeddingModel):
         """Return what the model puts before every text of a role."""
         name = role if role in self.model.prompts else self.model.default_prompt_name
         return str(self.model.prompts.get(name, ""))
+
+    def beside_weights(self) -> dict[str, str]:
+        """Return what decides an embedding beside the weights, by name."""
+        query, document = (self.settings(role).split("\n", 2) for role in ("query", "document"))
+        return {
+            "prompt for queries": query[0],
+            "prompt for documents": document[0],
+            "length limit": query[1],
+            "pooling and what follows": " ".join(query[2:]),
+            "tokenizer": tokenizer_digest(self.model.tokenizer),
+            "dtype": floating_dtype(self),
+        }
 
 
 def pick_device(wanted: str | None = None) -> torch.device:
@@ -241,7 +253,7 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A digest of a tokenizer: vocabulary, rules and what it pads and cuts, 32 hex digits."""
+    """A digest of a tokenizer: vocabulary, rules and what it pads, cuts and gives, 32 hex digits."""
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # a static model has that one alone
     if hasattr(fast, "to_str"):
         return _rules_digest(fast.to_str(), _sides(tokenizer))
@@ -257,31 +269,19 @@ def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
     return bytes_digest(text.encode(), size=16)
 
 
-def _sides(tokenizer: Any) -> tuple[Any, ...]:
-    """Return the sides on which a tokenizer pads and cuts."""
-    return tuple(getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side"))
+def _sides(tokenizer: Any) -> tuple[str, ...]:
+    """Return the sides on which a tokenizer pads and cuts, and what it gives beside tokens."""
+    names = ("padding_side", "truncation_side", "model_input_names")
+    return tuple(str(getattr(tokenizer, name, None)) for name in names)
 
 
-def encoder_parts(encoder: SentenceEncoder) -> dict[str, str]:
-    """Everything that decides an embedding beside the weights, by name."""
-    query, document = (encoder.settings(role).split("\n", 2) for role in ("query", "document"))
-    return {
-        "prompt for queries": query[0],
-        "prompt for documents": document[0],
-        "length limit": query[1],
-        "pooling and what follows": " ".join(query[2:]),
-        "tokenizer": tokenizer_digest(encoder.model.tokenizer),
-        "dtype": str(floating_dtype(encoder)).removeprefix("torch."),
-    }
-
-
-def floating_dtype(encoder: SentenceEncoder) -> torch.dtype:
+def floating_dtype(encoder: LoadedModel) -> str:
     """The type of numbers that a model computes with: that of its first floating parameter."""
     floating = (p.dtype for p in encoder.module.parameters() if p.dtype.is_floating_point)
-    return next(floating, torch.float32)
+    return str(next(floating, torch.float32)).removeprefix("torch.")
 
 
-def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[str]:
+def differences(reference: LoadedModel, candidate: LoadedModel) -> list[str]:
     """Differences of two models beside their weights, one sentence each; both have to compare embeddings alike."""
     if candidate.similarity != reference.similarity:
         raise UnsupportedError(
@@ -289,9 +289,9 @@ def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[
             f"{str(reference.similarity)!r}; expected two models with one similarity_fn_name "
             "(config_sentence_transformers.json), as their scores have no common scale"
         )
-    ours, other = encoder_parts(reference), encoder_parts(candidate)
+    ours, other = reference.beside_weights(), candidate.beside_weights()
     notes = []
     for name in (name for name in ours if ours[name] != other[name]):
-        values = "" if name == "tokenizer" else f" ({ours[name] or 'none'!r} and {other[name] or 'none'!r})"
+        values = "" if "tokenizer" in name else f" ({ours[name] or 'none'!r} and {other[name] or 'none'!r})"
         notes.append(f"reference and candidate differ in {name}{values}: what changes is not from the weights alone")
     return notes

@@ -13,7 +13,7 @@ from typing import Any
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.classifier_config import model_json, refuse_language_model
 from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.patterns import PATTERNS, check_patterns
@@ -237,6 +237,7 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
             name = source.name.removeprefix(source.read_as)
             raise UnsupportedError(f"{name} has a modules.json, which says how it is read; leave {source.read_as} out")
         return False
+    refuse_language_model(source, revision)
     config = model_json(source, "config.json", revision)
     for architecture in map(str, config.get("architectures") or ()):
         if any(part in architecture for part in (*_COLBERT, *_HEADS)):

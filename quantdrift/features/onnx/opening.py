@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoConfig, PretrainedConfig
 
 from quantdrift.base.display import shown
@@ -12,9 +13,10 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import Checkpoint
 from quantdrift.checkpoints.named import first_line
+from quantdrift.engine import TEXT_BY_TEXT
 from quantdrift.engine.encoders import classifier as classifiers
-from quantdrift.engine.encoders.checkpoint import Loaded, candidate_source, dressed
-from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.encoders.checkpoint import Loaded, Reference, candidate_source, dressed
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.engine.encoders.stored import StoredLayers
 from quantdrift.features.onnx.graph import OnnxGraph, read_graph
 from quantdrift.features.onnx.running import Given, OnnxStates, around, place_of
@@ -30,13 +32,14 @@ Output = tuple[str, Given]
 """The name of an output, and what it is."""
 
 
-def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
-    """Load the model around a graph that somebody else wrote."""
+def load_encoder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
+    """Load the embedding model, or the cross-encoder, around a graph that somebody else wrote."""
+    reranks = isinstance(reference, CrossEncoderModel)
     graph = read_graph(checkpoint.folder / str(checkpoint.file))
-    output, notes = read_output(graph)
+    output, notes = read_output(graph, logits=reranks)
     states = _starter(graph, output, device)
     if checkpoint.has_modules:
-        model: Any = around(states, checkpoint.folder, device)
+        model: Any = around(states, checkpoint.folder, device, CrossEncoder if reranks else SentenceTransformer)
     else:
         config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
         model = dressed(checkpoint, reference, states(config), device)
@@ -54,7 +57,7 @@ def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, devi
 def load_classifier(checkpoint: Checkpoint, device: torch.device) -> tuple[classifiers.Classifier, StoredLayers]:
     """Load a classifier whose logits a graph computes."""
     graph = read_graph(checkpoint.folder / str(checkpoint.file))
-    output, notes = read_output(graph, classifies=True)
+    output, notes = read_output(graph, logits=True)
     starter = _starter(graph, output, device)
     loaded = classifiers.load_classifier(candidate_source(checkpoint), device=device, graph=starter)
     return replace(loaded, notes=(*loaded.notes, *notes)), _stored(graph)
@@ -93,7 +96,7 @@ def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable
 # --- how a graph is fed and read ------------------------------------------------------------------
 
 
-def read_output(graph: OnnxGraph, *, classifies: bool = False) -> tuple[Output, list[str]]:
+def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[Output, list[str]]:
     """Find the output that is read, by names, else by shapes, and what a run says of the graph, one sentence each."""
     _check_inputs(graph)
     notes = []
@@ -107,11 +110,13 @@ def read_output(graph: OnnxGraph, *, classifies: bool = False) -> tuple[Output, 
     if any(layer.how == "dynamic" for layer in graph.packed):
         notes.append(
             f"{graph.file.name} quantizes its activations by the range of a whole batch: what else is in a batch "
-            "changes what a text gets. --batch-size 1 measures it text by text"
+            f"changes what a text gets. {TEXT_BY_TEXT}"
         )
-    if classifies:
+    if logits:
         if "logits" not in graph.outputs:
-            raise UnsupportedError(f"{graph.file} gives {_listed(graph.outputs)}; expected logits, as classifiers do")
+            raise UnsupportedError(
+                f"{graph.file} gives {_listed(graph.outputs)}; expected logits, as classifiers and rerankers do"
+            )
         return ("logits", "logits"), notes
     for name, given in _NAMES.items():
         if name in graph.outputs:
@@ -121,7 +126,8 @@ def read_output(graph: OnnxGraph, *, classifies: bool = False) -> tuple[Output, 
     if "logits" in graph.outputs:
         raise UnsupportedError(
             f"{graph.file} gives logits, and these data take embeddings; expected last_hidden_state or "
-            "sentence_embedding. A classifier takes classification data (a folder with test.jsonl)"
+            "sentence_embedding. A classifier takes classification data (a folder with test.jsonl), a reranker "
+            "--shortlist RUN"
         )
     ranks: tuple[tuple[int, Given, str], ...] = (
         (3, "last_hidden_state", "[batch, sequence, hidden]: the states of tokens"),

@@ -180,24 +180,30 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
     def states(config: PretrainedConfig) -> OnnxStates:
         return OnnxStates(folder / ONNX_MODEL, digest, config, device, operators=operators)
 
-    return around(states, folder, device)
+    model: SentenceTransformer = around(states, folder, device)
+    return model
 
 
 def around(
-    states: Callable[[PretrainedConfig], OnnxStates], folder: Path, device: torch.device | str
-) -> SentenceTransformer:
-    """A SentenceTransformer of a folder with modules.json, whose transformer is a graph."""
+    states: Callable[[PretrainedConfig], OnnxStates],
+    folder: Path,
+    device: torch.device | str,
+    kind: Any = SentenceTransformer,
+) -> Any:
+    """A SentenceTransformer or CrossEncoder of a folder with modules.json, whose transformer is a graph."""
+    # no layer of a graph can be computed in float32 for itself
+    more: dict[str, Any] = {"keep_in_fp32_modules": []} if hasattr(kind, "set_keep_in_fp32_modules") else {}
 
     class Graph(Transformer):
         def _load_model(self, *args: Any, **_kwargs: Any) -> Any:
             return states(next(value for value in args if isinstance(value, PretrainedConfig)))
 
-    class Model(SentenceTransformer):
+    class Model(kind):  # type: ignore[misc]  # of a class that is a parameter
         def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
             module = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
             return Graph if module is Transformer else module
 
-    return Model(str(folder), device=place_of(device)[0]).eval()
+    return Model(str(folder), device=place_of(device)[0], **more).eval()
 
 
 def file_digest(folder: Path) -> bytes:

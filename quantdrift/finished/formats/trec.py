@@ -1,9 +1,14 @@
 """TREC run files: query, Q0, document, rank, score and tag, one line per document."""
 
+from pathlib import Path
+
 from quantdrift.base.errors import DataError
+from quantdrift.base.records import write_text
+from quantdrift.base.text import some
 from quantdrift.data.retrieval import excerpt
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished import formats
-from quantdrift.finished.contents import FinishedRun, Part, digest
+from quantdrift.finished.contents import Arm, FinishedRun, Part, digest
 from quantdrift.finished.formats import Format, Source
 
 
@@ -34,6 +39,24 @@ def read_trec(source: Source) -> FinishedRun:
         raise DataError(f"{path} is empty; expected {formats.expected()}")
     part = Part(kind="rankings", content=rankings)
     return FinishedRun(path=path, format="trec", name=path.name, digest=digest(text), parts={"": part})
+
+
+def write_trec(path: Path, evidence: Evidence, arm: Arm, *, tag: str) -> None:
+    """Write the ranking of one arm, as deep as the evidence has it; scores are exact in float32."""
+    top = evidence.reference_top if arm == "reference" else evidence.candidate_top
+    names = [str(name) for name in evidence.item_ids]
+    spaced = [name for name in (*map(str, evidence.input_ids), *names) if name.split() != [name]]
+    if evidence.deltas == "none" or spaced:
+        why = f"names without spaces, got {some(spaced)}" if spaced else "scores, and this run has answers alone"
+        raise DataError(f"{path} was not written: a TREC run file has {why}")
+    rows = zip(evidence.input_ids, top.items.tolist(), getattr(top, f"{arm}_scores").tolist(), strict=True)
+    lines = [
+        f"{query} Q0 {names[item]} {rank} {score:.9g} {tag}\n"
+        for query, items, scores in rows
+        for rank, (item, score) in enumerate(zip(items, scores, strict=True), start=1)
+        if item >= 0
+    ]
+    write_text(path, "".join(lines), what="the ranking")
 
 
 FORMAT = Format(

@@ -1,6 +1,8 @@
 """Which models are cross-encoders, told from their config.json alone."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import pytest
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.classifier_config import is_cross_encoder
-from quantdrift.checkpoints.kinds import check_kind
+from quantdrift.checkpoints.kinds import check_kind, kind_of
 from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
 
 ONE = {"id2label": {"0": "LABEL_0"}}
 BERT = {"architectures": ["BertForSequenceClassification"]}
@@ -51,6 +54,21 @@ def test_a_cross_encoder_is_known_by_what_its_files_say(
     if expected:
         with pytest.raises(UnsupportedError, match=r"is a cross-encoder.*--shortlist RUN"):
             check_kind(source, "sentence")
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "GPT2LMHeadModel", "T5ForConditionalGeneration"])
+@pytest.mark.parametrize(
+    "refuse", [partial(kind_of, use="shortlist"), refuse_unsaid_pooling], ids=["reranks", "searches"]
+)
+def test_a_language_model_of_which_nothing_says_what_is_read_is_refused(
+    architecture: str, refuse: Callable[[ModelSource], object], tmp_path: Path
+) -> None:
+    config = {"architectures": [architecture]}
+    bare = model(tmp_path / "bare", config)
+    with pytest.raises(UnsupportedError, match=rf"is a {architecture}, a language model, .*CrossEncoder\.save_pretr"):
+        refuse(bare)
+    said = model(tmp_path / "said", config, modules=True, kind="SentenceTransformer")
+    assert not refuse_unsaid_pooling(said)
 
 
 def test_a_classifier_is_no_reranker_and_is_told_so(tmp_path: Path) -> None:
