@@ -21,7 +21,6 @@ from quantdrift.show.changes import changed_columns, changes_grid
 from quantdrift.show.output import Output, emit
 from quantdrift.spec.grammar import Spec, parse
 
-SETTINGS = {"no_args_is_help": False}
 _TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
 _BROKEN = 3
 """Questions whose answers are shown, the worst first."""

@@ -59,7 +59,7 @@ def walked(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def printed() -> Iterator[tuple[str, str, str]]:
-    """Page, extras that are installed, and a scheme that is measured below: in the same block, or the whole tutorial."""
+    """Page, extras that are installed, and a scheme that is measured below: in the same block, or in a tutorial."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         end = r"\Z" if page.parent.name == "tutorials" else r"^(?!    |$)|\Z"
@@ -102,7 +102,8 @@ class Installed:
         return None if name.split(".")[0] in {hidden} else self.finder.find_spec(name, path, target)
     def find_distributions(self, context=None):
         hides = context is not None and str(context.name).replace("-", "_").lower() in {hidden}
-        return [] if hides or not hasattr(self.finder, "find_distributions") else self.finder.find_distributions(context)
+        find = getattr(self.finder, "find_distributions", None)
+        return [] if hides or find is None else find(context)
 
 sys.meta_path[:] = [Installed(finder) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
 from quantdrift.__main__ import script
