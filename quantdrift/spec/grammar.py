@@ -182,6 +182,15 @@ def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((key, values[key]) for key in OPTIONS if key in values and (key, values[key]) != default)
 
 
+def is_like_scheme(word: str) -> bool:
+    """Whether a word is meant as a scheme: it begins as one, names an allocation, or is what other tools call one.
+
+    >>> [is_like_scheme(word) for word in ("W99", "int4", "./int4", "minilm")]
+    [True, True, False, False]
+    """
+    return bool(re.match(r"\s*[Ww]\d", word) or ".json" in word or _usual(word.strip()))
+
+
 def _usual(written: str) -> str:
     """What the word of another tool may mean: int8, 4bit, nf4, fp8, q4_k_m."""
     meant = []
