@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import tempfile
 import weakref
@@ -30,10 +29,19 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
-from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, load_task, match_labels, read_folder
+from quantdrift.data.labelled import (
+    ClassificationDataset,
+    Dataset,
+    Labelled,
+    is_place,
+    load_task,
+    match_labels,
+    read_folder,
+)
 from quantdrift.data.retrieval import RetrievalDataset, counted, keeping_own_ids
 from quantdrift.encoders import KINDS
 from quantdrift.engine.inputs import Settings
+from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import measure
@@ -41,7 +49,7 @@ from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
 from quantdrift.runs.words import estimates_of, findings, headlines
 from quantdrift.show.tables import metric_grid
-from quantdrift.spec.grammar import Scheme, Spec, Versus, dtype_named, parse_pair, parse_scheme
+from quantdrift.spec.grammar import Scheme, Spec, Versus, dtype_named, is_like_scheme, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder
@@ -104,8 +112,6 @@ def read_run(path: str | Path) -> Run:
 
 Names = Sequence[Any] | NDArray[Any]
 Qrels = Mapping[Any, Mapping[Any, int]]
-
-_LIKE_A_SCHEME = re.compile(r"\s*[Ww]\d")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,6 +233,7 @@ def drift(
                     "(RetrievalDataset.of(queries, documents)), a folder or the name of a task"
                 )
             pair, models = _pair(reference, candidate, device, stack)
+            check_pair(pair, dataset, loaded=models != (None, None))
             from quantdrift.engine.run import run as measured  # noqa: PLC0415 -- torch
 
             run = measured(
@@ -264,9 +271,8 @@ def _dataset(data: Any, split: str) -> Dataset | None:
         return data
     if not isinstance(data, str | Path):
         raise DataError(f"expected a dataset, a folder or the name of a task as data; got {type(data).__name__}")
-    place = Path(data).expanduser()
-    if place.exists() or isinstance(data, Path):
-        return read_folder(place, split)
+    if isinstance(data, Path) or is_place(data):
+        return read_folder(Path(data).expanduser(), split)
     return load_task(data, split)
 
 
@@ -323,8 +329,7 @@ def _scheme(candidate: Any) -> Scheme | None:
     try:
         return parse_scheme(candidate)
     except SpecError:
-        # what begins as a scheme does, or names an allocation, is meant as one
-        if _LIKE_A_SCHEME.match(candidate) or ".json" in candidate:
+        if is_like_scheme(candidate):
             raise
         return None
 

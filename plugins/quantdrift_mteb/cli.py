@@ -1,8 +1,13 @@
 """The entry points for quantdrift's commands: mteb's command line where there is no start-up hook, and its data."""
 
 import importlib
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 from quantdrift._hook_notify import change
+from quantdrift.base.errors import UnknownNameError
 from quantdrift.data.labelled import Dataset
 
 
@@ -13,6 +18,19 @@ def main() -> None:
 
 
 def read_task(name: str, split: str, subset: str | None) -> Dataset:
-    """The data of a task; see `quantdrift_mteb.data.read_task`."""
+    """The data of a task; see `quantdrift_mteb.data.read_task`. What no task is called is refused before mteb loads."""
+    if "mteb" not in sys.modules and (texts := _texts()) and f'"{name}"' not in texts:
+        names = re.findall(r'\bname="([^"\n]+)"', texts)
+        hint = "(there is no folder of that name; quantdrift list tasks shows ours, and mteb has others)"
+        raise UnknownNameError("folder or task", name, names, hint=hint)
     content: Dataset = importlib.import_module("quantdrift_mteb.data").read_task(name, split, subset)
     return content
+
+
+def _texts() -> str:
+    """The files that name tasks, mteb's and ours; empty without mteb."""
+    mteb, ours = find_spec("mteb"), find_spec("quantdrift_tasks")
+    if mteb is None or ours is None:
+        return ""
+    folders = (Path(str(mteb.origin)).parent / "tasks", Path(str(ours.origin)).parent)
+    return "".join(file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py"))

@@ -11,8 +11,6 @@ from typing import Any
 
 from quantdrift.base.patching import arguments_of, errors_in_one_line, is_pair, wrap
 
-PREFIX = "quantdrift:"
-
 
 def on_models_imported(module: ModuleType) -> None:
     """Let `get_model_meta` know names that begin with `quantdrift:`."""
@@ -56,13 +54,16 @@ def _benchmark(original: Any, *args: Any, **kwargs: Any) -> Any:
 def _model_meta(original: Any, *args: Any, **kwargs: Any) -> Any:
     given = arguments_of(original, *args, **kwargs)
     name = given["model_name"]
-    if not (isinstance(name, str) and name.startswith(PREFIX)):
+    if not (isinstance(name, str) and (name.startswith("quantdrift:") or "@" in name)):
         return original(*args, **kwargs)
-    from quantdrift_mteb.meta import pair_meta  # noqa: PLC0415 -- a stock run must not load it
+    from quantdrift.spec.grammar import pair_named  # noqa: PLC0415 -- a stock run must not load it
 
     errors_in_one_line()
-    experiment = given.get("experiment_kwargs")
-    return pair_meta(name.removeprefix(PREFIX), given["revision"], original, experiment_kwargs=experiment)
+    if (spec := pair_named(name)) is None:
+        return original(*args, **kwargs)
+    from quantdrift_mteb.meta import pair_meta  # noqa: PLC0415 -- as above
+
+    return pair_meta(spec, given["revision"], original, experiment_kwargs=given.get("experiment_kwargs"))
 
 
 def _evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:

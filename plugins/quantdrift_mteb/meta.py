@@ -19,7 +19,7 @@ from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.metrics.keys import harness_metrics
-from quantdrift.spec.grammar import Spec, parse
+from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.pairs import make_pair
 
 KINDS: Mapping[str, tuple[Any, str, Callable[[ModelSource], bool]]] = {
@@ -42,10 +42,13 @@ class PairMeta(ModelMeta):
 
 
 def pair_meta(
-    text: str, revision: str | None, get_model_meta: GetModelMeta, *, experiment_kwargs: Mapping[str, Any] | None = None
+    spec: Spec,
+    revision: str | None,
+    get_model_meta: GetModelMeta,
+    *,
+    experiment_kwargs: Mapping[str, Any] | None = None,
 ) -> ModelMeta:
     """The metadata of a pair: the base model's, under a name of its own."""
-    spec = parse(text)
     methods_of(spec.scheme)
     harness_metrics()  # a misspelt one is better known now than after hours
     calibration_texts(spec.scheme)  # likewise

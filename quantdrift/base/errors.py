@@ -17,7 +17,7 @@ Every message says what was expected, what came, and what to do.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class QuantDriftError(Exception):
@@ -54,10 +54,12 @@ class UnknownNameError(QuantDriftError):
         suggestions: known names, nearest first.
     """
 
-    def __init__(self, kind: str, name: str, names: Iterable[str], *, hint: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, names: Iterable[str], *, hint: str = "", longer: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self.name = name
-        self.suggestions = nearest(name, names)
+        self.suggestions = nearest(name, names, longer=longer)
         meant = f"; did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
         super().__init__(f"unknown {kind} {name!r}{meant}{' ' + hint if hint else ''}")
 
@@ -111,15 +113,19 @@ class DiskError(RunError):
     """A disk is full, or may not be written to: whatever else is to be written there fails as well."""
 
 
-def nearest(name: str, names: Iterable[str], *, n: int = 3) -> list[str]:
+def nearest(name: str, names: Iterable[str], *, n: int = 3, longer: Mapping[str, str] | None = None) -> list[str]:
     """The known names closest to `name`, best first; matching ignores case and the organization.
+
+    What stands in `longer` for a name is matched too, and the name is the answer.
 
     >>> nearest("gtpq", ["rtn", "gptq", "awq"])
     ['gptq']
+    >>> nearest("MiniLM-L6-v2", ["minilm"], longer={"minilm": "sentence-transformers/all-MiniLM-L6-v2"})
+    ['minilm']
     """
     by_key: dict[str, str] = {}
-    for candidate in names:
-        by_key.setdefault(candidate.lower(), candidate)
-        by_key.setdefault(candidate.lower().rsplit("/", 1)[-1], candidate)
+    for candidate, known in [*((each, each) for each in names), *((text, key) for key, text in (longer or {}).items())]:
+        by_key.setdefault(candidate.lower(), known)
+        by_key.setdefault(candidate.lower().rsplit("/", 1)[-1], known)
     matches = difflib.get_close_matches(name.lower(), by_key, n=2 * n, cutoff=0.6)
     return list(dict.fromkeys(by_key[match] for match in matches))[:n]

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
 
+NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A rate as people read it."""
     return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def share_of(text: str) -> float:
+    """The number of a share: "0.03", or "3 %" in decimals, so to the last bit the same.
+
+    >>> share_of("0.7 %"), share_of("5%")
+    (0.007, 0.05)
+    """
+    match = re.fullmatch(rf"\s*({NUMBER})\s*(%?)\s*", text)
+    if match is None:
+        raise ValueError(f"expected a number such as 0.05, or 5 %; got {text!r}")
+    return float(Decimal(match[1]) / (100 if match[2] else 1))
 
 
 def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:

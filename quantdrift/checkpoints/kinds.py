@@ -30,6 +30,14 @@ def check_kind(source: ModelSource, name: str, revision: str | None = None) -> N
     _wanted(source, actual, KINDS[name], revision)
 
 
+def check_saved(source: ModelSource, revision: str | None = None) -> None:
+    """Refuse a model whose candidates `quantdrift quantize` does not write."""
+    if not (kind := kind_of(source, "search", revision)).saved:
+        raise UnsupportedError(
+            f"{source.name} is {kind.what}; quantize writes models of sentence-transformers, in their own format"
+        )
+
+
 def _wanted(source: ModelSource, kind: EncoderKind, wanted: EncoderKind, revision: str | None) -> EncoderKind:
     if kind is not wanted:
         refuse_language_model(source, revision)

@@ -108,7 +108,8 @@ def resolve(name: str) -> ModelSource:
         raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
     if name.count("/") == 1:
         return ModelSource(name=name, canonical=name, kind="hub", location=name)
-    raise UnknownNameError("model", name, ALIASES, hint="(expected a short name, a hub id like org/name, or a folder)")
+    hint = "(expected a short name, a hub id like org/name, or a folder)"
+    raise UnknownNameError("model", name, ALIASES, hint=hint, longer=ALIASES)
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:

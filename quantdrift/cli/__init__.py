@@ -129,12 +129,12 @@ class Commands(TyperGroup):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         inside: dict[str, Any] = getattr(module, "COMMANDS", {})
         for name, command in inside.items():
-            alone.command(name, cls=InPanels, no_args_is_help=True)(command)
+            alone.command(name, cls=InPanels)(command)
         if inside:
             return get_group(alone)
         forms = [f"quantdrift {form}: {FEATURES[name].help}" for form, name in self.forms.items()]
         mine = [form for form in forms if form.startswith(f"quantdrift {cmd_name} --")]
-        settings = {"no_args_is_help": True, "epilog": "\n\n".join(mine) or None, **getattr(module, "SETTINGS", {})}
+        settings = {"epilog": "\n\n".join(mine) or None, **getattr(module, "SETTINGS", {})}
         alone.command(cmd_name, cls=InPanels, **settings)(module.command)
         return get_command(alone)
 
@@ -216,6 +216,9 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
         show = getattr(error, "show", None)  # typer's errors of usage have it
         if show is None:
             raise
+        if type(error).__name__ == "MissingParameter":
+            complain(_missing(error))
+            return USAGE
         usage = io.StringIO()
         show(usage)
         say(usage.getvalue().rstrip("\n"), error=True)
@@ -223,6 +226,18 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _missing(error: Any) -> str:
+    """What a command lacks, in one line; of a run, which is the newest."""
+    from quantdrift.cli.options import newest_for
+
+    command, param = str(error.ctx.command_path), error.param
+    sign = param.metavar if param.param_type_name == "argument" else param.opts[0]
+    newest = newest_for(sign)
+    example = "" if newest is None else f"; the newest run here: {command} {shlex.quote(str(newest))}"
+    said = f"{command.partition(' ')[2]} expects {sign}: {(param.help or '').rstrip('.')}"
+    return f"{said}{example} (more: {command} --help)"
 
 
 def _refuse_unquoted(arguments: Sequence[str]) -> None:

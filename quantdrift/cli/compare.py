@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
-from quantdrift.cli.options import MEAN_TOLERANCE, METRIC, SEED, TOLERANCE, argument, option, prints, tolerances_given
+from quantdrift.cli.options import (
+    MEAN_TOLERANCE,
+    METRIC,
+    SEED,
+    TOLERANCE,
+    argument,
+    option,
+    prints,
+    share_option,
+    tolerances_given,
+)
 from quantdrift.compare.two_runs import compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
@@ -17,14 +27,14 @@ def command(
     a: Path = argument("A: The run to compare with, e.g. of MODEL@W4-g64."),
     b: Path = argument("B: The run asked about, e.g. of MODEL@W4-channel, on the same data."),
     metric: list[str] | None = option(METRIC),
-    margin: float | None = option(
+    margin: float | None = share_option(
         "X: By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 "
         "of nDCG. With it the verdict is whether B is shown to be no worse by that much; without it, only whether"
         " a difference is shown."
     ),
-    alpha: float = option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
-    tolerance: float | None = option(TOLERANCE),
-    mean_tolerance: float | None = option(MEAN_TOLERANCE),
+    alpha: float = share_option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
+    tolerance: float | None = share_option(TOLERANCE),
+    mean_tolerance: float | None = share_option(MEAN_TOLERANCE),
     seed: int = option(SEED, default=0),
 ) -> Output:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?

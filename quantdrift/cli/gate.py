@@ -12,7 +12,20 @@ from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
 from quantdrift.cli import USAGE, Interrupted
 from quantdrift.cli.measuring import measured
-from quantdrift.cli.options import COMMON, COMPLETE, PART, QRELS, MeasuringAny, argument, flag, given, option, prints
+from quantdrift.cli.options import (
+    COMMON,
+    COMPLETE,
+    CONFIG,
+    PART,
+    QRELS,
+    MeasuringAny,
+    argument,
+    flag,
+    given,
+    option,
+    prints,
+    share_option,
+)
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
@@ -26,7 +39,6 @@ from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_pair
 
-SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task", "keep_own_ids")
 _OF_TWO = ("qrels", "common", "complete", "part")
 _MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
@@ -56,7 +68,7 @@ class GateOptions(MeasuringAny):
     slices: list[str] | None = option(
         "--slice NAME=PATTERN: Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated."
     )
-    alpha: float | None = option(
+    alpha: float | None = share_option(
         "P: Accepted chance of a false alarm, over all rules together; 0.05 by default.", min=1e-9, max=0.5
     )
     update: bool = flag("--update: Write the baseline from this run; commit it.")
@@ -65,9 +77,7 @@ class GateOptions(MeasuringAny):
         "FILE: Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated."
     )
     worst: int = option("N: How many of the changed inputs to list.", default=10, min=0)
-    config: Path | None = option(
-        "FILE: TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given."
-    )
+    config: Path | None = option(CONFIG)
     qrels: Path | None = option(QRELS)
     part: list[str] | None = option(PART)
     common: bool = flag(COMMON)
@@ -109,14 +119,11 @@ def command(options: GateOptions) -> Output | None:
 def _judged(options: GateOptions) -> Output | None:
     for place in options.report or ():
         output.check_report(place)
-    config_file = options.config or gate_rules.find_config(Path.cwd())
-    config = gate_rules.GateConfig() if config_file is None else gate_rules.read_config(config_file)
+    config, beside = gate_rules.configured(options.config)
     rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
     given_here = dict(gate_rules.parse_slice(text) for text in options.slices or ())
     slices = gate_rules.slices_of({**config.slices, **given_here}, rules)
     alpha = next((value for value in (options.alpha, config.alpha) if value is not None), ALPHA)
-    # beside the file that names the data, so that a folder below will do
-    beside = Path() if config_file is None else config_file.parent
     path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
     baseline = _earlier(path) if options.update else _baseline(path, rules, options)
     target = _target(options, config)
@@ -211,9 +218,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
     if "@" not in named and " vs " not in named:
         raise QuantDriftError(f"{named!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")
     _refuse(options, "a spec", _OF_TWO)
-    data, task = options.data, options.task
-    if data is None and task is None:
-        data, task = None if config.data is None else Path(config.data), config.task
+    data, task = config.data_or(options.data, options.task)
     with extras_named(needed_for="quantdrift gate"):
         return target_of_run(measured(parse_pair(named), options, data=data, task=task))
 

@@ -9,7 +9,7 @@ import typer
 
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.extras import extras_named
-from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.grammar import pair_named, parse_scheme
 
 SETTINGS = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
@@ -28,10 +28,10 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     entry = next(iter(entry_points(group="quantdrift.harnesses", name=name)), None)
     if entry is None:
         raise MissingExtraError(name, name, needed_for=needed_for)
-    for argument in arguments:  # what is wrong with a spec is said before the harness loads, which takes seconds
-        model = argument.removeprefix("--model=")
-        if model.startswith("quantdrift:"):  # mteb's
-            parse(model.removeprefix("quantdrift:"))
+    # what is wrong with a spec is said before the harness loads, which takes seconds
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if name == "mteb" and (before in {"-m", "--model"} or argument.startswith("--model=")):
+            pair_named(argument.removeprefix("--model="))
         for part in argument.split(","):
             if part.startswith("scheme="):  # of lm-eval's --model_args
                 parse_scheme(part.removeprefix("scheme="))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import typer
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
 from quantdrift.show.output import Output, emit, form_of
 from quantdrift.spec.grammar import Spec, Versus, dtype_named
@@ -56,6 +58,18 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
     )
 
 
+def share_option(text: str, default: Any = None, **ends: float) -> Any:
+    """An option that takes a share or another number of a metric, 0.05 or "5 %", between ends where they are given."""
+
+    def read(value: str) -> float:
+        number = share_of(str(value))
+        if not ends.get("min", -math.inf) <= number <= ends.get("max", math.inf):
+            raise ValueError(f"expected from {ends.get('min', 0):g} to {ends.get('max', math.inf):g}; got {value!r}")
+        return number
+
+    return option(text, default, parser=read)
+
+
 def flag(text: str) -> Any:
     """An option without a value."""
     return option(text, default=False)
@@ -64,8 +78,36 @@ def flag(text: str) -> Any:
 def argument(text: str, default: Any = ...) -> Any:
     """An argument of a command: "RUN: What it is"; of a finished run, `last` may be said."""
     metavar, _, help_text = text.partition(": ")
-    callback = _latest if metavar.startswith("RUN") or metavar in _FINISHED else None
+    callback: Any = _latest if _takes_run(metavar) else _no_run if metavar == "SPEC" else None
     return typer.Argument(default, help=help_text, metavar=metavar, callback=callback)
+
+
+def _takes_run(metavar: str) -> bool:
+    return metavar.startswith("RUN") or metavar in _FINISHED
+
+
+def newest_for(metavar: str) -> Path | None:
+    """The run that was written last, for an argument that takes one."""
+    from quantdrift.runs.folder import last_run
+
+    with suppress(RunError):
+        return last_run() if metavar.startswith("RUN") else None
+    return None
+
+
+def _no_run(context: typer.Context, value: str | None) -> str | None:
+    """A spec; of a finished run in its place the command that was meant is told."""
+    if value is None or not (Path(value) / "run.json").is_file():
+        return value
+    from quantdrift.runs.folder import read_run
+
+    record = read_run(value).record
+    place = record["data"].get("path")
+    data = f" --data {shlex.quote(str(place))}" if place else ""
+    raise QuantDriftError(
+        f"{value} is a finished run, and a spec is expected; that of the run: {context.command_path} "
+        f"{shlex.quote(record['spec'])}{data}"
+    )
 
 
 def _latest(value: Any) -> Any:
@@ -128,6 +170,7 @@ DTYPE = (
 )
 DEVICE = "DEVICE: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
 LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
+CONFIG = "FILE: TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."
@@ -310,8 +353,8 @@ def tolerances_given(changed: float | None, mean: float | None) -> Tolerances | 
 class MeasuringAny(OnData, Measuring):
     """Options of commands that measure whatever kind of data: `run` and `gate`."""
 
-    tolerance: float | None = option(TOLERANCE)
-    mean_tolerance: float | None = option(MEAN_TOLERANCE)
+    tolerance: float | None = share_option(TOLERANCE)
+    mean_tolerance: float | None = share_option(MEAN_TOLERANCE)
     out: Path | None = option(
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )

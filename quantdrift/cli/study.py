@@ -20,6 +20,7 @@ from quantdrift.cli.options import (
     flag,
     option,
     prints,
+    share_option,
     tolerances_given,
 )
 from quantdrift.cli.studying import measured
@@ -121,8 +122,8 @@ def results(
     pooled: str | None = option(
         "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
     ),
-    tolerance: float | None = option(TOLERANCE),
-    mean_tolerance: float | None = option(MEAN_TOLERANCE),
+    tolerance: float | None = share_option(TOLERANCE),
+    mean_tolerance: float | None = share_option(MEAN_TOLERANCE),
     file: Path | None = option("--table FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
 ) -> Output:
     """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""

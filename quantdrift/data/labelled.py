@@ -230,6 +230,12 @@ def read_folder(folder: Path, split: str = "test") -> Dataset:
     return retrieval.read_beir_folder(folder, split)
 
 
+def is_place(name: str, beside: Path = Path()) -> bool:
+    """Whether a name of data means a folder or file: it is written as one, or a folder of that name is there."""
+    written = "/" in name or name.startswith((".", "~")) or name.endswith(".npz")
+    return written or (beside / name).is_dir()
+
+
 GROUP = "quantdrift.tasks"
 """Entry points of packages that have data with a name."""
 _HARNESSES = "quantdrift.harnesses"

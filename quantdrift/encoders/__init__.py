@@ -24,6 +24,7 @@ class EncoderKind:
             that makes an `engine.encoders.sentence.SentenceEncoder` of one.
         files: names of files of which one makes a folder a model of this kind.
         packages: that load it, beside torch, transformers and sentence-transformers.
+        saved: whether `quantdrift quantize` writes its candidates, which are sentence-transformers' own then.
         place: in the order in which kinds are asked, ascending.
     """
 
@@ -34,6 +35,7 @@ class EncoderKind:
     in_memory: Mapping[str, str] = field(default_factory=dict, hash=False)
     files: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
+    saved: bool = False
     place: int = 50
 
     def is_of(self, source: Any, revision: str | None = None) -> bool:

@@ -8,5 +8,6 @@ KIND = EncoderKind(
     load="quantdrift.engine.encoders.sentence:load_encoder",
     accepts="quantdrift.checkpoints.classifier_config:is_embedding_model",
     files=("config.json", "modules.json"),
+    saved=True,
     place=90,
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.result import ALPHA, Earlier, GateResult, Judgement, Verdict, Worst
+from quantdrift.gate.result import ALPHA, Earlier, GateResult, Judgement, Verdict, Worst, slices_of_failed
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, slices_of, stored_metrics
 from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError, parse_metric
@@ -113,7 +113,10 @@ def gate(
         judgements.append(judgement)
     judgements = decide(judgements, alpha=alpha)
     comparable = matched is not None and not matched.differs
-    worst, n_changed, n_new = worst_inputs(target, baseline if comparable else None, n=n_worst)
+    names = slices_of_failed(judgements)
+    of_slices = [row for rule, row in rows.items() if rule.on in names]
+    only = {now.input_ids[at] for row in of_slices for at in np.flatnonzero(row)} if names else None
+    worst, n_changed, n_new = worst_inputs(target, baseline if comparable else None, n=n_worst, only=only)
     return GateResult(
         verdict=verdict_of([judgement.outcome for judgement in judgements]),
         spec=target.identity.spec,
@@ -154,8 +157,12 @@ def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None
     return replace(whole, values={name: held for name, held in whole.values.items() if not np.isnan(held).all()})
 
 
-def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[tuple[Worst, ...], int, int | None]:
-    """Inputs whose top-1 changed: right ones that became wrong, new ones, largest leads."""
+def worst_inputs(
+    target: Target, baseline: Snapshot | None, *, n: int, only: Container[str] | None = None
+) -> tuple[tuple[Worst, ...], int, int | None]:
+    """Inputs whose top-1 changed, of `only` some: right ones that became wrong, new ones, largest leads; and how many
+    changed in all, and of these newly.
+    """
     same = None
     if baseline is not None:
         answers = zip(baseline.input_ids, baseline.answers, strict=True)
@@ -172,7 +179,9 @@ def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[
         for changed in changed_inputs(part.evidence)
     ]
     listed.sort(key=badness)
-    return tuple(listed[:n]), len(listed), None if same is None else sum(bool(worst.new) for worst in listed)
+    part = {each.name: each for each in target.parts}
+    first = [each for each in listed if only is None or part[each.part].full_name(each.input_id) in only][:n]
+    return tuple(first), len(listed), None if same is None else sum(bool(worst.new) for worst in listed)
 
 
 # --- whether a run and a baseline belong together ---------------------------------------------
@@ -381,7 +390,8 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     elif cleared:
         why = "worse, but shown to be by less than the margin" if harmed else "shown to be no worse"
     elif harmed:
-        why = f"shown to be worse, and by {margin:g} or more cannot be ruled out"
+        surely = _worse_by(judgement) >= margin
+        why = "shown to be worse" + (f" by {margin:g} or more" if surely else f"; {margin:g} or more is not ruled out")
     elif judgement.p_no_worse is None and judgement.set_aside:
         why = _all_noise(judgement.set_aside)
     elif judgement.p_no_worse is None:
@@ -391,3 +401,10 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     else:
         why = "too few inputs to tell: the difference is about as large as the margin"
     return replace(judgement, outcome=outcome, reason=why)
+
+
+def _worse_by(judgement: Judgement) -> float:
+    """By how much a run is worse than its baseline at the better end of the interval."""
+    step = judgement.difference
+    end = None if step is None else step.low if judgement.rule.metric.direction == "lower" else step.high
+    return -math.inf if end is None else end if judgement.rule.metric.direction == "lower" else -end

@@ -14,7 +14,7 @@ from quantdrift.base.records import check_writable, write_text
 from quantdrift.base.text import counted, some
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import least_inputs
-from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst
+from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst, slices_of_failed
 from quantdrift.gate.rules import Rule
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.show.tables import Column, Grid, table
@@ -160,7 +160,9 @@ def rules_table(result: GateResult, columns: Sequence[Column] = RULES, **more: A
 
 def worst_table(result: GateResult) -> Grid:
     """One row per input to look at, what replaced what; columns that are unknown for all are left out."""
-    title = f"{len(result.worst):,} of {result.n_changed:,} changed inputs, the worst first"
+    inside = "changed inputs of the slices that failed"
+    of = inside if slices_of_failed(result.rules) else f"of {result.n_changed:,} changed inputs"
+    title = f"{len(result.worst):,} {of}, the worst first"
     return _filled(_INPUTS, result.worst, title=title)
 
 

@@ -1,5 +1,6 @@
 """The result of a gate, and the JSON file that holds it: one shape, which is written and read back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -86,6 +87,12 @@ class Earlier:
     spec: _Text | None
 
 
+def slices_of_failed(judgements: Sequence[Judgement]) -> list[str]:
+    """The slices of the rules that failed; none where one of them is on all inputs, or none failed."""
+    failed = dict.fromkeys(judgement.rule.on for judgement in judgements if judgement.outcome == "fail")
+    return [] if None in failed else [name for name in failed if name is not None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
     """A run judged.
@@ -104,7 +111,7 @@ class GateResult:
         n_new: of these, how many had not changed in the baseline; None without one.
         n_answers_changed: inputs to which the candidate gives another answer than in the baseline; None without one.
         rules: what every rule came to, in order.
-        worst: changed inputs, the worst first.
+        worst: changed inputs, the worst first; where all rules that failed are on slices, those in them.
         accept_underpowered: whether too few inputs end in success.
     """
 

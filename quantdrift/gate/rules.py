@@ -17,7 +17,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.records import problem_of
+from quantdrift.base.text import NUMBER, share_of
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.statistics.standing import MARGIN
@@ -38,13 +38,12 @@ NOISE = parse_metric("noise_floor")
 """The reference against itself, which is all of a flip that quantization has no part in."""
 
 _EXAMPLES = "'flip@1 <= 0.25', 'flip@1 no worse by 0.03' or 'ndcg@10 [german] >= 0.6'"
-_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _RULE = re.compile(
     rf"""\s*(?P<metric>[^\s\[\]<>]+?)
     \s*(?:\[\s*(?P<slice>[^\[\]\s](?:[^\[\]]*[^\[\]\s])?)\s*\])?
     \s*(?:
-        (?P<limit><=|>=)\s*(?P<at>{_NUMBER})\s*(?P<share>%)?
-      | \bno\s+worse(?:\s+by\s+(?P<by>{_NUMBER})\s*(?P<by_share>%)?)?
+        (?P<limit><=|>=)\s*(?P<at>{NUMBER}\s*%?)
+      | \bno\s+worse(?:\s+by\s+(?P<by>{NUMBER}\s*%?))?
     )\s*""",
     re.VERBOSE,
 )
@@ -138,8 +137,7 @@ def parse_rule(text: str) -> Rule:
     return Rule(
         metric=parse_metric(match["metric"]),
         test=test,
-        # in decimals: 0.7 % is 0.007, to the last bit
-        number=None if number is None else float(Decimal(number) / (100 if match["share"] or match["by_share"] else 1)),
+        number=None if number is None else share_of(number),
         on=match["slice"],
     )
 
@@ -204,6 +202,18 @@ class GateConfig(BaseModel, strict=True, extra="forbid"):
     slices: dict[str, str | list[str]] = {}
     alpha: float | None = Field(default=None, ge=1e-9, le=0.5)
     accept_underpowered: bool = Field(default=False, alias="accept-underpowered")
+
+    def data_or(self, data: Path | None, task: str | None) -> tuple[Path | None, str | None]:
+        """Folder and task that are given, or else those of the settings."""
+        if data is not None or task is not None:
+            return data, task
+        return None if self.data is None else Path(self.data), self.task
+
+
+def configured(file: Path | None) -> tuple[GateConfig, Path]:
+    """The settings in a file, or in the nearest pyproject.toml here or above, and the folder that they lie in."""
+    file = file or find_config(Path.cwd())
+    return (GateConfig(), Path()) if file is None else (read_config(file), file.parent)
 
 
 def find_config(start: Path) -> Path | None:

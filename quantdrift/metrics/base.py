@@ -219,7 +219,7 @@ class Slice:
                 raise MetricError(
                     f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
                     f"{limit} are only known to be that large; end the range at {limit} or "
-                    f"before, ask for {self.by}={limit}.. or less, or run again with a larger --k"
+                    f"before, ask for {self.by}={limit}.. or less, or measure again and keep more ranks (k)"
                 )
         return (values >= self.low) & (open_end | (values < self.high))
 
@@ -446,7 +446,7 @@ class Metric:
                 raise MetricError(f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep")
             raise MetricError(
                 f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
-                f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"
+                f"it takes a run that keeps {min(needed, int(evidence.n_items.max()))} ranks (k) or more"
             )
 
 

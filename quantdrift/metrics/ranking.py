@@ -86,7 +86,7 @@ def _known(unknown: NDArray[np.bool_]) -> None:
     if unknown.any():
         raise MetricError(
             f"in {int(unknown.sum()):,} of the inputs all stored ranks of an arm tie for the first place, so more "
-            "items may; run again with a larger --k"
+            "items may; measure again and keep more ranks (k)"
         )
 
 
@@ -126,7 +126,7 @@ def _runner_up(evidence: Evidence, *_: Any) -> Floats:
     unit="rank",
     direction="lower",
     undefined_when=_NO_FLIP,
-    infinite_when="it lies below the stored ranks; run again with a larger --k",
+    infinite_when="it lies below the stored ranks; measure again and keep more (k)",
     censored=lambda evidence: evidence.depth + 1,
 )
 def _new_top_rank(evidence: Evidence, *_: Any) -> Floats:
@@ -182,7 +182,7 @@ def _stable(evidence: Evidence, *_: Any) -> Floats:
     direction="lower",
     unit="items",
     undefined_when=_ONE_ITEM,
-    infinite_when="more contenders than stored ranks; run again with a larger --k",
+    infinite_when="more contenders than stored ranks; measure again and keep more (k)",
     censored=lambda evidence: evidence.depth - 1,
     when_cut="at least",
 )

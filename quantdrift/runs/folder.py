@@ -341,6 +341,8 @@ def read_run(path: str | Path) -> Run:
     folder = path.parent if path.name == RECORD else path
     record_path = folder / RECORD
     if not record_path.is_file():
+        if below := _below(folder):
+            raise RunError(f"expected a run; {folder} holds {len(below):,}, and the newest is {max(below, key=_age)}")
         what = "has no run.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
         raise RunError(
             f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. Runs are written by: "
@@ -357,13 +359,24 @@ def last_run() -> Path:
     Raises:
         RunError: there is none.
     """
-    walked = ((Path(at), names) for at, _, names in os.walk(RUNS) if RECORD in names)
-    records = [at / RECORD for at, _ in walked if not any(part.startswith(".") for part in at.parts)]
-    if not records:
+    if not (folders := _below(RUNS)):
         raise RunError(
             f"last is the latest run below {RUNS}, and there is none here. Runs are written by: {RunRecord.MAKE}"
         )
-    return max(records, key=lambda record: record.stat().st_mtime_ns).parent
+    return max(folders, key=_age)
+
+
+def _age(folder: Path) -> int:
+    return (folder / RECORD).stat().st_mtime_ns
+
+
+def _below(path: Path) -> list[Path]:
+    """The run folders at or below a path, in the order of names."""
+    # what goes while it is walked, or may not be read, holds no run; a name too long is no folder
+    below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in os.walk(path) if RECORD in names)
+    # not what is being written, nor what other tools write of that name; what is damaged has its evidence
+    ours = [path / file for file in below if not any(part.startswith(".") for part in file.parts)]
+    return [file.parent for file in ours if RunRecord.peek(file) or file.with_name(EVIDENCE).is_file()]
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
@@ -377,13 +390,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     """
     runs: dict[Path, Run] = {}
     for path in paths:
-        # what goes while it is walked, or may not be read, holds no run
-        walked = os.walk(path)  # a name too long is no folder
-        below = sorted(Path(at, RECORD).relative_to(path) for at, _, names in walked if RECORD in names)
-        # not what is being written, nor what other tools write of that name; what is damaged has its evidence
-        ours = [path / file for file in below if not any(part.startswith(".") for part in file.parts)]
-        folders = [file.parent for file in ours if RunRecord.peek(file) or file.with_name(EVIDENCE).is_file()]
-        for folder in folders or [path]:  # without any, reading it says what was expected
+        for folder in _below(path) or [path]:  # without any, reading it says what was expected
             run = read_run(folder)
             runs.setdefault(run.path.resolve(), run)
     return list(runs.values())

@@ -92,7 +92,7 @@ def _emit_tables(shown: Output) -> None:
         else:
             _print_table(grid, out)
         for line in grid.lines:
-            out.print(line)
+            out.print(line, soft_wrap=bool(grid.plain))  # below what is not broken
     for line in shown.lines:
         out.print(line)
     for line in shown.next:

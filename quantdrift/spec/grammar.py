@@ -14,11 +14,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self, overload
 from urllib.parse import urlsplit
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, nearest
+from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError, nearest
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.stages import STAGES, Kind, Option
 from quantdrift.stages.weights import CHOICE, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS
@@ -179,6 +180,15 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
 def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     default = ("act", QUANTIZERS[values.get("quantizer", DEFAULT_QUANTIZER)].ranges[0])
     return tuple((key, values[key]) for key in OPTIONS if key in values and (key, values[key]) != default)
+
+
+def is_like_scheme(word: str) -> bool:
+    """Whether a word is meant as a scheme: it begins as one, names an allocation, or is what other tools call one.
+
+    >>> [is_like_scheme(word) for word in ("W99", "int4", "./int4", "minilm")]
+    [True, True, False, False]
+    """
+    return bool(re.match(r"\s*[Ww]\d", word) or ".json" in word or _usual(word.strip()))
 
 
 def _usual(written: str) -> str:
@@ -453,6 +463,19 @@ def parse(text: str) -> Spec:
     start, end = _stripped(text)
     at = _split(text, start, end)
     return Spec(model=text[start:at], scheme=_scheme_at(text, at + 1, end))
+
+
+PAIR = "quantdrift:"
+"""Before the spec of a pair, where a harness asks for the name of a model."""
+
+
+def pair_named(name: str) -> Spec | None:
+    """The pair that the name of a harness's model stands for; None for a model of the harness's own."""
+    if name.startswith(PAIR):
+        return parse(name.removeprefix(PAIR))
+    if re.search(r"@(W\d|fp\b)", name) and not Path(name).exists():
+        raise UnsupportedError(f"expected {PAIR} before the spec of a pair; write {PAIR}{name}")
+    return None
 
 
 def parse_scheme(text: str) -> Scheme:

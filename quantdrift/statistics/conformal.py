@@ -212,7 +212,7 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
     if isinstance(source, Evidence):
         if source.depth < 2 and source.cut_short:  # noqa: PLR2004 -- a gap needs two ranks
             raise StabilityError(
-                "the stability check needs the first two ranks; this run stored one. Run again with --k 2 or more"
+                "the stability check needs the first two ranks; this run stored one. Measure again and keep more (k)"
             )
         if not source.exact and bounds_gap(statistic):
             raise StabilityError(

@@ -15,6 +15,7 @@ from pydantic import (
     InstanceOf,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from yaml.composer import ComposerError
@@ -23,6 +24,7 @@ from yaml.constructor import ConstructorError
 from quantdrift.base.display import clean
 from quantdrift.base.errors import SpecError, StudyError
 from quantdrift.base.records import AS_LIST, MAX_DEPTH, Some, Whole, problem_of, read_bytes
+from quantdrift.data.labelled import is_place
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
 from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
@@ -95,7 +97,7 @@ class ModelEntry(Part):
 
 
 class DataEntry(Part):
-    """A folder, a task of quantdrift or one of mteb; a text is a folder or, without one, a task.
+    """A folder, a task of quantdrift or one of mteb; a text is a folder that is there or, without one, a task.
 
     With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
     With `neighbours`, every input of labelled data searches all others.
@@ -120,11 +122,10 @@ class DataEntry(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, value: Any) -> Any:
+    def _short(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
-        place = "/" in value or value.startswith((".", "~")) or value.endswith(".npz")
-        return {"folder" if place else "task": value}
+        return {"folder" if is_place(value, info.context or Path()) else "task": value}
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -246,7 +247,7 @@ def study_of(value: Any, path: Path, *, folder: Path) -> Study:
     if not isinstance(value, dict):
         raise StudyError(f"{path}: expected models, schemes and data, a list each")
     try:
-        return _from(Study.model_validate(value), folder)
+        return _from(Study.model_validate(value, context=folder), folder)
     except ValidationError as error:
         raise StudyError(f"{path}: {clean(problem_of(error))}") from error
 

@@ -46,6 +46,17 @@ def test_one_rule_judges(paper: Any, compared: list[Any], word: str) -> None:
     assert paper.agrees(compared) == word
 
 
+def test_what_cannot_fail_is_no_agreement(paper: Any) -> None:
+    sure, open_one = {"certain": "a quantile"}, {"certain": ""}
+    shown, turned = (-2.0, -1.0, -1.5, -0.5), (-2.0, 1.0, 0.5, 1.5)
+    assert paper.words_of([(sure, shown)]) == "cannot fail"
+    assert paper.words_of([(sure, None)]) == "not measured"
+    assert paper.words_of([(sure, shown), (open_one, turned)]) == "no"
+    assert paper.words_of([(sure, shown), (open_one, shown)]) == "order"
+    words = {row["comparison"]: row["agrees"] for row in paper.rows_in(paper.TABLE)}
+    assert sum(word == "cannot fail" for word in words.values()) == 2
+
+
 def test_figures_of_the_paper_that_disagree_are_no_comparison(paper: Any) -> None:
     assert paper.pairs_of({"table": "t", "paper": "1>0.5 3>2"}) == [(1, 0.5), (3, 2)]
     for pairs in ("1>0.5 2<3", "1>2", "1<1"):
@@ -77,7 +88,12 @@ def test_what_is_measured_is_a_paired_difference_of_the_runs(paper: Any, tmp_pat
     kept = measure.measured(tmp_path, "s", "W4/docs threshold(S,0.10) | 0")
     values = np.sort(observe(evidence).values)
     assert float(kept["first"]) == pytest.approx(values[int(np.ceil(0.9 * (len(values) + 1))) - 1], rel=1e-4)
+    broken, n = measure.broken(tmp_path, "s", "W4/docs", "S", "0.10")
+    assert broken[0] <= 0.10  # of a gap that bounds what can flip
+    assert n == round(30 * float(measure.certify(tmp_path, "s", "W4/docs", "S", "0.10")[0][0]))
     order = measure.measured(tmp_path, "s", "* order(separation,flip@1) | 0")
+    size = measure.measured(tmp_path, "s", "* size(separation,flip@1) | 0")
+    assert float(size["first"]) == abs(float(order["first"]))
     sides = [[float(measure.quantity(tmp_path, "s", f"{c.spec.scheme}/{c.data.called} {m}")[0][0])
               for c in study.cells] for m in ("separation", "flip@1")]  # fmt: skip
     assert float(order["first"]) == pytest.approx(stats.spearmanr(*sides).statistic, abs=1e-4)

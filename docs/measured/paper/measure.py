@@ -88,7 +88,7 @@ def _over_splits(share: Callable[[Floats, Floats], tuple[float, float]], ids: tu
     sums = [
         np.sum([share(rows[order[:cut]], rows[order[cut:]]) for order in orders], axis=0) for rows in drawn(ids, FEW)
     ]
-    return np.array([part / whole for part, whole in sums]), len(ids)
+    return np.array([part / whole if whole else np.nan for part, whole in sums]), len(ids)
 
 
 def certify(place: Path, suite: str, cell: str, statistic: Any, alpha: str) -> Quantity:
@@ -102,6 +102,21 @@ def certify(place: Path, suite: str, cell: str, statistic: Any, alpha: str) -> Q
         return accepts(inputs.confidence[tested], threshold, statistic).sum(), len(tested)
 
     return _over_splits(share, tuple(of.input_ids[whole.defined].tolist()))
+
+
+def broken(place: Path, suite: str, cell: str, statistic: Any, alpha: str) -> Quantity:
+    """The share of the accepted answers that changed; it rests on those that one split accepts."""
+    of = evidence(place, suite, cell)
+    whole = observe(of, statistic)
+    inputs = whole.part(whole.defined)
+
+    def share(calibrating: Floats, tested: Floats) -> tuple[float, float]:
+        threshold = threshold_of(inputs.part(calibrating), float(alpha))
+        accepted = accepts(inputs.confidence[tested], threshold, statistic)
+        return (accepted & inputs.flipped[tested]).sum(), accepted.sum()
+
+    values, n = _over_splits(share, tuple(of.input_ids[whole.defined].tolist()))
+    return values, round(float(certify(place, suite, cell, statistic, alpha)[0][0]) * n / 2)
 
 
 def recovered(place: Path, suite: str, cell: str, score: Any, percentile: str) -> Quantity:
@@ -134,6 +149,12 @@ def order(place: Path, suite: str, _: str, *metrics: str) -> Quantity:
     ranks = [rankdata([values for values, _ in side], axis=0) - (len(cells) + 1) / 2 for side in sides]
     sizes = [(rank**2).sum(axis=0) for rank in ranks]
     return (ranks[0] * ranks[1]).sum(axis=0) / np.sqrt(sizes[0] * sizes[1]), sides[0][0][1]
+
+
+def size(place: Path, suite: str, cell: str, *metrics: str) -> Quantity:
+    """The size of that rank correlation."""
+    values, n = order(place, suite, cell, *metrics)
+    return np.abs(values), n
 
 
 def capture(place: Path, suite: str, cell: str, metric: str) -> Quantity:
@@ -192,7 +213,7 @@ def _read(place: Path, suite: str, metric: str) -> Any:
     return read_capture([study(place, suite)], [parse_metric(metric)])
 
 
-_ALL = (certify, recovered, threshold, order, capture, mean, agreement, answers)
+_ALL = (certify, broken, recovered, threshold, order, size, capture, mean, agreement, answers)
 SPECIAL: dict[str, Callable[..., Quantity]] = {f.__name__: f for f in _ALL}
 
 

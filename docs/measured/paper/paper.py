@@ -2,7 +2,8 @@
 
 comparisons.csv holds what the paper compares: two quantities, its figures for them (rows or models that say the same
 are several pairs), and what takes their place in the offline variant of a suite. measure.py writes offline.csv, what
-came out there. Whether both agree is decided here, by one rule.
+came out there. Whether both agree is decided here, by one rule; a comparison that could not fail, whatever the models,
+says why under `certain`, and is no agreement.
 """
 
 import csv
@@ -16,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 COMPARISONS, OFFLINE, TEMPLATE = (HERE / name for name in ("comparisons.csv", "offline.csv", "page.template"))
 PAGE, TABLE = HERE.parent / "paper.md", HERE.parent / "tables" / "paper.csv"
-WORDS = ("order", "direction", "no", "not measured")
+WORDS = ("order", "direction", "no", "cannot fail", "not measured")
 Row = Mapping[str, str]
 
 
@@ -24,7 +25,8 @@ def agrees(compared: Sequence[tuple[float, float, float, float] | None]) -> str:
     """Say in one word whether comparisons of the paper came out here.
 
     Each is the paper's difference, ours, and the ends of our interval; None if it was not measured. "order" if all
-    that were measured have the paper's sign and an interval without 0; "direction" if all have its sign; "no" if one
+    that were measured have the paper's sign and an interval without 0; "direction" if all have its sign, also without
+    an interval; "no" if one
     has not, also where there is no difference; "not measured" if none was measured.
     """
     measured = [one for one in compared if one is not None]
@@ -33,6 +35,12 @@ def agrees(compared: Sequence[tuple[float, float, float, float] | None]) -> str:
     if not all(paper * ours > 0 for paper, ours, _, _ in measured):
         return "no"
     return "order" if all(low > 0 or high < 0 for _, _, low, high in measured) else "direction"
+
+
+def words_of(group: Sequence[tuple[Row, tuple[float, float, float, float] | None]]) -> str:
+    """Say in one word what some comparisons came to; those that cannot fail count where there is no other."""
+    open_ones = [one for row, one in group if not row["certain"]]
+    return agrees(open_ones) if open_ones or all(one is None for _, one in group) else "cannot fail"
 
 
 def rows_in(place: Path) -> list[dict[str, str]]:
@@ -99,13 +107,13 @@ def shown(row: Row, found: Row | None, word: str) -> dict[str, str]:
 
 def summary(rows: Iterable[tuple[Row, tuple[float, float, float, float] | None]]) -> str:
     """The page's table: a word for every table of the paper, and how many of its comparisons have which."""
-    lines = ["| table | suite | agrees | order | direction | no | not measured |", "|---|---|---|---|---|---|---|"]
+    lines = [f"| table | suite | agrees | {' | '.join(WORDS)} |", "|---" * (3 + len(WORDS)) + "|"]
     for (_, table), members in groupby(rows, lambda item: (item[0]["part"], item[0]["table"])):
         group = list(members)
-        counts = Counter(agrees([one]) for _, one in group)
+        counts = Counter(words_of([one]) for one in group)
         suites = ", ".join(dict.fromkeys(row["suite"] for row, one in group if row["here"])) or "none"
         figures = " | ".join(str(counts[word] or "") for word in WORDS)
-        lines.append(f"| {table} | {suites} | **{agrees([one for _, one in group])}** | {figures} |")
+        lines.append(f"| {table} | {suites} | **{words_of(group)}** | {figures} |")
     return "\n".join(lines)
 
 
@@ -113,9 +121,15 @@ def made() -> dict[Path, str]:
     """The page and its table, as they should be."""
     offline = {(row["suite"], row["here"]): row for row in rows_in(OFFLINE)}
     rows = [(row, compared(row, offline)) for row in rows_in(COMPARISONS)]
-    words = Counter(agrees([one]) for _, one in rows)
+    words = Counter(words_of([each]) for each in rows)
     counts = ", ".join(f"**{word}** {words[word]}" for word in WORDS)
-    table = [shown(row, offline.get((row["suite"], row["here"])), agrees([one])) for row, one in rows]
+    no = [one for row, one in rows if one is not None and words_of([(row, one)]) == "no"]
+    turned = sum(ours * paper < 0 and (low > 0 or high < 0) for paper, ours, low, high in no)
+    same = sum(low == high == 0 for _, _, low, high in no)
+    counts += (
+        f".\nOf the {len(no)} that are no, {turned} are shown the other way round, {same} have no difference at all"
+    )
+    table = [shown(row, offline.get((row["suite"], row["here"])), words_of([(row, one)])) for row, one in rows]
     page = TEMPLATE.read_text(encoding="utf-8")
     page = page.replace("{counts}", f"{len(rows)} comparisons: {counts}").replace("{summary}", summary(rows))
     return {PAGE: page, TABLE: written(table)}

@@ -11,7 +11,6 @@ from quantdrift.base.text import counted
 from quantdrift.cli.options import flag, prints
 from quantdrift.show.output import Output
 
-SETTINGS = {"no_args_is_help": False}
 KINDS = {
     "embeddings": (".npy", "embedding files"),
     "codes": (".safetensors", "quantized layers"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, with_interval
-from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints, share_option
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
@@ -30,7 +30,7 @@ _LIKENESS = (
 def command(
     *,
     runs: list[Path] = argument(RUNS),
-    alpha: list[float] | None = option(
+    alpha: list[float] | None = share_option(
         "A: Level: at most this share of all answers is accepted although it changed; may be repeated. By default"
         " 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 calibration inputs."
     ),
@@ -39,7 +39,7 @@ def command(
         "confidences gap, msp, entropy alone. May be repeated; all that the run allows if not given."
     ),
     splits: int = option(SPLITS, default=20),
-    share: float = option(SHARE, default=0.5),
+    share: float = share_option(SHARE, default=0.5),
     seed: int = option(SEED, default=0),
     save: Path | None = option(
         "FILE: Calibrate on all inputs of one run at one --alpha, by S unless --statistic says otherwise, and "

@@ -21,7 +21,6 @@ from quantdrift.show.changes import changed_columns, changes_grid
 from quantdrift.show.output import Output, emit
 from quantdrift.spec.grammar import Spec, parse
 
-SETTINGS = {"no_args_is_help": False}
 _TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
 _BROKEN = 3
 """Questions whose answers are shown, the worst first."""
@@ -60,7 +59,7 @@ def _broken(run: Run, task: str) -> Output:
     grid = changes_grid(run.record, changed, listed, columns, n_inputs=evidence.n_inputs, k=1, told=texts.told)
     place = shlex.quote(os.path.relpath(run.path))
     following = {
-        f"quantdrift show {place} --task {task}": "all of them",
+        f"quantdrift show {place} --task {task} --all": "all of them",
         f"quantdrift report {place} --task {task}": "the same as a page for a browser",
         f"quantdrift run minilm@W8-rtn --task {task}": "a gentler scheme",
         "quantdrift run minilm@W4-rtn --data FOLDER": "your own corpus",

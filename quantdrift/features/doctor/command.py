@@ -8,7 +8,6 @@ from quantdrift.features.doctor.checks import NEEDED, diagnose
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 
-SETTINGS = {"no_args_is_help": False}
 _PARTS = (
     Column("kind", "kind"),
     Column("package", "name", kind="words"),

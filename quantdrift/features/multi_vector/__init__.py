@@ -9,6 +9,7 @@ KIND = EncoderKind(
     load="quantdrift.features.multi_vector.model:load_multi_vector",
     accepts="quantdrift.checkpoints.classifier_config:is_multi_vector",
     in_memory={"MultiVectorEncoder": "quantdrift.features.multi_vector.model:multi_vector_of"},
+    saved=True,
     place=40,
 )
 STAGE = Stage(

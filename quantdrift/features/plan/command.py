@@ -9,10 +9,11 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
-from quantdrift.cli.options import METRIC, Measuring, OnData, argument, option, prints
+from quantdrift.cli.options import CONFIG, METRIC, Measuring, OnData, argument, option, prints, share_option
 from quantdrift.data.labelled import Dataset, sampled, size_of
 from quantdrift.features.plan.power import Needed, Question, needed_by
-from quantdrift.gate.rules import Rule, default_rules, parse_rule
+from quantdrift.gate.result import ALPHA
+from quantdrift.gate.rules import Rule, configured, default_rules, parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
@@ -30,22 +31,26 @@ LEAST = 20
 class PlanOptions(OnData, Measuring):
     """The options of `quantdrift gate --plan`."""
 
-    spec: str = argument("SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn")
-    margin: float | None = option(
+    spec: str | None = argument(
+        "SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn; what pyproject.toml says if not given.", None
+    )
+    margin: float | None = share_option(
         "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
         "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03; of a --metric 0.03.",
         min=1e-6,
     )
     metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
     rule: list[str] | None = option(
-        "-r --rule RULE: A rule of the gate, such as 'flip@1 <= 0.25' or 'ndcg@10 no worse by 0.03'; may be repeated."
+        "-r --rule RULE: A rule of the gate, such as 'flip@1 <= 0.25' or 'ndcg@10 no worse by 0.03'; may be repeated, "
+        "and replaces the rules of pyproject.toml."
     )
     against: Path | None = option(
         "RUN: A run of the baseline on the same data: how much differs from it is then measured, not assumed."
     )
     pilot: int = option("N: How many inputs to measure.", default=100, min=LEAST)
-    power: float = option("P: Probability to show what is true, of one rule.", default=0.8, min=0.5, max=0.999)
-    alpha: float = option("P: Level of the gate's tests.", default=0.05, min=1e-9, max=0.4)
+    power: float = share_option("P: Probability to show what is true, of one rule.", default=0.8, min=0.5, max=0.999)
+    alpha: float | None = share_option("P: Level of the gate's tests; 0.05 by default.", min=1e-9, max=0.4)
+    config: Path | None = option(CONFIG)
     out: Path | None = option(
         "FOLDER: Where the run of the pilot lies; by default quantdrift-runs/SPEC_on_DATA_pilotN."
     )
@@ -60,7 +65,8 @@ def command(options: PlanOptions) -> Output:
     margin. With --against RUN they are compared with a baseline's; otherwise it is assumed that the baseline changes
     as many inputs as the pilot, and others.
 
-    The run of the pilot is kept, so that another margin, metric or power is answered at once.
+    Spec, data, rules and level are those of [tool.quantdrift.gate] in pyproject.toml, as of quantdrift gate, where they
+    are not given. The run of the pilot is kept, so that another margin, metric or power is answered at once.
 
     For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
 
@@ -68,7 +74,16 @@ def command(options: PlanOptions) -> Output:
     """
     from quantdrift.features.noise.study import run_on
 
-    spec = parse(options.spec)
+    config, _ = configured(options.config)
+    if (named := options.spec or config.target) is None:
+        raise QuantDriftError(
+            "expected what will be judged: a spec such as minilm@W4-rtn with --data FOLDER; or target = ... in "
+            "pyproject.toml, under [tool.quantdrift.gate]"
+        )
+    data, task = config.data_or(options.data, options.task)
+    alpha = next((value for value in (options.alpha, config.alpha) if value is not None), ALPHA)
+    options = replace(options, data=data, task=task, alpha=alpha)
+    spec = parse(named)
     if chooses(spec.scheme):
         raise UnsupportedError(
             f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; store "
@@ -76,7 +91,8 @@ def command(options: PlanOptions) -> Output:
         )
     dataset = options.dataset
     against = None if options.against is None else run_on(options.against, dataset.fingerprint, spec.model)
-    rules = _given(options)  # what cannot be judged is refused before anything is measured
+    # what cannot be judged is refused before anything is measured
+    rules = _given(options) or _of_file(config.rules, options.margin)
     run = _pilot(spec, dataset, options)
     target = target_of_run(run)
     baseline = None if against is None else target_of_run(against)
@@ -86,8 +102,17 @@ def command(options: PlanOptions) -> Output:
     if not rules:
         rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
     margin = options.margin or MARGIN
-    question = Question(there=size_of(dataset), margin=margin, alpha=options.alpha, power=options.power)
+    question = Question(there=size_of(dataset), margin=margin, alpha=alpha, power=options.power)
     return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
+
+
+def _of_file(texts: Sequence[str], margin: float | None) -> list[Rule]:
+    """The rules of pyproject.toml, but for those on a part of the inputs, which are named."""
+    rules = [parse_rule(text) for text in texts]
+    if parts := [str(rule) for rule in rules if rule.on is not None]:
+        note(f"a plan is for all inputs; left out: {', '.join(parts)}")
+    margins = {rule: margin or rule.number or MARGIN if rule.compares else rule.number for rule in rules}
+    return [replace(rule, number=number) for rule, number in margins.items() if rule.on is None]
 
 
 def _given(options: PlanOptions) -> list[Rule]:

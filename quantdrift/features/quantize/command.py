@@ -38,13 +38,16 @@ def command(options: QuantizeOptions) -> Output:
     More: docs/guides/checkpoints.md
     """
     spec = parse(options.spec)
+    from quantdrift.checkpoints.kinds import check_saved
     from quantdrift.checkpoints.model_files import MODEL_FILES
+    from quantdrift.checkpoints.named import resolve
     from quantdrift.checkpoints.saved import check_place, check_savable
     from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
 
     form = options.model_format
     check_savable(spec.scheme, form)
     check_spec(spec)
+    check_saved(resolve(spec.model), options.revision)
     check_place(options.out.absolute())
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)

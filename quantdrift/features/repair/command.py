@@ -2,10 +2,11 @@
 
 import re
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
@@ -69,6 +70,7 @@ def command(options: RepairOptions) -> Output:
     if options.plan:
         return _planned(spec, goals)
     from quantdrift.base.records import check_writable
+    from quantdrift.data.labelled import ClassificationDataset
     from quantdrift.engine.refusals import check_spec
     from quantdrift.spec.allocation import nameable
 
@@ -88,7 +90,7 @@ def command(options: RepairOptions) -> Output:
         title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits a linear weight, scales counted",
         grids=[_tried(repair), _found(repair)],
         lines=_verdict(repair),
-        next=_next(spec, repair, options),
+        next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
     )
 
 
@@ -222,8 +224,13 @@ def _verdict(repair: choice.Repair) -> list[str]:
     return lines
 
 
-def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str]:
-    chosen, same = repair.chosen, f"{options.data_words}{options.model_words}"
+def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes: bool) -> list[str]:
+    from quantdrift.checkpoints.kinds import check_saved
+    from quantdrift.checkpoints.named import resolve
+    from quantdrift.checkpoints.saved import check_savable
+    from quantdrift.engine.refusals import refuse_uncalibrated
+
+    chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
@@ -232,8 +239,11 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions) -> list[str
     scheme = replace(chosen.scheme, query_only=False, options=kept)
     file = scheme.option("allocation")
     named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
-    if scheme.activation_bits is None:  # quantize writes weights
-        lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER {same}")
+    with suppress(UnsupportedError):  # what quantize refuses is not advised; it calibrates on documents alone
+        check_savable(scheme)
+        check_saved(resolve(spec.model), options.revision)
+        refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)
+        lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER{same}")
     if chosen.looked:
         lines.append(
             f"rescore or defer them: quantdrift route {shlex.quote(chosen.run)} "

@@ -8,7 +8,7 @@ import typer
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.base.text import percent, with_interval
-from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints, share_option
 from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
@@ -33,7 +33,7 @@ def command(
     percentile: str = option(
         "P,P,...: About which percent of the inputs to send to full precision.", default="10,25,50"
     ),
-    share: float = option(SHARE, default=0.5),
+    share: float = share_option(SHARE, default=0.5),
     splits: int = option(SPLITS, default=20),
     seed: int = option(SEED, default=0),
     speed_up: float = option(
@@ -41,7 +41,7 @@ def command(
         "measured here. 4.5 is what GPTQ's authors report.",
         default=4.5,
     ),
-    recover: float = option(
+    recover: float = share_option(
         "S: Find the smallest threshold that corrects this share of the top-1 changes; of a search, by rescoring "
         "the first 10 results.",
         default=0.9,

@@ -9,6 +9,7 @@ KIND = EncoderKind(
     load="quantdrift.features.sparse.model:load_sparse",
     accepts="quantdrift.checkpoints.classifier_config:is_sparse",
     in_memory={"SparseEncoder": "quantdrift.features.sparse.model:sparse_of"},
+    saved=True,
     place=45,
 )
 STAGE = Stage(

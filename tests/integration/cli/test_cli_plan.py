@@ -66,3 +66,25 @@ def test_what_cannot_be_planned_is_refused(quantdrift: Run) -> None:
     assert "--pilot" in quantdrift("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "5", code=2)
     assert "leave out the slice" in quantdrift(*LINE, "-r", "flip@1 [german] <= 0.2", code=2)
     assert not Path("quantdrift-runs").exists()
+
+
+SETTINGS = """
+[tool.quantdrift.gate]
+target = "TINY@W3"
+data = "ROOT/data"
+rules = ["flip@1 no worse by 10 %", "flip@1 <= 0.4", "flip@1 [one] <= 0.4"]
+slices.one = ["q1*"]
+"""
+
+
+def test_what_pyproject_says_is_planned(place: Path, quantdrift: Run) -> None:
+    settings = SETTINGS.replace("TINY", str(place / "tiny")).replace("ROOT", str(place))
+    Path("pyproject.toml").write_text(settings)
+    planned = json.loads(quantdrift("gate", "--plan", "--pilot", "25", "--json"))
+    assert [rule["rule"] for rule in planned["rules"]] == ["flip@1 no worse by 0.1", "flip@1 <= 0.4"]
+    assert (planned["inputs"], planned["alpha"]) == (40, 0.05)
+    other = json.loads(quantdrift("gate", "--plan", "--pilot", "25", "--json", "--margin", "5%", "--alpha", "1 %"))
+    assert [rule["rule"] for rule in other["rules"]] == ["flip@1 no worse by 0.05", "flip@1 <= 0.4"]
+    assert other["alpha"] == 0.01
+    Path("pyproject.toml").unlink()
+    assert "target = " in quantdrift("gate", "--plan", code=2)

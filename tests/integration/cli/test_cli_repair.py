@@ -10,9 +10,10 @@ import pytest
 from quantdrift.evidence.perturbation import flips
 from quantdrift.features.repair import choice, command
 from quantdrift.runs.folder import read_run
-from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.grammar import Spec, parse, parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS
+from support.command_line import cli
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -127,12 +128,35 @@ def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     )
     told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
     options = command.RepairOptions(
-        spec="m@W4", dtype="bfloat16", revision=None, trust_remote_code=False, task="T", split="dev"
+        spec="minilm@W4", dtype="bfloat16", revision=None, trust_remote_code=False, task="T", split="dev"
     )
-    lines = command._next(parse("m@W4"), told, options)
-    assert lines[2] == "make it: quantdrift quantize m@W4-g128-rtn --out FOLDER --task T --split dev --dtype bfloat16"
+    lines = command._next(parse("minilm@W4"), told, options, classes=False)
+    made = "make it: quantdrift quantize minilm@W4-g128-rtn --out FOLDER"
+    assert lines[2] == f"{made} --task T --split dev --dtype bfloat16"
     assert "--percentile 33.3333 " in lines[3]
+    assert command._next(parse("minilm@W4"), told, options, classes=True)[2] == f"{made} --dtype bfloat16"
     assert "the plain scheme reaches the target most cheaply" in command._verdict(told)[0]
+
+
+@pytest.mark.parametrize(("scheme", "classes"), [("W4A8", False), ("W4-gptq", True), ("W4-rtn", None)])
+def test_what_quantize_refuses_is_not_advised(scheme: str, classes: bool | None, tmp_path: Path) -> None:
+    model = "minilm"
+    if classes is None:  # a kind that sentence-transformers does not write
+        (tmp_path / "clip").mkdir()
+        (tmp_path / "clip" / "open_clip_config.json").write_text("{}")
+        model = str(tmp_path / "clip")
+    chosen = choice.Deployment(
+        scheme=parse_scheme(scheme), run="r", bits=4, all_bits=9, looked=0.0, changed=np.zeros(3, dtype=bool)
+    )
+    told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
+    options = command.RepairOptions(
+        spec="", dtype="float32", revision=None, trust_remote_code=False, task="T", split="test"
+    )
+    lines = command._next(Spec(model=model, scheme=parse_scheme("W4")), told, options, classes=bool(classes))
+    assert lines[1:] == ["what remains changed: quantdrift show r"]
+    data = [] if classes else ["--task", "PythonDocsSmall"]
+    code, _, err = cli("quantize", f"{model}@{scheme}", "-o", tmp_path / "out", *data)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_two_queries_are_too_few(quantdrift: Run, tmp_path: Path) -> None:

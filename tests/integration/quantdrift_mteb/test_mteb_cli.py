@@ -110,8 +110,12 @@ def test_mteb_reads_its_files_back(finished: Path, result_file: Path, entry: Map
 
 
 def test_the_fallback_needs_no_hook_and_what_cannot_be_paired_is_refused_in_one_line(tmp_path: Path) -> None:
-    command = ("mteb", "run", "--model", "quantdrift:minilm@W4-gtpq", "-t", TASK, "--output-folder", "OUT")
-    code, out, err = run_script(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0")
-    assert (code, "Traceback" in out + err, list(tmp_path.rglob("*.json"))) == (2, False, [])
-    assert err.splitlines()[-1].startswith("quantdrift: ")
-    assert "did you mean gptq?" in err.splitlines()[-1]
+    for model, said in (
+        ("quantdrift:minilm@W4-gtpq", "did you mean gptq?"),
+        ("minilm@W4", "write quantdrift:minilm@W4"),
+    ):
+        command = ("mteb", "run", "--model", model, "-t", TASK, "--output-folder", "OUT")
+        code, out, err = run_script(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0")
+        assert (code, "Traceback" in out + err, list(tmp_path.rglob("*.json"))) == (2, False, [])
+        assert err.splitlines()[-1].startswith("quantdrift: ")
+        assert said in err.splitlines()[-1]

@@ -10,7 +10,7 @@ import pytest
 from mteb.models import SearchEncoderWrapper
 
 from integration.quantdrift_mteb.mteb_samples import retrieval_task, scores, split_data, stock
-from quantdrift_mteb import hooks
+from quantdrift_mteb import cli, hooks
 
 
 def task() -> Any:
@@ -23,6 +23,15 @@ def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "_evaluate_task", module._evaluate_task.__wrapped__)
     assert with_us == scores(stock(folder), task())
     assert not any(key.startswith("drift") for key in with_us["test"][0])
+
+
+@pytest.mark.slow
+def test_every_name_of_a_task_is_in_the_files_that_are_looked_into() -> None:
+    mteb.get_tasks(tasks=["PythonDocsSmall"])  # ours are listed then
+    texts = cli._texts()
+    names = [name for name in sys.modules["mteb.get_tasks"]._TASKS_REGISTRY if not name.startswith("Tiny")]
+    assert len(names) > 500
+    assert not [name for name in names if f'"{name}"' not in texts]
 
 
 @pytest.mark.slow

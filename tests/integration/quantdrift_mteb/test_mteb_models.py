@@ -53,6 +53,15 @@ def test_a_folder_is_named_after_itself_and_its_files(folder: Path, home: Path) 
         mteb.get_model_meta("quantdrift:./my@model@W4", revision="abc")
 
 
+def test_a_spec_without_its_prefix_is_told_what_to_write(home: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"write quantdrift:minilm@W4-rtn"):
+        mteb.get_model_meta("minilm@W4-rtn")
+    (home / "my@W4").mkdir()
+    with pytest.raises(Exception, match=r"my@W4") as stock:  # a folder of that name is a model of mteb's own
+        mteb.get_model_meta("my@W4")
+    assert not isinstance(stock.value, UnsupportedError)
+
+
 def loader_of(path: Path) -> Any:
     return local_meta(resolve(str(path))).loader
 

@@ -12,6 +12,7 @@ import docs_commands
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.cli import app
 from quantdrift.metrics import FAMILIES, parse_metric
+from quantdrift.metrics import base as metrics
 from support.places import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +28,17 @@ def test_every_metric_is_explained() -> None:
 
 def test_the_reference_of_commands_is_what_they_say() -> None:
     assert docs_commands.PAGE.read_text(encoding="utf-8") == docs_commands.text(), "python tests/docs_commands.py"
+
+
+def test_places_and_decorators_that_contributors_are_sent_to_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text[text.index("## What goes where") : text.index("## A release")]
+    places = [place.partition("NAME")[0] for place in re.findall(r"`((?:quantdrift|plugins|tasks)/[^`]*)`", table)]
+    assert len(places) > 5
+    assert not [place for place in places if not (ROOT / place).exists()]
+    decorators = re.findall(r"`@(\w+)", table)
+    assert decorators
+    assert not [name for name in decorators if not callable(getattr(metrics, name, None))]
 
 
 def test_every_command_is_shown_somewhere() -> None:

@@ -53,6 +53,42 @@ def test_last_without_a_run_is_refused_and_a_folder_of_that_name_wins() -> None:
     assert "W8-g128-rtn" in out
 
 
+@pytest.mark.parametrize("words", [("show",), ("report",), ("metrics",), ("run",), ("compare",), ("study", "status")])
+def test_what_is_missing_is_one_line_with_the_newest_run(words: tuple[str, ...]) -> None:
+    write("b", 200, "minilm@W4-g128-rtn")
+    write("a", 100, "minilm@W3-g128-rtn")
+    code, out, err = cli(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--help" in err
+    takes_one_run = words[0] in {"show", "report", "metrics"}
+    assert (f"quantdrift {words[0]} {RUNS / 'b'}" in err) == takes_one_run
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_folder_of_runs_is_refused_with_the_newest(command: str) -> None:
+    write("b", 200, "minilm@W4-g128-rtn")
+    write("study/cells/z", 300, "minilm@W2-g128-rtn")
+    code, _, err = cli(command, RUNS)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"holds 2, and the newest is {RUNS / 'study' / 'cells' / 'z'}" in err
+
+
+def test_a_run_in_place_of_a_spec_is_refused_with_its_spec() -> None:
+    write("minilm@W4_on_faq", 200, "minilm@W4-g128-rtn")
+    code, _, err = cli("repair", RUNS / "minilm@W4_on_faq")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "quantdrift repair minilm@W4-g128-rtn" in err
+
+
+@pytest.mark.parametrize(("text", "code"), [("5%", 0), ("5 %", 0), ("0.05", 0), ("5", 2), ("a few", 2)])
+def test_a_level_may_be_a_percentage(text: str, code: int) -> None:
+    run_of(Path("a"), FOUR)
+    run_of(Path("b"), FOUR)
+    ended, out, err = cli("compare", "a", "b", "--alpha", text, "--json")
+    assert ended == code, err
+    assert code or json.loads(out)["alpha"] == 0.05
+
+
 def folder(path: Path) -> Path:
     queries = numbered("q", [f"query {row}" for row in range(10)])
     documents = numbered("d", [f"document {row}" for row in range(4)])

@@ -110,6 +110,8 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
         ((REFERENCE, CANDIDATE), {"classes": ["a"]}, DataError, "classes given, and embeddings take"),
         ((REFERENCE, S), {}, UnsupportedError, "Embeddings and ndarray"),
         ((S, S), {"data": "PythonDocsRetrieva"}, UnknownNameError, "PythonDocsRetrieval"),
+        (("minilm", "int4", RetrievalDataset.of(["q"], ["d"])), {}, SpecError, "did you mean W4"),
+        (("minilm", "./none", RetrievalDataset.of(["q"], ["d"])), {}, UnsupportedError, "no folder none"),
         (("minilm", "W4rtn", RetrievalDataset.of(["q"], ["d"])), {}, SpecError, "W4rtn"),
         (("minilm", "W4"), {}, DataError, "data"),
     ],
@@ -120,6 +122,17 @@ def test_what_does_not_fit_is_refused(arguments: Any, options: Any, error: type[
     assert isinstance(caught.value, QuantDriftError)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_folder_and_no_task_is_refused_before_mteb_loads() -> None:
+    code = (
+        "import sys, quantdrift\n"
+        "try: quantdrift.drift('minilm', 'W4', 'nosuch')\n"
+        "except quantdrift.QuantDriftError as error: print(error)\n"
+        "assert 'mteb' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "'nosuch'" in done.stdout, "folder" in done.stdout) == (0, True, True), done.stderr
 
 
 def test_a_run_without_a_place_goes_when_nobody_holds_it(tmp_path: Path) -> None:

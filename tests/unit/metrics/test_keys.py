@@ -71,4 +71,4 @@ def test_a_finished_evaluation_is_not_thrown_away() -> None:
     assert keys["drift_ndcg_at_3"] is None
     assert keys["drift_flip_at_1"] == 0.5
     assert len(warnings) == 1
-    assert "--k 3" in warnings[0]
+    assert "keeps 3 ranks" in warnings[0]

@@ -181,7 +181,7 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
     """All four tie in the reference; d is first in the candidate, but only two ranks are stored."""
     cut = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]], k=2)
     for name in ("flip_least", "flip_expected"):
-        with pytest.raises(MetricError, match=r"1 of the inputs all stored ranks .* larger --k"):
+        with pytest.raises(MetricError, match=r"1 of the inputs all stored ranks .* keep more ranks"):
             parse_metric(name)(cut)
     assert value("flip_most", cut) == 1
     whole = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]])
@@ -193,7 +193,7 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
 
 def test_a_cut_off_beyond_what_was_stored() -> None:
     cut = evidence_of(REFERENCE, CANDIDATE, k=3, qrels=QRELS)
-    with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*--k 4"):
+    with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*keeps 4 ranks"):
         value("ndcg@10", cut)
     with pytest.raises(MetricError, match="gold_lost@4 looks at 4 ranks"):
         value("gold_lost@4", cut)
@@ -223,8 +223,8 @@ def test_what_lies_below_the_stored_ranks_is_not_guessed() -> None:
     assert parse_metric("new_top_rank").per_input(cut).tolist()[1:] == [2, INFINITE]
     assert parse_metric("contenders").per_input(cut).tolist() == [0, INFINITE, INFINITE]
     reason = parse_metric("contenders")(cut).to_json()["reason"]
-    assert reason == "+infinity: more contenders than stored ranks; run again with a larger --k"
-    with pytest.raises(MetricError, match=r"cut_separation@2 looks at 3 ranks, .* --k 3"):
+    assert reason == "+infinity: more contenders than stored ranks; measure again and keep more (k)"
+    with pytest.raises(MetricError, match=r"cut_separation@2 looks at 3 ranks, .* keeps 3 ranks"):
         parse_metric("cut_separation@2")(cut)
     assert parse_metric("set_kept@2")(cut).value == pytest.approx(2 / 3)
 
@@ -234,7 +234,7 @@ def test_slices_by_a_count_that_was_cut() -> None:
     assert parse_metric("flip@1:contenders=0..1")(cut).value == 0
     assert parse_metric("flip@1:contenders=1..")(cut).value == 1  # one or more: that is known
     for unknown in ("1..2", "2..", "0..5"):
-        with pytest.raises(MetricError, match=r"with 2 stored ranks, .* larger --k"):
+        with pytest.raises(MetricError, match=r"with 2 stored ranks, .* keep more ranks"):
             parse_metric(f"flip@1:contenders={unknown}")(cut)
 
 
@@ -249,7 +249,7 @@ def test_one_stored_rank_tells_no_gap() -> None:
     assert parse_metric("epsilon")(shallow).value == 2
     assert parse_metric("S").per_input(shallow).tolist() == [1 - 0, 0 - -2, 2 - -3]
     defaults = measure(shallow)
-    assert "run again with --k 2" in str(defaults["separation"].reason)
+    assert "keeps 2 ranks (k)" in str(defaults["separation"].reason)
     assert defaults["gold_lost@1"].value is not None
 
 

@@ -27,6 +27,13 @@ def test_every_combination_is_a_cell_and_those_of_one_corpus_stand_together(tmp_
     assert planned[2].data.folder == str(tmp_path / "corpus")  # relative to the file
 
 
+def test_a_name_is_the_folder_beside_the_file_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "Docs").mkdir()
+    planned = cells(tmp_path, WHOLE.replace("[Docs, ./corpus]", "[Docs, Other, {task: Docs, name: built in}]"))
+    assert [cell.data.folder for cell in planned[::2]] == [str(tmp_path / "Docs"), None, None]
+    assert [cell.data.task for cell in planned[::2]] == [None, "Other", "Docs"]
+
+
 @pytest.mark.parametrize(
     ("more", "schemes"),
     [
