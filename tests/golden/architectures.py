@@ -43,7 +43,7 @@ from support.places import ROOT  # noqa: E402 -- likewise
 FILE = file_of("architectures")
 PAGE = ROOT / "docs" / "measured" / "architectures.md"
 
-OWN = ("config", "like", "pooling", "use")
+OWN = ("config", "like", "pooling", "rows", "use")
 """Entries of a row that are no setting of its configuration."""
 MODELS = {"search": "AutoModel", "captions": "AutoModel", "images": "AutoModelForImageClassification"}
 """Of transformers, by use; of others ...ForSequenceClassification."""
@@ -80,7 +80,7 @@ def save(row: dict[str, Any], folder: Path) -> tuple[Any, Any]:
         text = {**COMMON, "vocab_size": len(reader.tokenizer), "projection_dim": 24, **tokens}
         given |= {"text_config": text, "vision_config": OF_IMAGES}
     else:
-        given |= {"vocab_size": len(reader), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+        given |= {"vocab_size": row.get("rows", len(reader)), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
         if given.get("max_position_embeddings") == COMMON["max_position_embeddings"]:
             given["max_position_embeddings"] = reader.model_max_length
     if use in {"classes", "images", "shortlist"}:

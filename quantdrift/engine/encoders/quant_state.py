@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import Real
 from quantdrift.engine.encoders.stored import StoredTensor, read_head
 
 _STATE = ".quant_state.bitsandbytes__"
@@ -33,7 +34,7 @@ class _State(BaseModel):
     shape: tuple[Annotated[int, Field(gt=0, lt=1 << 31)], Annotated[int, Field(gt=0, lt=1 << 31)]]
     nested_blocksize: Literal[64, 128, 256, 512, 1024, 2048, 4096] | None = None
     nested_dtype: _FLOATS | None = None
-    nested_offset: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    nested_offset: Real | None = None
 
 
 def check_quant_states(files: list[Path], shapes: Mapping[str, tuple[int, ...]]) -> None:

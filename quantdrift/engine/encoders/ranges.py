@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.records import problem_of
+from quantdrift.base.records import Some, problem_of
 
 TRIED = "The 2nd café: don't pay $3.50 for ﬁne ÀÉ,  Zürich's 東京\n x_y #1"
 """A text of which other rules make other tokens."""
@@ -33,12 +33,12 @@ class Model(_Said):
 
     prompts: dict[str, Prompt | None] | None = None
     default_prompt_name: str | None = None
-    truncate_dim: PositiveInt | None = None
+    truncate_dim: Some | None = None
     query_prefix: Prompt | None = None
     document_prefix: Prompt | None = None
-    query_length: PositiveInt | None = None
-    document_length: PositiveInt | None = None
-    max_active_dims: PositiveInt | None = None
+    query_length: Some | None = None
+    document_length: Some | None = None
+    max_active_dims: Some | None = None
 
 
 class _Modality(_Said):
@@ -54,7 +54,7 @@ class _Processing(_Said):
 class Transformer(_Said):
     """What sentence_bert_config.json and its kind say."""
 
-    max_seq_length: PositiveInt | None = None
+    max_seq_length: Some | None = None
     do_lower_case: bool | None = None
     unpad_inputs: bool | None = None
     transformer_task: Literal[
