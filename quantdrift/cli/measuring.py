@@ -116,7 +116,7 @@ def shown_run(run: Run) -> Output:
     outcome, allowed = verdict(record), tolerances_of(record)
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     return Output(
-        data={**record, "path": str(run.path), "verdict": asdict(outcome)},
+        data={**record, "path": str(run.path), "verdict": {**asdict(outcome), "sentence": outcome.sentence}},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
         grids=[metric_grid(headlines(record))],

@@ -42,17 +42,22 @@ class Verdict:
 
     Attributes:
         word: one of `TONES`.
-        sentence: why, with the tolerances as they were applied.
+        sentences: why, with the tolerances as they were applied; the first says what decides.
         tone: of the word.
         next: what to do, in a sentence; empty where there is nothing.
         command: that does it, as it is typed; empty where none works for this run.
     """
 
     word: str
-    sentence: str
+    sentences: tuple[str, ...]
     tone: Tone
     next: str = ""
     command: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Why, on one line."""
+        return " ".join(self.sentences)
 
     @property
     def told(self) -> str:
@@ -134,7 +139,7 @@ def verdict(record: Record, tolerances: Tolerances | None = None) -> Verdict:
     given = tolerances_of(record) if tolerances is None else tolerances
     classes = classifies(record)
     if why := forbidden(record, given):
-        return Verdict(word="no verdict", sentence=" ".join(why), tone=TONES["no verdict"])
+        return Verdict(word="no verdict", sentences=tuple(why), tone=TONES["no verdict"])
     outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1", tolerances=given)
     return advised(outcome, record)
 
@@ -151,7 +156,7 @@ def judged(
 
     flip, given = estimates.get("flip@1"), tolerances or Tolerances()
     if flip is None or flip.value is None:
-        return Verdict(word="no answers", sentence="No input has answers that can be compared.", tone="plain")
+        return Verdict(word="no answers", sentences=("No input has answers that can be compared.",), tone="plain")
     lost, won = lost_and_won(estimates)
     change = estimates.get("change.accuracy" if classes else "change.ndcg@10")
     change = change if change is not None and change.value is not None else None
@@ -163,9 +168,7 @@ def judged(
     if change is not None:
         hides = stands.answers.get("lost") == "yes" and stands.answers["mean"] == "no"
         told.insert(1 if hides else len(told), _mean(change, stands, given, classes=classes, hides=hides))
-    return Verdict(
-        word=stands.word, sentence=" ".join([*told, *_open(stands, given, answer, change)]), tone=TONES[stands.word]
-    )
+    return Verdict(word=stands.word, sentences=(*told, *_open(stands, given, answer, change)), tone=TONES[stands.word])
 
 
 def lost_and_won(estimates: Mapping[str, Estimate]) -> tuple[Estimate | None, int]:

@@ -86,7 +86,7 @@ def test_what_a_run_found_to_be_meaningless_forbids_a_verdict() -> None:
     record = record_of(flips=(0, 400))
     record["data"]["forbids"] = ["All embeddings of the candidate are the same."]
     assert verdict(record) == Verdict(
-        word="no verdict", sentence="All embeddings of the candidate are the same.", tone="plain"
+        word="no verdict", sentences=("All embeddings of the candidate are the same.",), tone="plain"
     )
 
 
