@@ -445,12 +445,14 @@ def _refuse_without_effect(pair: Pair, evidence: Evidence) -> None:
 
 
 def other_batch_size(batch_size: int) -> int:
-    """A batch size that pads and blocks differently: about half, and odd.
+    """A batch size that pads and blocks differently: about half, and odd. Text by text stays that: it is what is asked.
 
     >>> other_batch_size(32), other_batch_size(1)
-    (17, 3)
+    (17, 1)
     """
-    return batch_size // 2 + 1 if batch_size > 1 and batch_size % 4 == 0 else batch_size + 2
+    if batch_size == 1:
+        return 1
+    return batch_size // 2 + 1 if batch_size % 4 == 0 else batch_size + 2
 
 
 def compare_rankings(

@@ -98,7 +98,7 @@ def gate(
     judgements = []
     for rule in rules:
         if target.forbidden:
-            judgement = _undefined(rule, " ".join(target.forbidden))
+            judgement = _undefined(rule, " ".join(target.forbidden).removesuffix("."))
         elif matched is None or not rule.compares:
             judgement = judge_limit(rule, target, rows.get(rule))
         elif matched.differs:
