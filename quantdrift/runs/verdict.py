@@ -280,6 +280,8 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
     return mend
 
 
+_BATCH = 32
+"""Inputs in a batch where nobody says."""
 _TAKES = {"run": {"limit", "shortlist", "classes", "dtype"}, "repair": {"classes", "dtype"}, "waterfall": {"dtype"}}
 """What the data of a command may be, and which options it has beside theirs."""
 
@@ -308,4 +310,7 @@ def typed(record: Record, command: str, spec: str) -> str:
     words += ["--dtype", dtype] if dtype != "float32" else []
     words += ["--revision", revision] if revision else []
     words += ["--keep-own-ids"] if settings.get("own_ids") == "kept" else []
+    words += ["--batch-size", settings["batch_size"]] if settings.get("batch_size", _BATCH) != _BATCH else []
+    for name in ("query_prompt", "document_prompt") if command != "waterfall" else ():
+        words += [f"--{name.replace('_', '-')}", settings[name]] if settings.get(name) else []
     return shlex.join(map(str, words)) + " --trust-remote-code" * bool(settings.get("trust_remote_code"))
