@@ -158,14 +158,11 @@ def test_the_stage_that_changes_most_is_mended() -> None:
 def test_advice_makes_what_was_measured() -> None:
     record = record_of(**LOST)
     record["data"] |= {"path": "/my data", "split": "dev"}
-    record |= {
-        "settings": {"dtype": "bfloat16", "trust_remote_code": True, "batch_size": 1},
-        "model": {"revision": "main"},
-    }
+    record["settings"] = {"dtype": "bfloat16", "trust_remote_code": True, "batch_size": 1}
+    record["model"] = {"revision": "main"}
+    options = ["--data", "/my data", "--split", "dev", "--dtype", "bfloat16", "--revision", "main"]
     command = verdict(record).command
-    assert (
-        "--data '/my data' --split dev --dtype bfloat16 --revision main --batch-size 1 --trust-remote-code" in command
-    )
+    assert shlex.split(command)[3:] == [*options, "--batch-size", "1", "--trust-remote-code"]
     assert verdict({**record, "data": {"name": "in memory"}}).command == ""
     assert verdict({**record, "data": {**record["data"], "shortlist": {"path": "r"}}}).command == ""
     record["spec"] = "not a spec"
