@@ -237,7 +237,7 @@ def toy(monkeypatch):
         kind = type(
             "Spoiled", (Toy,), {"spoiled": lambda self, i, s, *, exhaustive: spoil(self, i, s, exhaustive), **more}
         )
-        engine = Engine(what="a toy", build=kind, packages=(), words={"toy": "float32"}, asked=("limit",))
+        engine = Engine(what="a toy", build=kind, packages=(), words={"toy": "float32"}, asked={"limit": (1, 100)})
         monkeypatch.setitem(ENGINES._entries, "toy", engine)
 
     return install
@@ -344,12 +344,15 @@ def test_what_a_library_logs_goes_nowhere_else(caplog):
         ("milvus:IVF_PQ", None, "did you mean milvus:IVF_SQ8"),  # Milvus Lite would take it, and compare exactly
         ("lancedb:IVFPQ", None, "did you mean lancedb:IVF_PQ"),
         ("qdrant:int4", None, "did you mean qdrant:int8"),
-        ("qdrant:int8", "nprobes=3", "expected limit=N, hnsw_ef=N"),
+        ("qdrant:int8", "nprobes=3", "expected limit=1 to 10000, hnsw_ef=1 to 65536"),
         ("qdrant:int8,m=2.5", None, "m=2.5"),
         ("qdrant:int8,m=8,m=9", None, "each once"),
+        ("qdrant:int8,m=0", None, "m=2 to 256"),
+        ("qdrant:int8", "limit=0", "limit=1 to 10000"),
+        ("lancedb:IVF_PQ,num_partitions=999999999", None, "num_partitions=1 to 65536"),
         ("sqlite-vec:bit,m=8", None, "no number"),
         ("chroma:flat", None, "expected chroma:WORD"),
-        ("pgvector:halfvec", "nprobe=3", "expected limit=N, ef_search=N, probes=N"),
+        ("pgvector:halfvec", "nprobe=3", "probes=1 to 32768"),
     ],
 )
 def test_words_that_an_engine_does_not_have(index, search, message):

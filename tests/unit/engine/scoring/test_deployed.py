@@ -183,12 +183,15 @@ def test_euclidean_distances(world):
     ("options", "message"),
     [
         ("dim=65", "at most 64"),
-        ("index=HNSW32X", "faiss refuses"),
+        ("index=HNSW32X", "did you mean HNSW32"),
         ("index=IVF9000,Flat", "faiss refuses"),
-        ("index=HNSW16+search=nprobes=3", "faiss refuses"),
+        ("index=HNSW16+search=nprobes=3", "expected nprobe=1 to"),
         ("index=usearchX", "usearch32"),
-        ("index=usearch+search=nprobe=3", "expansion=64"),
+        ("index=usearch+search=nprobe=3", "expansion=1 to"),
         ("emb=uint8+index=usearch", "emb=int8"),
+        ("index=PQ8x16,RFlat+dim=64", "faiss refuses"),
+        ("index=RQ32x10", "beside their codes"),
+        ("index=OPQ8_4000,PQ8", "vectors of 4,000 numbers"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(world, options, message):
