@@ -19,7 +19,7 @@ _LARGE = 1 << 28
 _ADVISED = 39
 """Vectors for each centroid that faiss wants at least to train."""
 _LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
-_LARGEST = 1 << 31
+_LARGEST = 1 << 30
 """Bytes that an index may take beside the codes of its documents, unless these are many."""
 _RANGES = {
     "OPQ": ((1, 1024), (1, 8192)),
