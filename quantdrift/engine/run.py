@@ -21,6 +21,7 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
+from quantdrift.metrics.forbids import forbidding
 from quantdrift.runs.folder import Run, check_place, now, write_run
 from quantdrift.spec.grammar import Spec, Versus
 
@@ -123,6 +124,7 @@ def describe_run(
     how = {name: value for name, value in asdict(settings).items() if name not in told_elsewhere}
     # a harness that keeps the scores has no state
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
+    forbids = forbidding(measured.evidence)
     notes = [*pair.notes, *_on_dtype(pair), *data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
@@ -138,7 +140,12 @@ def describe_run(
         "quantization": made,
         **({} if told is None else {"deployment": dict(told)}),
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
-        "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
+        "data": {
+            **data,
+            "inputs_left_out": measured.left_out,
+            **({"forbids": forbids} if forbids else {}),
+            "warnings": list(dict.fromkeys([*notes, *forbids.values()])),
+        },
         "settings": {**how, **reading, **pair.runtime},
         "versions": {"python": platform.python_version(), **libraries(spec)},
         "times": {

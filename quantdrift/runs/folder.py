@@ -78,6 +78,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     low: float | None = None
     high: float | None = None
     warnings: list[str] = []
+    forbids: dict[str, str] | None = None
     layers_never_reached: list[str] | None = None
     widths: dict[str, _Count | None] | None = None
     corpus_size: _Part | None = None

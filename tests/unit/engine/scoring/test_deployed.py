@@ -200,6 +200,15 @@ def test_what_cannot_be_made_is_one_line(world, options, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("n_docs", "options", "said"), [(2, "emb=int8", True), (100, "emb=uint8", False), (2, "emb=bf16", False)]
+)
+def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
+    few = (world[0], world[1][:n_docs])
+    state = score_deployed(vector_stages(parse_scheme(f"fp+{options}")), few, few, similarity=Similarity.COSINE, k=2)
+    assert any("takes its ranges from 2 documents" in note for note in state.notes) == said
+
+
 def test_evidence_keeps_what_exhaustive_search_gives(world, tmp_path):
     state = deployed(world, "index=IVF8,PQ8+rescore=2")
     evidence = assemble(state, input_ids=list(map(str, range(40))), item_ids=list(map(str, range(N_DOCS))))
