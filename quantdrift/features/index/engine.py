@@ -89,8 +89,8 @@ class Engine:
         """
         if self.reads is not None:
             return {}
-        engine, _, said = name.partition(":")
-        word, _, settings = said.partition(",")
+        said, _, settings = name.partition(",")
+        engine, _, word = said.partition(":")
         word = word or next(iter(self.words))
         if word not in self.words:
             near = nearest(word, self.words, n=1)

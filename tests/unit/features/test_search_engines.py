@@ -351,6 +351,7 @@ def test_what_a_library_logs_goes_nowhere_else(caplog):
         ("qdrant:int8", "limit=0", "limit=1 to 10000"),
         ("lancedb:IVF_PQ,num_partitions=999999999", None, "num_partitions=1 to 65536"),
         ("sqlite-vec:bit,m=8", None, "no number"),
+        ("sqlite-vec,m=8", None, "no number"),
         ("chroma:flat", None, "expected chroma:WORD"),
         ("pgvector:halfvec", "nprobe=3", "probes=1 to 32768"),
     ],
