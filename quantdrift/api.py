@@ -45,6 +45,7 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import measure
+from quantdrift.metrics.forbids import forbidding
 from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
 from quantdrift.runs.words import estimates_of, findings, headlines
@@ -375,7 +376,7 @@ def _of_arrays(
             "expected a model's name or a SentenceTransformer and a scheme, two models, two "
             f"Embeddings, or two arrays of scores; got {shown}"
         )
-    from quantdrift.engine.flow import assemble  # noqa: PLC0415 -- torch
+    from quantdrift.engine.flow import assemble, on_equal  # noqa: PLC0415 -- torch
     from quantdrift.engine.opening import describe_data, own_ids_record  # noqa: PLC0415 -- torch
     from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
     from quantdrift.engine.scoring import streamed  # noqa: PLC0415 -- torch
@@ -409,6 +410,13 @@ def _of_arrays(
         settings |= own_ids_record(data)
         evidence = assemble(state, input_ids=data.query_ids, item_ids=data.document_ids, qrels=data.qrels)
         described = describe_data(data)
+    if embedded:
+        for arm, sides in (("reference", full), ("candidate", low)):
+            for role, vectors in zip(("query", "document"), sides, strict=True):
+                described["warnings"] += on_equal(arm, f"{role} embeddings", vectors)
+    if forbids := forbidding(evidence):
+        described["forbids"] = forbids
+        described["warnings"] += forbids.values()
     return evidence, {
         "spec": "reference vs candidate",
         "model": {

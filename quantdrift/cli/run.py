@@ -85,7 +85,7 @@ def command(options: RunOptions) -> Output:
 
     To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a folder, a hub id, a
     GGUF or an ONNX file. Either side can be a model on a server with OpenAI's embeddings API: openai:URL#MODEL, with
-    the key in QUANTDRIFT_OPENAI_KEY.
+    the key in OPENAI_API_KEY for the host in OPENAI_BASE_URL.
 
     A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
     documents; so do two of them, "CROSS vs CHECKPOINT".

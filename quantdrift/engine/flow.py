@@ -295,11 +295,7 @@ class Flow:
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
-        if what.endswith("embeddings") and len(vectors) >= FEW and (share := same_share(vectors)) >= MANY:
-            self.notes.append(
-                f"{arm}: {100 * share:.0f} % of the {what} are the very same as another's; either inputs are there "
-                "twice, or the model does not tell them apart (its tokenizer may be another model's)"
-            )
+        self.notes.extend(on_equal(arm, what, vectors) if what.endswith("embeddings") else ())
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
@@ -339,6 +335,16 @@ class Flow:
         return key_of(
             weights=weights, inputs=inputs, role=side.role, batch_size=size, order=digest_of(order), runtime=runtime
         )
+
+
+def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
+    """The note on embeddings of which many are the very same; none where they are few."""
+    if len(vectors) < FEW or (share := same_share(vectors)) < MANY:
+        return []
+    return [
+        f"{arm}: {100 * share:.0f} % of the {what} are the very same as another's; either inputs are there "
+        "twice, or the model does not tell them apart (its tokenizer may be another model's)"
+    ]
 
 
 def same_share(vectors: Vectors) -> float:

@@ -373,8 +373,7 @@ def _two_models(
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
     names = [model for model in (name.reference, name.candidate) if is_endpoint(model)] if models == NONE else []
-    hosts = sorted({read_endpoint(model).host for model in names})
-    reached = {model: open_endpoint(read_endpoint(model), servers, hosts=hosts, root=root) for model in names}
+    reached = {model: open_endpoint(read_endpoint(model), servers, root=root) for model in names}
     if source is not None:
         local = load_searching(name.reference, **where)
     assert local is None or isinstance(local, SentenceEncoder)  # others were refused

@@ -24,6 +24,7 @@ from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
+from quantdrift.metrics.forbids import forbidding
 from quantdrift.runs.folder import Run, check_place, now, write_run
 from quantdrift.spec.grammar import Spec, Versus
 from quantdrift.statistics.standing import Tolerances
@@ -130,6 +131,7 @@ def describe_run(
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # a harness that keeps the scores has no state
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
+    forbids = forbidding(measured.evidence)
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
     notes = [
         *on_models,
@@ -153,7 +155,12 @@ def describe_run(
         "quantization": made,
         **({} if told is None else {"deployment": dict(told)}),
         **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
-        "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
+        "data": {
+            **data,
+            "inputs_left_out": measured.left_out,
+            **({"forbids": forbids} if forbids else {}),
+            "warnings": list(dict.fromkeys([*notes, *forbids.values()])),
+        },
         "settings": {**how, **reading, **pair.runtime},
         "versions": {"python": platform.python_version(), **libraries(spec)},
         "times": {

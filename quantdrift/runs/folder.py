@@ -89,11 +89,11 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     share: Share | None = None
     changed: Share | None = None
     mean: Share | None = None
-    forbids: list[str] = []
     value: Real | None = None
     low: Real | None = None
     high: Real | None = None
     warnings: list[str] = []
+    forbids: dict[str, str] | None = None
     layers_never_reached: list[str] | None = None
     widths: dict[str, Whole | None] | None = None
     corpus_size: _Part | None = None

@@ -67,6 +67,8 @@ class Verdict:
 
 # --- what forbids a verdict -----------------------------------------------------------------------
 
+_CHANCE = "reference_near_chance"
+"""Of what a measurement finds, what says nothing of changed answers, but leaves no right ones to lose."""
 _ROUNDING = 1e-4
 """Scores that move by more than this from batch to batch move by more than rounding."""
 
@@ -93,9 +95,10 @@ def _unstable(record: Record, tolerances: Tolerances) -> Iterator[str]:
 
 
 def _told_by_the_run(record: Record, tolerances: Tolerances) -> Iterator[str]:
-    """What the measurement itself found to make answers meaningless."""
+    """An arm that tells nothing apart, as the measurement found."""
     del tolerances
-    yield from (str(reason) for reason in (record.get("data") or {}).get("forbids") or ())
+    found = (record.get("data") or {}).get("forbids") or {}
+    yield from (f"{sentence[0].upper()}{sentence[1:]}." for code, sentence in found.items() if code != _CHANCE)
 
 
 def _finds_itself(record: Record, tolerances: Tolerances) -> Iterator[str]:
@@ -140,7 +143,9 @@ def verdict(record: Record, tolerances: Tolerances | None = None) -> Verdict:
     classes = classifies(record)
     if why := forbidden(record, given):
         return Verdict(word="no verdict", sentences=tuple(why), tone=TONES["no verdict"])
-    outcome = judged(estimates_of(record), classes=classes, answer="class" if classes else "top-1", tolerances=given)
+    no_labels = str(((record.get("data") or {}).get("forbids") or {}).get(_CHANCE) or "")
+    answer = "class" if classes else "top-1"
+    outcome = judged(estimates_of(record), classes=classes, answer=answer, tolerances=given, no_labels=no_labels)
     return advised(outcome, record)
 
 
@@ -149,17 +154,25 @@ JUDGED_BY = ("flip@1", "harm", "benefit", "reference.accuracy")
 
 
 def judged(
-    estimates: Mapping[str, Estimate], *, classes: bool, answer: str, tolerances: Tolerances | None = None
+    estimates: Mapping[str, Estimate],
+    *,
+    classes: bool,
+    answer: str,
+    tolerances: Tolerances | None = None,
+    no_labels: str = "",
 ) -> Verdict:
-    """Judge by `JUDGED_BY`, noise_floor and change.accuracy or change.ndcg@10, so far as they are there."""
+    """Judge by `JUDGED_BY`, noise_floor and change.accuracy or change.ndcg@10, so far as they are there.
+
+    `no_labels` says why labels tell nothing, where there are some.
+    """
     from quantdrift.statistics.standing import Tolerances, standing  # noqa: PLC0415 -- scipy
 
     flip, given = estimates.get("flip@1"), tolerances or Tolerances()
     if flip is None or flip.value is None:
         return Verdict(word="no answers", sentences=("No input has answers that can be compared.",), tone="plain")
-    lost, won = lost_and_won(estimates)
+    lost, won = (None, 0) if no_labels else lost_and_won(estimates)
     change = estimates.get("change.accuracy" if classes else "change.ndcg@10")
-    change = change if change is not None and change.value is not None else None
+    change = None if change is None or change.value is None or no_labels else change
     stands = standing(flip, lost=lost, change=change, tolerances=given)
     changed = _changed(flip, estimates.get("noise_floor"), answer, given)
     told = [changed] if lost is None else [_lost(lost, won, answer, given), changed]
@@ -168,7 +181,8 @@ def judged(
     if change is not None:
         hides = stands.answers.get("lost") == "yes" and stands.answers["mean"] == "no"
         told.insert(1 if hides else len(told), _mean(change, stands, given, classes=classes, hides=hides))
-    return Verdict(word=stands.word, sentences=(*told, *_open(stands, given, answer, change)), tone=TONES[stands.word])
+    told += _open(stands, given, no_labels if change is None else None)
+    return Verdict(word=stands.word, sentences=tuple(told), tone=TONES[stands.word])
 
 
 def lost_and_won(estimates: Mapping[str, Estimate]) -> tuple[Estimate | None, int]:
@@ -219,16 +233,16 @@ def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes
     return f"The mean hides it: {said}" if hides else said
 
 
-def _open(stands: Standing, tolerances: Tolerances, answer: str, change: Estimate | None) -> Iterator[str]:
-    """The questions that are open, and how many inputs it takes to close them."""
+def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None) -> Iterator[str]:
+    """The questions that are open, and how many inputs it takes to close them; without labels, why."""
     limit = f"more than {100 * tolerances.changed:g} %"
     questions = {
         "changed": f"whether {limit} of the answers change",
         "lost": f"whether {limit} of the right ones are lost",
         "mean": f"whether the mean falls by {tolerances.mean:g}",
     }
-    if change is None:
-        yield "Open: whether right answers are lost, for lack of labels."
+    if no_labels is not None:
+        yield f"Open: whether right answers are lost, {no_labels or 'for lack of labels'}."
     for name, needed in stands.needed.items():
         takes = "these do not tell"
         if needed is not None:  # of so rough a figure two digits

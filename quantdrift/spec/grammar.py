@@ -552,7 +552,7 @@ def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endp
     if _SECRET.search(name):
         message = (
             "the URL of a server holds a user or a password, which would end up in results: expected a URL without; "
-            "the key of a server is taken from QUANTDRIFT_OPENAI_KEY"
+            "the key of a server is taken from OPENAI_API_KEY"
         )
         raise SpecError(message, text="", start=0, end=0)  # the text is not shown again
     try:

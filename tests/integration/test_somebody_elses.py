@@ -433,7 +433,7 @@ ENGINE = Engine(
     build=Signs,
     packages=(Package(name="searching", module="searching", extra="searching", note="keeps signs"),),
     words={"sign": "a bit a number"},
-    asked=("first",),
+    asked={"first": (1, 100)},
 )
 """
 

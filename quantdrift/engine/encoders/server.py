@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.errors import ServerError
+from quantdrift.base.keys import OPENAI, find_key
 from quantdrift.base.records import bytes_digest
 from quantdrift.data.sentences import PLAIN
-from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError, find_key
+from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError
 from quantdrift.engine.store import keeping
 from quantdrift.spec.grammar import Endpoint
 
@@ -264,11 +265,9 @@ class EndpointEncoder:
         return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
 
 
-def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
+def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) -> EndpointEncoder:
     """Reach a server and see which model answers."""
-    client = EndpointClient(
-        endpoint, key=find_key(endpoint.host, hosts), retry_policy=servers.retry_policy, hosts=hosts
-    )
+    client = EndpointClient(endpoint, key=find_key(OPENAI, endpoint.url), retry_policy=servers.retry_policy)
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:

@@ -6,25 +6,23 @@ it says is shown without the key and shortened.
 
 from __future__ import annotations
 
-import base64
 import itertools
-import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
+from quantdrift.base.keys import OPENAI, Key, is_loopback, without_key
 from quantdrift.base.records import Whole
 from quantdrift.spec.grammar import Endpoint
 
@@ -130,87 +128,6 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
     return np.stack(vectors)
 
 
-# --- which key a server gets: one that was meant for it, and no other -----------------------------
-
-VARIABLE = "QUANTDRIFT_OPENAI_KEY"
-_SHORTEST, _COMMON = 4, 6
-"""Characters: a shorter key is no secret; so many of a key in a row are not shown, as servers mask a part of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """A key that is sent as a bearer token, and the variable of the environment where it was found."""
-
-    value: str = field(repr=False)
-    variable: str
-
-
-def variables(host: str, hosts: Collection[str]) -> list[str]:
-    """The variables that a host's key is looked for in; of two hosts in a run, each needs a key of its own."""
-    named = [f"{VARIABLE}_{re.sub('[^A-Z0-9]+', '_', host.upper()).strip('_')}"]
-    return [*named, *[VARIABLE] * (set(hosts) <= {host}), *["OPENAI_API_KEY"] * (host == "api.openai.com")]
-
-
-def find_key(host: str, hosts: Collection[str]) -> Key | None:
-    """The key of a server, of all `hosts` that a run asks; None where there is none, as one's own servers need none."""
-    return key_of(variables(host, hosts))
-
-
-def key_of(names: Collection[str]) -> Key | None:
-    """The key in the first of these environment variables that has one."""
-    values = ((name, os.environ.get(name, "").strip()) for name in names)
-    variable, value = next(((name, value) for name, value in values if value), ("", ""))
-    if not variable:
-        return None
-    if not (value.isascii() and value.isprintable() and " " not in value):
-        raise UnsupportedError(
-            f"the environment variable {variable} holds no key: expected letters, digits and signs on one line, "
-            "without spaces"
-        )
-    return Key(value=value, variable=variable)
-
-
-def without_key(text: str, key: Key | None, limit: int = 200) -> str:
-    """Return what a server said, fit to be shown or stored: on one line, of a length, without the key.
-
-    Pieces of the key are hidden, also in capitals, spaced out or in base64. The text is given in full: a few letters
-    of a key are not recognized at an end that was cut off.
-    """
-    if key is not None and len(key.value) >= _SHORTEST:
-        text = _without_pieces(text.replace(key.value, "***"), key.value)
-    return shorten(clean(text), limit)
-
-
-def _without_pieces(text: str, key: str) -> str:
-    """Hide what the text has in common with the key, whatever stands between its letters and digits."""
-    forms = ["".join(form[at] for at in _letters(form)).lower() for form in _forms(key)]
-    forms = [form for form in forms if len(form) >= _SHORTEST]
-    size = min([_COMMON, *map(len, forms)])
-    pieces = {form[at : at + size] for form in forms for at in range(len(form) - size + 1)}
-    places = _letters(text)
-    letters = "".join(text[at] for at in places).lower()
-    hidden = {
-        place
-        for at in range(len(letters) - size + 1)
-        if letters[at : at + size] in pieces
-        for place in range(places[at], places[at + size - 1] + 1)
-    }
-    return re.sub("\0+", "***", "".join("\0" if at in hidden else letter for at, letter in enumerate(text)))
-
-
-def _forms(key: str) -> Iterator[str]:
-    yield key
-    for shift, first in enumerate((0, 2, 3)):  # what stands before it decides its first digits in base64
-        whole = (shift + len(key)) * 8 // 6
-        yield base64.b64encode(bytes(shift) + key.encode()).decode()[first:whole]
-
-
-def _letters(text: str) -> list[int]:
-    """Places of the letters and digits that are not part of an escape of JSON."""
-    plain = re.sub(r"\\u[0-9a-fA-F]{4}|\\.", lambda escape: " " * len(escape[0]), text)
-    return [at for at, letter in enumerate(plain) if letter.isascii() and letter.isalnum()]
-
-
 # --- client ---------------------------------------------------------------------------------------
 
 
@@ -221,15 +138,12 @@ class EndpointClient:
         endpoint: the model.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, *, key: Key | None, retry_policy: RetryPolicy, hosts: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, *, key: Key | None, retry_policy: RetryPolicy) -> None:
         """Nothing is sent yet."""
         with extras_named(needed_for=str(endpoint)):
             import httpx  # noqa: PLC0415 -- an extra, and slow to import
         self.endpoint = endpoint
         self._key, self._policy = key, retry_policy
-        self._variables = " or ".join(variables(endpoint.host, hosts or (endpoint.host,)))
         self._dimensions: int | None = None  # until something was answered
         # of a packed answer a few bytes could fill the memory
         headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
@@ -242,7 +156,7 @@ class EndpointClient:
                 timeout=httpx.Timeout(retry_policy.timeout, connect=10.0),
                 transport=retry_policy.transport,
                 follow_redirects=False,  # so the key stays with the host that it was meant for
-                trust_env=endpoint.host not in {"localhost", "127.0.0.1", "::1"},  # a proxy could not reach it
+                trust_env=not is_loopback(endpoint.host),  # a proxy could not reach it
             )
         except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
             raise UnsupportedError(
@@ -328,7 +242,7 @@ class EndpointClient:
         url, status = self.endpoint.embeddings, response.status_code
         if status in {401, 403}:  # what it says of a key is not passed on
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"
-            return ServerError(f"{url} {what} (HTTP {status}); it is looked for in {self._variables}")
+            return ServerError(f"{url} {what} (HTTP {status}); it is taken from {OPENAI.at(url)}")
         said = without_key(content, self._key)
         reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
         its_own = status >= 500  # noqa: PLR2004 -- the server's errors

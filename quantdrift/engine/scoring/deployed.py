@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.indexes import WANTED, SearchIndex
-from quantdrift.engine.scoring.precision import BITS, Stored
+from quantdrift.engine.scoring.precision import BITS, Stored, on_ranges
 from quantdrift.engine.scoring.state import Block, ScoreState, joined
 from quantdrift.engine.scoring.streamed import QUERY_BLOCK, Similarity, all_scores, prepare
 from quantdrift.engine.scoring.topk import EMPTY, pack
@@ -109,7 +109,7 @@ def score_deployed(
             joined(states),
             exact=joined(exact) if exact else None,
             told=record,
-            notes=() if index is None else index.notes,
+            notes=(*on_ranges(kept, n_docs), *(() if index is None else index.notes)),
             listed=listed,
             times=None if index is None else _times(index, kept),
         )

@@ -17,6 +17,8 @@ Vectors = NDArray[Any]
 
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 BYTES, BITS = CODED[:2], CODED[2:]
+_RANGED = 100
+"""Documents that ranges should come of at least, as sentence-transformers has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,6 +108,13 @@ def at_precision(plain: Stored, precision: str, calibration: Vectors) -> Stored:
         ranges = np.vstack([calibration.min(axis=0), calibration.max(axis=0)])
     coded = [_codes(side.numpy(), precision, ranges) for side in (plain.queries, plain.documents)]
     return replace(plain, precision=precision, queries=coded[0], documents=coded[1], ranges=ranges)
+
+
+def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
+    """The note on bytes whose ranges come of few documents: on more, numbers beyond a range are cut."""
+    if stored.ranges is None or n_docs >= _RANGED:
+        return ()
+    return (f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more",)
 
 
 def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:

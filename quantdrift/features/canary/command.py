@@ -113,7 +113,7 @@ def check(options: CheckOptions) -> Output:
     """
     canary = record.Canary.read(options.file)
     name = options.model or canary.model
-    model = _opened(name, options, canary.prefixes, trusted=options.model is not None)
+    model = _opened(name, options, canary.prefixes)
     check = record.compare(canary, *model.embed(canary.asked), tolerance=options.tolerance)
     verdict = "changed" if check.changed else "same"
     before = canary.model if name != canary.model else "MODEL"
@@ -209,12 +209,12 @@ class _Model:
             return np.concatenate(taken), refused
 
 
-def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str], *, trusted: bool = True) -> _Model:
+def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str]) -> _Model:
     """A model that is loaded, or on a server; one that a file names is no reason to send it the common key."""
     asked: dict[record.Role, str | None] = {"query": options.query_prefix, "document": options.document_prefix}
     given: dict[record.Role, str] = {role: text for role, text in asked.items() if text is not None}
     if is_endpoint(name):
-        return _on_server(name, {**prefixes, **given}, options.timeout, trusted=trusted)
+        return _on_server(name, {**prefixes, **given}, options.timeout)
     if given:
         raise QuantDriftError(f"--{next(iter(given))}-prefix is for a model on a server; got {name!r}")
     from quantdrift.checkpoints.checkpoint import find_checkpoint
@@ -244,12 +244,12 @@ def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str], *, 
     return _Model(encode=encode, prefixes={role: encoder.prompt(role) for role in asked})
 
 
-def _on_server(name: str, prefixes: dict[record.Role, str], timeout: float, *, trusted: bool) -> _Model:
+def _on_server(name: str, prefixes: dict[record.Role, str], timeout: float) -> _Model:
+    from quantdrift.base.keys import OPENAI, find_key
     from quantdrift.engine.encoders.server import in_halves
-    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy, find_key
+    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy
 
     endpoint = read_endpoint(name)
-    hosts = [endpoint.host] if trusted else [endpoint.host, ""]
     until = 0.0
 
     def wait(seconds: float) -> None:
@@ -260,7 +260,7 @@ def _on_server(name: str, prefixes: dict[record.Role, str], timeout: float, *, t
         time.sleep(seconds)
 
     retry_policy = RetryPolicy(timeout=timeout, sleep=wait)
-    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), retry_policy=retry_policy, hosts=hosts)
+    client = EndpointClient(endpoint, key=find_key(OPENAI, endpoint.url), retry_policy=retry_policy)
 
     def encode(texts: Sequence[tuple[record.Role, str]], size: int) -> record.Vectors:
         nonlocal until

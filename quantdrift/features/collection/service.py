@@ -6,8 +6,8 @@ from time import monotonic
 from typing import Any
 
 from quantdrift.base.errors import ServerError
+from quantdrift.base.keys import KeyNames, find_key, is_loopback, without_key
 from quantdrift.base.registry import Package
-from quantdrift.engine.encoders.server_client import key_of, without_key
 from quantdrift.features.collection.place import Place
 
 PACKAGES = (Package(name="httpx", module="httpx", extra="openai", note="asks servers"),)
@@ -15,7 +15,7 @@ _MOST, _COMPLAINT = 1 << 26, 1 << 16
 """Bytes that are read of an answer, and letters of one that is no success."""
 _TIMEOUT, _LONGEST = 60.0, 300.0
 """Seconds that a server may be silent, and that one answer may take."""
-_OK = 200
+_OK, _NO_RIGHTS = 200, {401, 403}
 
 
 def over_http(prefix: str = "") -> Callable[[Place], bool]:
@@ -24,14 +24,20 @@ def over_http(prefix: str = "") -> Callable[[Place], bool]:
 
 
 class Service:
-    """A server at a URL; the key in the environment variable `key`, if any, goes into one header, and is not shown."""
+    """A server at a URL; the key in the environment that is for its host goes into one header, and is not shown."""
 
-    def __init__(self, place: Place, url: str, *, key: str, header: str = "Authorization", before: str = "") -> None:
+    def __init__(
+        self, place: Place, url: str, *, keys: KeyNames, header: str = "Authorization", before: str = ""
+    ) -> None:
         import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
-        self._place, self._key = place, key_of([key])
+        at = httpx.URL(url.rstrip("/"))  # what it reads of the address is what is asked
+        self._place, self._keys, self._url = place, keys, str(at)
+        self._key = find_key(keys, self._url)
         headers = {"accept-encoding": "identity"} | ({header: before + self._key.value} if self._key else {})
-        self._client = httpx.Client(base_url=url.rstrip("/"), timeout=_TIMEOUT, headers=headers)
+        # a proxy would get what is meant for this machine
+        direct = is_loopback(at.host)
+        self._client = httpx.Client(base_url=at, timeout=_TIMEOUT, headers=headers, trust_env=not direct)
 
     def asked(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON that a request is answered with; ServerError of one line where that is no success."""
@@ -43,7 +49,8 @@ class Service:
                     limits = f"{_MOST:,} bytes or takes more than {_LONGEST:.0f} seconds"
                     raise ServerError(f"{self._place}: the answer is larger than {limits}")
         if answer.status_code != _OK:
-            raise self.refused(f"HTTP {answer.status_code}: {content.decode('utf-8', 'replace')}")
+            keys = f" (a key is taken from {self._keys.at(self._url)})" if answer.status_code in _NO_RIGHTS else ""
+            raise self.refused(f"HTTP {answer.status_code}{keys}: {content.decode('utf-8', 'replace')}")
         return json.loads(content)
 
     def refused(self, said: str) -> ServerError:

@@ -11,7 +11,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
 from quantdrift.features.collection.place import Place, Reader
-from quantdrift.features.databases.database import Database, Hits, nearness
+from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
 from quantdrift.features.index.engine import Engine
 
 _PAGE = 1000
@@ -88,8 +88,8 @@ ENGINE = Engine(
     build=Chroma,
     packages=(Package(name="chromadb", module="chromadb", extra="chroma", note="Chroma, +index=chroma"),),
     words={"hnsw": "float32, in a graph"},
-    built=("max_neighbors", "ef_construction"),
-    asked=("limit", "ef_search"),
+    built={"max_neighbors": (2, 256), "ef_construction": (1, 1 << 12)},
+    asked={"limit": LIMIT, "ef_search": (1, 1 << 16)},
 )
 READER = Reader(
     what="FOLDER#COLLECTION of Chroma",

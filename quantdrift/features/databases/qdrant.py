@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.databases.database import LIMIT, Database, Hits
 from quantdrift.features.index.engine import Engine, Order
 
 _STORED = {
@@ -88,6 +88,6 @@ ENGINE = Engine(
         ),
     ),
     words=_STORED,
-    built=("m", "ef_construct", "compression", "bits"),
-    asked=("limit", "hnsw_ef", "rescore", "oversampling"),
+    built={"m": (2, 256), "ef_construct": (4, 1 << 12), "compression": (4, 64), "bits": (1, 4)},
+    asked={"limit": LIMIT, "hnsw_ef": (1, 1 << 16), "rescore": (0, 1), "oversampling": (1, 100)},
 )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
-from quantdrift.features.databases.database import Database, Hits
+from quantdrift.features.databases.database import LIMIT, Database, Hits
 from quantdrift.features.index.engine import Engine, Order
 
 _HELD = {
@@ -77,5 +77,5 @@ ENGINE = Engine(
         Package(name="apsw", module="apsw", extra="sqlite-vec", note="an SQLite that loads extensions"),
     ),
     words={word: stored for word, (stored, _) in _HELD.items()},
-    asked=("limit",),
+    asked={"limit": LIMIT},
 )

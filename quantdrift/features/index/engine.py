@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from quantdrift.engine.scoring.indexes import SearchIndex
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Names of numbers to the least and the most that each may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,8 +64,8 @@ class Engine:
         reads: whether what `+index=` says is one of its indexes, where that is not its name with one of its `words`.
         check: raises where what `+index=` and `+search=` say is none that it can make, whatever the documents.
         words: kinds of index, `+index=NAME:WORD`, to what they hold; the first is meant where none is said.
-        built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`.
-        asked: numbers that it is searched with, `+search=KEY=N`.
+        built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`, to the least and the most of each.
+        asked: numbers that it is searched with, `+search=KEY=N`, likewise.
         wider: the `+search=` that looks at more of an index than one does; None where nothing is known.
         codes: whether it takes embeddings that `+emb=` has coded.
         place: in the order in which engines are asked, ascending.
@@ -72,10 +75,10 @@ class Engine:
     build: Callable[[Order], SearchIndex]
     packages: tuple[Package, ...]
     reads: Callable[[str], bool] | None = None
-    check: Callable[[str, str | None], None] = lambda *_: None
+    check: Callable[[str, str | None], object] = lambda *_: None
     words: Mapping[str, str] = field(default_factory=dict)
-    built: Collection[str] = ()
-    asked: Collection[str] = ()
+    built: Ranges = field(default_factory=dict)
+    asked: Ranges = field(default_factory=dict)
     wider: Callable[[str, str | None], str | None] = lambda *_: None
     codes: bool = False
     place: int = 50
@@ -84,12 +87,12 @@ class Engine:
         """What `+index=` and `+search=` say, as fields of an order; none where the engine reads them itself.
 
         Raises:
-            UnsupportedError: a word or the name of a number that it does not have.
+            UnsupportedError: a word or the name of a number that it does not have, or a number out of range.
         """
         if self.reads is not None:
             return {}
-        engine, _, said = name.partition(":")
-        word, *settings = said.split(",")
+        said, _, settings = name.partition(",")
+        engine, _, word = said.partition(":")
         word = word or next(iter(self.words))
         if word not in self.words:
             near = nearest(word, self.words, n=1)
@@ -98,18 +101,20 @@ class Engine:
         return {
             "word": word,
             "stored": self.words[word],
-            "built": _numbers(f"+index={name}", settings, self.built),
-            "asked": _numbers(f"+search={search}", search.split(",") if search else [], self.asked),
+            "built": read_numbers(f"+index={name}", settings, self.built),
+            "asked": read_numbers(f"+search={search}", search, self.asked),
         }
 
 
-def _numbers(written: str, settings: list[str], known: Collection[str]) -> dict[str, int]:
-    numbers = dict(setting.partition("=")[::2] for setting in settings)
-    for key, value in numbers.items():
-        if key not in known or not value.isdecimal() or len(numbers) < len(settings):
-            names = ", ".join(f"{name}=N" for name in known) or "no number"
+def read_numbers(written: str, settings: str | None, known: Ranges) -> dict[str, int]:
+    """Read `KEY=N,KEY=N`; UnsupportedError where a key is not known, or there twice, or its number is out of range."""
+    pairs = [setting.partition("=")[::2] for setting in settings.split(",")] if settings else []
+    for at, (key, value) in enumerate(pairs):
+        least, most = known.get(key, (1, 0))
+        if not (value.isdecimal() and least <= int(value) <= most) or key in dict(pairs[:at]):
+            names = ", ".join(f"{name}={least} to {most}" for name, (least, most) in known.items()) or "no number"
             raise UnsupportedError(f"{written}: cannot be made of {key}={value or '?'}; expected {names}, each once")
-    return {key: int(value) for key, value in numbers.items()}
+    return {key: int(value) for key, value in pairs}
 
 
 ENGINES: Registry[Engine] = Registry(

@@ -28,7 +28,7 @@ nothing is padded in: runtimes left out a mask there that other batches get.
 def server_noise(name: str, dataset: RetrievalDataset, *, k: int, progress: Progress) -> Iterator[tuple[str, Evidence]]:
     """The label and evidence of each configuration, against one request of 32 texts at a time; no cache is read."""
     endpoint = read_endpoint(name)
-    encoder = open_endpoint(endpoint, Servers(concurrency=1), hosts=[endpoint.host], root=None)
+    encoder = open_endpoint(endpoint, Servers(concurrency=1), root=None)
     reading = search_of(dataset, Similarity.COSINE)
     for concurrency, batch, copies in CONFIGURATIONS:
         other = replace(encoder, concurrency=concurrency, copies=copies)

@@ -94,7 +94,7 @@ def _loaded(name: str, checkpoint: Checkpoint | None, pair: QuantizedPair) -> Mo
     if checkpoint is not None:
         return load_checkpoint(checkpoint, pair.encoder, device=pair.device)
     endpoint = read_endpoint(name)
-    server = open_endpoint(endpoint, Servers(), hosts=[endpoint.host], root=None)
+    server = open_endpoint(endpoint, Servers(), root=None)
     server.learn({role: pair.encoder.prompt(role) for role in _ROLES}, {})
     return server
 

@@ -126,13 +126,14 @@ def test_what_could_not_be_asked(server: Server, saved: Path, tmp_path: Path) ->
         assert len(err.splitlines()) == 1
 
 
-def test_a_server_that_only_the_file_names_gets_no_common_key(
+def test_a_server_that_a_file_names_gets_no_key_of_another(
     server: Server, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", "sk-for-somebody-else")
-    for words, sent in (((), False), ((server.name("fine"),), True)):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-for-somebody-else")
+    for address, sent in (("https://a.org", False), (server.url, True)):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
         server.forget()
-        assert check(saved, *words)[0] == 0
+        assert check(saved)[0] == 0
         assert ["authorization" in headers for headers in server.headers] == [sent]
 
 

@@ -1,5 +1,7 @@
 """A collection that somebody filled: asked for answers, held against the data, and not believed."""
 
+import socket
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
@@ -209,6 +211,37 @@ def test_a_password_in_an_address_is_refused(world):
         asked(world, "postgresql://host/base?password=x#docs")
 
 
+@pytest.mark.parametrize("more", ["sslmode=disable", "passfile=/tmp/x", "service=x", "hostaddr=10.0.0.1", "sslkey=x"])
+def test_an_address_of_postgresql_says_where_alone(world, more):
+    pytest.importorskip("psycopg", reason="PostgreSQL's client comes with the extra 'pgvector'")
+    with pytest.raises(UnsupportedError, match=f"{more.split('=')[0]} in an address; expected host, port"):
+        asked(world, f"postgresql://host/base?{more}#docs")
+
+
+@pytest.mark.parametrize(("named", "kept"), [("other", True), ("127.0.0.1", False)])
+def test_a_password_goes_to_the_host_in_pghost_alone(world, monkeypatch, named, kept):
+    """A server that asks for the password as it is, which is what libpq then sends."""
+    pytest.importorskip("psycopg", reason="PostgreSQL's client comes with the extra 'pgvector'")
+    monkeypatch.setenv("PGHOST", named)
+    monkeypatch.setenv("PGPASSWORD", "s3cret")
+    got = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            with listening.accept()[0] as connection:
+                while connection.recv(8)[4:6] == b"\x04\xd2":  # it asks for encryption first
+                    connection.sendall(b"N")
+                connection.recv(4096)
+                connection.sendall(b"R\0\0\0\x08\0\0\0\x03")
+                got.append(connection.recv(4096))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(UnsupportedError) as error:
+            asked(world, f"postgresql://127.0.0.1:{listening.getsockname()[1]}/base?user=me#docs")
+    assert (b"s3cret" in b"".join(got)) != kept
+    assert ("set PGHOST=127.0.0.1" in str(error.value)) == kept
+
+
 # --- servers that speak as the real ones do -------------------------------------------------------
 
 SERVERS = {"": qdrant, "elasticsearch:": elasticsearch, "weaviate:": weaviate}
@@ -224,6 +257,7 @@ def on_server(monkeypatch):
     pytest.importorskip("httpx", reason="the extra 'openai' is not installed")
     for kind in SERVERS:
         monkeypatch.setenv(key(kind), f"{KEY}\n")
+        monkeypatch.setenv(key(kind).replace("API_KEY", "URL"), "http://127.0.0.1:6333")
     with ExitStack() as stack:
         yield (
             lambda kind, held: (
@@ -275,6 +309,10 @@ def test_a_key_that_is_refused_is_not_shown(world, on_server, monkeypatch, kind)
         asked(world, on_server(kind, Collection(world[1], IDS)))
     assert "no rights with" in str(error.value)
     assert "another" not in str(error.value)
+    monkeypatch.setenv(key(kind).replace("API_KEY", "URL"), "https://my.cloud")
+    with pytest.raises(QuantDriftError, match=f"{key(kind).replace('API_KEY', 'URL')} names this host") as error:
+        asked(world, on_server(kind, Collection(world[1], IDS)))
+    assert "no rights with None" in str(error.value)  # it got no key
 
 
 MAPPING, SEARCH, PAGES = "/docs/_mapping", "/docs/_search", "/_search"

@@ -249,7 +249,7 @@ def toy(monkeypatch):
         kind = type(
             "Spoiled", (Toy,), {"spoiled": lambda self, i, s, *, exhaustive: spoil(self, i, s, exhaustive), **more}
         )
-        engine = Engine(what="a toy", build=kind, packages=(), words={"toy": "float32"}, asked=("limit",))
+        engine = Engine(what="a toy", build=kind, packages=(), words={"toy": "float32"}, asked={"limit": (1, 100)})
         monkeypatch.setitem(ENGINES._entries, "toy", engine)
 
     return install
@@ -363,18 +363,125 @@ def test_what_a_library_logs_goes_nowhere_else(caplog):
         ("milvus:IVF_PQ", None, "did you mean milvus:IVF_SQ8"),  # Milvus Lite would take it, and compare exactly
         ("lancedb:IVFPQ", None, "did you mean lancedb:IVF_PQ"),
         ("qdrant:int4", None, "did you mean qdrant:int8"),
-        ("qdrant:int8", "nprobes=3", "expected limit=N, hnsw_ef=N"),
+        ("qdrant:int8", "nprobes=3", "expected limit=1 to 10000, hnsw_ef=1 to 65536"),
         ("qdrant:int8,m=2.5", None, "m=2.5"),
         ("qdrant:int8,m=8,m=9", None, "each once"),
+        ("qdrant:int8,m=0", None, "m=2 to 256"),
+        ("qdrant:int8", "limit=0", "limit=1 to 10000"),
+        ("lancedb:IVF_PQ,num_partitions=999999999", None, "num_partitions=1 to 65536"),
         ("sqlite-vec:bit,m=8", None, "no number"),
+        ("sqlite-vec,m=8", None, "no number"),
         ("chroma:flat", None, "expected chroma:WORD"),
-        ("pgvector:halfvec", "nprobe=3", "expected limit=N, ef_search=N, probes=N"),
+        ("pgvector:halfvec", "nprobe=3", "probes=1 to 32768"),
     ],
 )
 def test_words_that_an_engine_does_not_have(index, search, message):
     with pytest.raises(UnsupportedError, match=message) as error:
         refuse_index(index, search)
     assert "\n" not in str(error.value)
+
+
+REFUSED = {
+    # of these, faiss or usearch ended Python, or asked for all memory
+    "HNSW takes a number from 2 to 256": [
+        "HNSW0",
+        "HNSW1",
+        "HNSW0_SQ8",
+        "HNSW1_SQ8",
+        "HNSW999999999",
+        "IVF4_HNSW1,Flat",
+    ],
+    "PQ takes a number from 1 to 16": ["PQ8x0", "PQ8x20", "IVF4,PQ8x0", "HNSW4_PQ8x0"],
+    "PQ takes a number from 1 to 1,024": ["PQ0", "PQ0x4fs", "PQ9999x4"],
+    "RQ takes a number": ["RQ0x0", "RQ0x4", "RQ4x0", "RQ999x4", "RQ4x99"],
+    "IVF takes a number": ["IVF0,Flat", "IVF999999999,Flat"],
+    "OPQ takes a number": ["OPQ0,PQ4", "OPQ8_0,PQ4", "OPQ999999999,Flat"],
+    "takes a number from 1 to 8,192": ["PCA0,Flat", "PCAW0,Flat", "PCAR99999,Flat", "RR0,Flat", "Pad0,Flat"],
+    "type [+]index=IVF4,Flat or": ["IVF4"],
+    "is no index of faiss that can be used here": [
+        *(
+            "IMI2x20,Flat",
+            "Residual2x20,PQ4",
+            "NSG1",
+            "NNDescent0",
+            "LSH",
+            "ZnLattice3x5_6",
+            "IVF4(HNSW0),Flat",
+            "ITQ,LSH",
+        ),
+        *(
+            "Refine(PQ2x4fs)",
+            "PQ8,Refine(PQ2x4fs)",
+            "IVF64,IVF64,Flat",
+            "L2norm," * 12 + "Flat",
+            "IDMap,Flat",
+            "LSQ8x8",
+        ),
+        *("PQ8x", "SQ3", "RaBitQ99", "IVF4M,Flat", "IVF-4,Flat", "PQ4+4", "PQ8,", ",Flat", "FlatPanorama0", "PRQ0x0x0"),
+    ],
+    "usearch is written": ["usearch0", "usearch1", "usearch257", "usearch999999999", "usearch-1"],
+}
+
+
+@pytest.mark.parametrize(("message", "index"), [(said, name) for said, names in REFUSED.items() for name in names])
+def test_what_a_library_cannot_take_never_reaches_it(monkeypatch, message, index):
+    pytest.importorskip("faiss")
+    pytest.importorskip("usearch")
+    monkeypatch.setattr("faiss.index_factory", lambda *_: pytest.fail("faiss saw it"))
+    with pytest.raises(UnsupportedError, match=message):
+        refuse_index(index)
+    with pytest.raises(UnsupportedError, match=message):
+        engine_of(index).build(Order(name=index, documents=np.eye(8, dtype=np.float32), similarity="cosine"))
+
+
+@pytest.mark.parametrize("index", ["HNSW32", "usearch"])
+@pytest.mark.parametrize("search", ["efSearch=0", "efSearch=999999999", "expansion=0", "expansion=999999999", "x=1"])
+def test_what_a_search_cannot_be_set_to_is_refused(index, search):
+    pytest.importorskip("faiss")
+    pytest.importorskip("usearch")
+    with pytest.raises(UnsupportedError, match="=1 to 65536"):
+        refuse_index(index, search)
+
+
+CORNERS = """
+import sys, numpy as np
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.features.index.engine import Order, engine_of
+
+codes = ["Flat", "SQ4", "PQ1x1", "PQ1x16", "PQ1024", "PQ4x4fs", "PQ8x4fsr", "PQ4x1np", "RQ1x1", "RQ2x4", "RaBitQ"]
+graphs = ["HNSW", "HNSW2", "HNSW256", "HNSW2_SQ8", "HNSW2_SQfp16", "HNSW256_PQ1x1", "HNSW4_PQ4x4", "HNSW2,Flat"]
+before = ["PCA1", "PCAW2", "PCAR8192", "OPQ1", "OPQ1024", "OPQ2_8", "RR", "RR1", "L2norm", "Pad1", "Pad64"]
+names = codes + graphs + [f"{part},SQ8" for part in before] + [f"{part},HNSW2" for part in before]
+names += [f"{lists},{code}" for lists in ("IVF1", "IVF1048576", "IVF2_HNSW2") for code in codes]
+names += [f"{name},{more}" for name in ("PQ4x4", "IVF1,PQ4x4fs", "HNSW2", "SQ8") for more in ("RFlat", "Refine(SQ4)")]
+names += ["usearch2", "usearch256"]
+asked = [(name, None) for name in names]
+asked += [("HNSW2", "efSearch=1"), ("HNSW2", "efSearch=65536"), ("IVF2,Flat", "nprobe=1048576,max_codes=1")]
+asked += [("IVF2_HNSW2,SQ8", "quantizer_efSearch=65536"), ("PQ4x4,RFlat", "k_factor_rf=1000")]
+asked += [("usearch2", "expansion=65536,expansion_add=1"), ("usearch2", "expansion=1,expansion_add=65536")]
+made = 0
+for name, search in asked:
+    for n, dim, similarity in ((1, 8, "cosine"), (3, 8, "euclidean"), (40, 8, "dot"), (70, 9, "euclidean")):
+        documents = np.random.default_rng(0).normal(size=(n, dim)).astype(np.float32)
+        order = Order(name=name, search=search, seed=1, documents=documents, similarity=similarity)
+        try:
+            index = engine_of(name).build(order)
+            index.search(documents[:3], 10)
+            index.describe()
+            made += 1
+        except UnsupportedError:
+            pass
+print(made)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_let_through_never_ends_python():
+    pytest.importorskip("faiss")
+    pytest.importorskip("usearch")
+    done = subprocess.run([sys.executable, "-c", CORNERS], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 150
 
 
 def test_codes_of_codes_are_refused(monkeypatch):

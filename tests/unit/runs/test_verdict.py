@@ -84,10 +84,18 @@ def test_noise_below_the_tolerance_excuses_nothing() -> None:
 
 def test_what_a_run_found_to_be_meaningless_forbids_a_verdict() -> None:
     record = record_of(flips=(0, 400))
-    record["data"]["forbids"] = ["All embeddings of the candidate are the same."]
+    record["data"]["forbids"] = {"candidate_constant": "all embeddings of the candidate are the same"}
     assert verdict(record) == Verdict(
         word="no verdict", sentences=("All embeddings of the candidate are the same.",), tone="plain"
     )
+
+
+def test_a_reference_near_chance_has_no_right_answers_to_lose() -> None:
+    record = record_of(**LOST)
+    record["data"]["forbids"] = {"reference_near_chance": "the reference finds them by chance"}
+    told = verdict(record)
+    assert told.word == "answers change"
+    assert "the reference finds them by chance" in told.sentence
 
 
 def test_queries_that_find_themselves_forbid_a_verdict() -> None:
@@ -127,9 +135,11 @@ def test_every_command_that_a_verdict_advises_passes_that_commands_own_checks(sc
     name, command, spec, *options = shlex.split(told.command)
     assert (name, options) == ("quantdrift", ["--task", "PythonDocsSmall"])
     advised = parse(spec)
-    for stage in STAGES.values():
+    for name, stage in STAGES.items():
         if stage.in_(advised.scheme):
             assert stage.check(advised.scheme) is None
+            if name == "index" and "lancedb" not in scheme:
+                stage.refuse(advised.scheme)
     if command == "repair":
         check_plain(advised.scheme)
     elif command == "waterfall":

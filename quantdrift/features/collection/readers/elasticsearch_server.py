@@ -1,4 +1,4 @@
-"""An index of an Elasticsearch server, over its HTTP interface; the key, if any, is in ELASTICSEARCH_API_KEY."""
+"""An index of an Elasticsearch server, over HTTP; a key is in ELASTICSEARCH_API_KEY, for ELASTICSEARCH_URL."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import ServerError, UnsupportedError
+from quantdrift.base.keys import KeyNames
 from quantdrift.features.collection.place import IDS, Place, Reader, only
 from quantdrift.features.collection.service import PACKAGES, Service, over_http
 
@@ -19,6 +20,7 @@ _READ: dict[str, tuple[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]
     "l2_norm": ("euclidean", lambda scores: -np.sqrt(1 / scores - 1)),
 }
 """Similarity of a field to a metric, and to what its scores, which are never negative, say by that metric."""
+KEYS = KeyNames(key="ELASTICSEARCH_API_KEY", address="ELASTICSEARCH_URL")
 
 
 class OnServer(Service):
@@ -27,7 +29,7 @@ class OnServer(Service):
     library = "Elasticsearch, over HTTP"
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place, place.at.removeprefix(_AT), key="ELASTICSEARCH_API_KEY", before="ApiKey ")
+        super().__init__(place, place.at.removeprefix(_AT), keys=KEYS, before="ApiKey ")
         self._path = f"/{place.name}"
         indexes = self.asked("GET", f"{self._path}/_mapping")
         if len(indexes) != 1:

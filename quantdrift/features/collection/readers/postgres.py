@@ -1,15 +1,19 @@
 """A table of PostgreSQL with an index of pgvector, asked as its planner has it; user and password are libpq's."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.keys import is_loopback
+from quantdrift.base.text import some
 from quantdrift.features.collection.place import Place, Reader, field_of_ids
 from quantdrift.features.databases import pgvector
 from quantdrift.features.databases.database import Hits
 
+_OF_ADDRESS = ("host", "port", "dbname", "user")
 _INDEXES = """SELECT pg_get_indexdef(indexrelid, 1, true), opcname
 FROM pg_index JOIN pg_opclass o ON o.oid = indclass[0]
 WHERE indrelid = %s::regclass AND indisvalid AND opcname ~ '^(vector|halfvec)_(cosine|ip|l2)_ops$'"""
@@ -22,9 +26,25 @@ class Table:
         if "password" in place.at:
             raise UnsupportedError("a password in an address ends up in every record; expected it in PGPASSWORD")
         import psycopg
+        from psycopg.conninfo import conninfo_to_dict
 
-        only = "-c default_transaction_read_only=on"
-        self._base = base = psycopg.connect(place.at, autocommit=True, options=only, connect_timeout=10)
+        where = conninfo_to_dict(place.at)
+        if strange := sorted(where.keys() - _OF_ADDRESS):  # others name files, programs and further hosts
+            raise UnsupportedError(f"{place}: {some(strange)} in an address; expected {', '.join(_OF_ADDRESS)}")
+        only, host = "-c default_transaction_read_only=on", where.get("host")
+        # an empty one keeps PGPASSWORD, which is for PGHOST alone, but not what PGPASSFILE has for this host
+        kept = {} if host in {None, os.environ.get("PGHOST")} else {"password": ""}
+        try:
+            base = psycopg.connect(
+                **where, **kept, **_encrypted(host), autocommit=True, options=only, connect_timeout=10
+            )
+        except psycopg.OperationalError as error:
+            if kept and "password" in str(error):
+                raise UnsupportedError(
+                    f"{place}: PGPASSWORD goes to the host in PGHOST alone; set PGHOST={host}"
+                ) from error
+            raise
+        self._base = base
         self.library, name = pgvector.version(base), (place.name,)
         (self._table,) = base.execute("SELECT %s::regclass::text", name).fetchone()
         columns = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
@@ -54,6 +74,13 @@ class Table:
     def close(self) -> None:
         """Close the connection."""
         self._base.close()
+
+
+def _encrypted(host: str | None) -> dict[str, str]:
+    """Nothing goes to another machine unencrypted, whatever the server says."""
+    if host is None or host.startswith("/") or is_loopback(host):  # PGHOST's own, or a socket of this machine
+        return {}
+    return {} if os.environ.get("PGSSLMODE") in {"require", "verify-ca", "verify-full"} else {"sslmode": "require"}
 
 
 READER = Reader(

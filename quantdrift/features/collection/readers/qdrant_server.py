@@ -1,4 +1,4 @@
-"""A collection of a Qdrant server, over its HTTP interface; the key, if any, is in QDRANT_API_KEY."""
+"""A collection of a Qdrant server, over its HTTP interface; a key is in QDRANT_API_KEY, for QDRANT_URL."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.base.keys import KeyNames
 from quantdrift.features.collection.place import IDS, Place, Reader, only
 from quantdrift.features.collection.service import PACKAGES, Service, over_http
 
 _METRICS = {"Cosine": "cosine", "Dot": "dot", "Euclid": "euclidean"}
 _PAGE = 1000
+KEYS = KeyNames(key="QDRANT_API_KEY", address="QDRANT_URL")
 
 
 class OnServer(Service):
@@ -19,7 +21,7 @@ class OnServer(Service):
     library = "Qdrant, over HTTP"
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place, place.at, key="QDRANT_API_KEY", header="api-key")
+        super().__init__(place, place.at, keys=KEYS, header="api-key")
         self._path, self._using = f"/collections/{place.name}", dict[str, str]()
         about = self._asked("GET", "")
         vectors = about["config"]["params"]["vectors"]

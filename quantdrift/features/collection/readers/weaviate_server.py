@@ -1,4 +1,4 @@
-"""A collection of a Weaviate server, over REST and GraphQL; the key, if any, is in WEAVIATE_API_KEY."""
+"""A collection of a Weaviate server, over REST and GraphQL; a key is in WEAVIATE_API_KEY, for WEAVIATE_URL."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.keys import KeyNames
 from quantdrift.features.collection.place import IDS, Place, Reader, only
 from quantdrift.features.collection.service import PACKAGES, Service, over_http
 from quantdrift.features.databases.database import nearness
@@ -15,6 +16,7 @@ from quantdrift.features.databases.database import nearness
 _AT = "weaviate:"
 _PAGE = 1000
 _METRICS = {"cosine": "cosine", "dot": "dot", "l2-squared": "euclidean"}
+KEYS = KeyNames(key="WEAVIATE_API_KEY", address="WEAVIATE_URL")
 
 
 class OnServer(Service):
@@ -23,7 +25,7 @@ class OnServer(Service):
     library = "Weaviate, over HTTP"
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place, place.at.removeprefix(_AT), key="WEAVIATE_API_KEY", before="Bearer ")
+        super().__init__(place, place.at.removeprefix(_AT), keys=KEYS, before="Bearer ")
         self._name = place.name
         about = self.asked("GET", f"/v1/schema/{self._name}")
         name, vectors = "", about

@@ -12,15 +12,44 @@ from quantdrift.base.errors import UnsupportedError, nearest
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
 from quantdrift.engine.scoring.indexes import Found, SearchIndex
-from quantdrift.features.index.engine import Engine, Order
+from quantdrift.features.index.engine import Engine, Order, read_numbers
 
 _LARGE = 1 << 28
 """Numbers in an index beyond which its size is not told: it would be copied for that."""
 _ADVISED = 39
 """Vectors for each centroid that faiss wants at least to train."""
 _LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
-_DIM = 20_160
-"""Dimensions that every usual number of parts divides."""
+_LARGEST = 1 << 30
+"""Bytes that an index may take beside the codes of its documents, unless these are many."""
+_RANGES = {
+    "OPQ": ((1, 1024), (1, 8192)),
+    "PCA": ((1, 8192),),
+    "RR": ((1, 8192),),
+    "Pad": ((1, 8192),),
+    "IVF": ((1, 1 << 20),),
+    "HNSW": ((2, 256),),
+    "PQ": ((1, 1024), (1, 16)),
+    "RQ": ((1, 32), (1, 10)),
+}
+"""The least and the most that the numbers of a part may be: beyond them faiss reads and writes out of bounds, or ends
+Python, without an error."""
+_SEARCH = {
+    "nprobe": (1, 1 << 20),
+    "efSearch": (1, 1 << 16),
+    "quantizer_efSearch": (1, 1 << 16),
+    "k_factor_rf": (1, 1000),
+    "max_codes": (1, 1 << 30),
+    "ht": (0, 1 << 16),
+}
+_BEFORE = r"PCAW?R?\d+|OPQ\d+(?:_\d+)?|RR(?:\d+)?|L2norm|Pad\d+"
+_SCALAR = "SQ(?:4|6|8|fp16|bf16)"
+_CODE = rf"Flat|{_SCALAR}|PQ\d+(?:x\d+)?(?:np)?|PQ\d+x4fsr?|RQ\d+x\d+|RaBitQ"
+_GRAPH = rf"HNSW(?:\d+)?(?:_{_SCALAR}|_PQ\d+(?:x\d+)?|,Flat)?"
+_FACTORY = re.compile(
+    rf"(?:(?:{_BEFORE}),){{,3}}(?:(?:IVF\d+(?:_HNSW\d+)?,)?(?:{_CODE})|{_GRAPH})(?:,(?:RFlat|Refine\((?:Flat|{_SCALAR})\)))?"
+)
+"""The factory strings that faiss is given: transforms, then lists and codes or a graph, then what rescores."""
+_NUMBERS = re.compile(rf"({'|'.join(_RANGES)})[WR]*(\d+)(?:[x_](\d+))?")
 
 
 class Faiss(SearchIndex):
@@ -31,9 +60,11 @@ class Faiss(SearchIndex):
 
         self._faiss, self._euclidean = faiss, order.similarity == "euclidean"
         documents, name, settings = order.documents, order.name, order.search
+        _check(name, settings)
         n, dim = documents.shape
         metric = faiss.METRIC_L2 if self._euclidean else faiss.METRIC_INNER_PRODUCT
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            _refuse_large(name, n, dim)
             index = faiss.index_factory(dim, name, metric)
             self.notes = _told(_parts(faiss, index)[1], n, name)
             for part in _inside(faiss, index):
@@ -159,18 +190,36 @@ def _everywhere(faiss: Any, index: Any) -> Any:
 
 
 def _check(name: str, search: str | None) -> None:
-    """Refuse an index that faiss' index_factory cannot read."""
-    del search
-    import faiss
-
-    try:
-        faiss.index_factory(_DIM, name)
-    except RuntimeError as error:
-        if "could not parse" not in str(error):
-            return  # it depends on the documents, and is told when they are there
+    """Refuse what is not written as faiss reads it, and numbers that it cannot take; faiss itself sees neither."""
+    if not _FACTORY.fullmatch(name):
         near = nearest(name, _LIKE, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_LIKE[:4])}"
-        raise UnsupportedError(f"+index={name} is no index that faiss can make; {hint}") from error
+        if _FACTORY.fullmatch(f"{name},Flat"):
+            hint = f"lists hold codes or vectors: type +index={name},Flat or +index={name},PQ16"
+        raise UnsupportedError(f"+index={name} is no index of faiss that can be used here; {hint}")
+    for part, *numbers in _NUMBERS.findall(name):
+        for number, (least, most) in zip(filter(None, numbers), _RANGES[part], strict=False):
+            if not least <= int(number) <= most:
+                raise UnsupportedError(f"+index={name}: {part} takes a number from {least:,} to {most:,}; got {number}")
+    read_numbers(f"+search={search}", search, _SEARCH)
+
+
+def _refuse_large(name: str, n: int, dim: int) -> None:
+    """Refuse an index whose links, centroids and codebooks, which it makes first, would fill the memory."""
+    size, most = 0, 2 * max(dim, 32)
+    for part, first, second in _NUMBERS.findall(name):
+        parts, ksub = int(first), 1 << (int(second or 8) if part in {"PQ", "RQ"} else 0)
+        width = {"OPQ": int(second or 0), "PCA": parts, "RR": parts, "Pad": parts}.get(part, 0)
+        if width > most:
+            raise ValueError(f"{part} would make vectors of {width:,} numbers; expected at most {most:,}")
+        size += {
+            "HNSW": 8 * n * parts,
+            "IVF": parts * (4 * dim + 64),
+            "PQ": 4 * ksub * dim,
+            "RQ": 4 * ksub * parts * (dim + ksub * (parts - 1) // 2),  # products of every two codebooks
+        }.get(part, 4 * dim * max(dim, width))
+    if size > max(_LARGEST, 16 * 4 * n * dim):
+        raise ValueError(f"it would take {size:,} bytes beside their codes")
 
 
 def _wider(name: str, search: str | None) -> str | None:

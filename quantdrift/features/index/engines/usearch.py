@@ -10,38 +10,31 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
 from quantdrift.engine.scoring.indexes import Found, SearchIndex
-from quantdrift.features.index.engine import Engine, Order
+from quantdrift.features.index.engine import Engine, Order, read_numbers
 
 _KINDS = {None: "f32", "fp16": "f16", "bf16": "bf16", "int8": "i8", "binary": "b1", "ubinary": "b1"}
 """Precision to usearch's name of it."""
-_SETTING = re.compile(r"(expansion|expansion_add)=([0-9]+)")
+_SEARCH = {"expansion": (1, 1 << 16), "expansion_add": (1, 1 << 16)}
+_CONNECTIVITY = (2, 256)
 
 
 class Usearch(SearchIndex):
     """A graph of usearch."""
 
     def __init__(self, order: Order) -> None:
-        match = re.fullmatch(r"usearch([1-9][0-9]{0,2})?", order.name, re.IGNORECASE)
-        parsed = [_SETTING.fullmatch(setting) for setting in order.search.split(",")] if order.search else []
-        if match is None or not all(parsed):
-            raise UnsupportedError(
-                "usearch is written +index=usearch, or with its connectivity, +index=usearch32, and set by "
-                f"+search=expansion=64 or expansion_add=128; got +index={order.name}"
-                + (f"+search={order.search}" if order.search else "")
-            )
+        connectivity, given = _read(order.name, order.search)
         if order.precision not in _KINDS:
             raise UnsupportedError(f"+index=usearch holds no {order.precision}; expected +emb=int8, or faiss")
         from usearch.index import Index
 
         self._told = {"name": order.name, "search": order.search}
-        given = {match_[1]: int(match_[2]) for match_ in parsed if match_}
         self._kind = _KINDS[order.precision]
         similar = "l2sq" if order.similarity == "euclidean" else "ip"
         self._graph: Any = Index(
             ndim=int(order.documents.shape[1]),
             metric="hamming" if self._kind == "b1" else similar,
             dtype=self._kind,
-            connectivity=int(match[1]) if match[1] else None,
+            connectivity=connectivity,
             expansion_add=given.get("expansion_add"),
             expansion_search=given.get("expansion"),
         )
@@ -66,10 +59,23 @@ class Usearch(SearchIndex):
         return {**self._told, "library": f"usearch {version_of('usearch')}", "bytes": size}
 
 
+def _read(name: str, search: str | None) -> tuple[int | None, dict[str, int]]:
+    """The connectivity that a name says, and the numbers that it is searched with."""
+    match = re.fullmatch(r"usearch([0-9]{1,9})?", name, re.IGNORECASE)
+    least, most = _CONNECTIVITY
+    if match is None or not least <= int(match[1] or least) <= most:
+        raise UnsupportedError(
+            f"+index={name}: usearch is written +index=usearch, or with its connectivity, {least} to {most}, as "
+            "+index=usearch32"
+        )
+    return int(match[1]) if match[1] else None, read_numbers(f"+search={search}", search, _SEARCH)
+
+
 ENGINE = Engine(
     what="usearch: a graph over what +emb= stores",
     build=Usearch,
     packages=(Package(name="usearch", module="usearch", extra="usearch", note="approximate indexes, +index=usearch"),),
     codes=True,
+    check=_read,
     reads=lambda index: index.lower().startswith("usearch"),
 )

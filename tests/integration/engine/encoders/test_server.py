@@ -144,14 +144,15 @@ def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypa
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
     measured(server, tmp_path / "a")
     assert not any("authorization" in headers for headers in server.headers)
-    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", "s3cret")
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     server.forget()
     outcome = measured(server, tmp_path / "b", cache=tmp_path / "cache")
     assert {headers["authorization"] for headers in server.headers} == {"Bearer s3cret"}
     for file in [*outcome.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
         assert file.is_dir() or b"s3cret" not in file.read_bytes()
     server.always = status(401)
-    assert "refuses the key in QUANTDRIFT_OPENAI_KEY (HTTP 401)" in refused(server, tmp_path / "c")
+    assert "refuses the key in OPENAI_API_KEY (HTTP 401)" in refused(server, tmp_path / "c")
 
 
 def test_a_run_that_was_interrupted_goes_on_where_it_was(

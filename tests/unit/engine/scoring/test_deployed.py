@@ -183,18 +183,30 @@ def test_euclidean_distances(world):
     ("options", "message"),
     [
         ("dim=65", "at most 64"),
-        ("index=HNSW32X", "faiss refuses"),
+        ("index=HNSW32X", "did you mean HNSW32"),
         ("index=IVF9000,Flat", "faiss refuses"),
-        ("index=HNSW16+search=nprobes=3", "faiss refuses"),
+        ("index=HNSW16+search=nprobes=3", "expected nprobe=1 to"),
         ("index=usearchX", "usearch32"),
-        ("index=usearch+search=nprobe=3", "expansion=64"),
+        ("index=usearch+search=nprobe=3", "expansion=1 to"),
         ("emb=uint8+index=usearch", "emb=int8"),
+        ("index=PQ8x16,RFlat+dim=64", "faiss refuses"),
+        ("index=RQ32x10", "beside their codes"),
+        ("index=OPQ8_4000,PQ8", "vectors of 4,000 numbers"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(world, options, message):
     with pytest.raises(UnsupportedError, match=message) as error:
         deployed(world, options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("n_docs", "options", "said"), [(2, "emb=int8", True), (100, "emb=uint8", False), (2, "emb=bf16", False)]
+)
+def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
+    few = (world[0], world[1][:n_docs])
+    state = score_deployed(vector_stages(parse_scheme(f"fp+{options}")), few, few, similarity=Similarity.COSINE, k=2)
+    assert any("takes its ranges from 2 documents" in note for note in state.notes) == said
 
 
 def test_evidence_keeps_what_exhaustive_search_gives(world, tmp_path):
