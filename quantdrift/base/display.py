@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.registry import blamed
 
 NAME = 60
 """Characters of a name that are shown."""
@@ -196,13 +197,13 @@ def complain(text: str) -> None:
 
 
 def error_line(error: Exception) -> str:
-    """An error in one line; one that is not ours is told with its kind."""
+    """An error in one line; one that is not ours is told with its kind, and whose part it was raised in."""
     if isinstance(error, QuantDriftError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f": {shorten(str(error.filename), 200)}"
         return clean(f"{error.strerror}{where}")
-    return f"unexpected {type(error).__name__}: {clean(str(error))}".removesuffix(": ")
+    return f"unexpected {type(error).__name__}{clean(blamed(error))}: {clean(str(error))}".removesuffix(": ")
 
 
 def print_json(value: Any) -> None:

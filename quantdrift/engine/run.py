@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import torch
 
-from quantdrift.ask import libraries
+from quantdrift.ask import libraries, parts_of
 from quantdrift.base.display import note
 from quantdrift.base.progress import Progress
 from quantdrift.data.labelled import Dataset
@@ -141,6 +141,7 @@ def describe_run(
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {**how, **reading, **pair.runtime},
         "versions": {"python": platform.python_version(), **libraries(spec)},
+        **({"parts": parts} if (parts := parts_of(spec)) else {}),
         "times": {
             "started": started,
             "finished": now(),

@@ -69,6 +69,7 @@ class Stage:
         formats: of saved candidates that can carry it.
         packages: that do it.
         stands_on: names of packages, of those that a scheme chooses from.
+        brought: versions of other packages that bring what a scheme chooses from.
         part: of "quantization" in run.json that is about it, by key; empty where there is none.
         lines: what a run says of it, from that part.
     """
@@ -94,6 +95,7 @@ class Stage:
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()
+    brought: Callable[[Scheme], Mapping[str, str]] = lambda _: {}
     part: str = ""
     lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 
