@@ -6,17 +6,18 @@ that the spec names, other data, settings or versions of the libraries that take
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.extras import version_of
-from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.checkpoints.checkpoint import find_checkpoint
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
@@ -174,6 +175,38 @@ def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
         return "damaged", None
     same = fingerprint is not None and run.record.get("cell") == fingerprint
     return ("done", run) if same else ("outdated", None)
+
+
+ATTEMPTS = 2
+"""Attempts that leave no word, after which there is no other."""
+
+
+@contextmanager
+def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
+    """Inside, something is measured that may end the process: a library aborts, or the system takes its memory back.
+
+    The attempt is noted before it starts, and whatever Python still sees of its end is a word; so an attempt that left
+    none is told by its note.
+
+    Raises:
+        UnsupportedError: ATTEMPTS have left no word.
+        DiskError: it cannot be noted.
+    """
+    before = 0
+    with suppress(OSError, ValueError):
+        noted = re.fullmatch(f"running: attempt ([0-9]) of {fingerprint}", read_bytes(note, limit=200).decode())
+        before = int(noted[1]) if noted else 0
+    if before >= ATTEMPTS:
+        raise UnsupportedError(
+            f"{ATTEMPTS} attempts ended the process without a word: a library aborted, or memory ran out and the "
+            "system killed it. Leave it out, or make it smaller"
+        )
+    write_text(note, f"running: attempt {before + 1} of {fingerprint}", what="the attempt")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            note.unlink()
 
 
 def ensure(ask: Ask, place: Path, measure: Callable[[str], Run], *, say: Callable[[], None] | None = None) -> Run:

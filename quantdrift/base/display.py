@@ -196,7 +196,7 @@ def complain(text: str) -> None:
     say(f"quantdrift: {text}", error=True)
 
 
-def error_line(error: Exception) -> str:
+def error_line(error: BaseException) -> str:
     """An error in one line; one that is not ours is told with its kind, and whose part it was raised in."""
     if isinstance(error, QuantDriftError):
         return str(error)

@@ -122,7 +122,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         A package that brings an entry decides what it computes, whatever the entry says of `packages`.
         """
         names = [name for name, entry in self.items() if any(entry is one for one in entries)]
-        return dict(_package(self.points[name]) for name in names if name in self.points and name not in self.broken)
+        return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
 
     @contextmanager
     def tried(self, entry: Entry) -> Iterator[None]:
@@ -141,7 +141,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             name = next(name for name, other in self.items() if other is entry)
             at = extract_tb(error.__traceback__)[-1]
             raise UnsupportedError(
-                f"{name!r} of {self.group}, from the package {' '.join(_package(self.points[name]))}, failed on a "
+                f"{name!r} of {self.group}, from the package {' '.join(package_of(self.points[name]))}, failed on a "
                 f"trial: {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}). Tell whoever "
                 "maintains it, or leave it out"
             ) from error
@@ -174,7 +174,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return len(self._entries)
 
 
-def _package(point: EntryPoint) -> tuple[str, str]:
+def package_of(point: EntryPoint) -> tuple[str, str]:
     """Name and version of the package that an entry point is of."""
     try:
         return point.dist.name, point.dist.version  # type: ignore[union-attr]
@@ -188,5 +188,5 @@ def blamed(error: BaseException) -> str:
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if there := [point for point in points if re.split("[.:]", point.value)[0] == module]:
-            return f" in {' '.join(_package(there[0]))} ({', '.join(point.name for point in there)})"
+            return f" in {' '.join(package_of(there[0]))} ({', '.join(point.name for point in there)})"
     return ""

@@ -18,7 +18,7 @@ import quantdrift
 from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.base.registry import REGISTRIES, Registry
+from quantdrift.base.registry import REGISTRIES, Registry, package_of
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.encoders import KINDS
 from quantdrift.engine import UNASKED
@@ -116,9 +116,8 @@ def _broken() -> Iterator[str]:
     for group, registry in _registries().items():
         len(registry)  # loads them
         for name, reason in registry.broken.items():
-            yield clean(
-                f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package that it comes from"
-            )
+            package = " ".join(package_of(registry.points[name]))
+            yield clean(f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package {package}")
 
 
 def _warned() -> list[str]:
