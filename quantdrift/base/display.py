@@ -203,7 +203,7 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f": {shorten(str(error.filename), 200)}"
         return clean(f"{error.strerror}{where}")
-    return f"unexpected {type(error).__name__}{clean(blamed(error))}: {clean(str(error))}".removesuffix(": ")
+    return clean(f"unexpected {type(error).__name__}{blamed(error)}: {error}").removesuffix(":")
 
 
 def print_json(value: Any) -> None:
