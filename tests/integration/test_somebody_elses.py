@@ -390,6 +390,8 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(quantdrift: Says, do
         "expected Quantizer",
         "expected EncoderKind",
         "there is an option +emb= already",
+        "Mend or uninstall the package bad 1.0",
+        "dies of quantdrift.quantizers",  # brought by a package that no part declares
     ):
         assert said in " ".join(doctor.split())
     assert "unknown part" in unknown
@@ -557,7 +559,7 @@ def test_one_that_ends_the_process_ends_no_study(quantdrift: Says, forks: Forks,
     assert ended() == (1, ["failed", "failed", "done"])
     assert "without a word" in quantdrift("study", "status", "out")
     assert ended() == (1, ["failed", "failed", "done"])
-    assert ended("retry") == (-signal.SIGABRT, ["open", "failed", "done"])
+    assert ended("retry") == (-signal.SIGABRT, ["open", "open", "done"])
 
 
 @pytest.mark.slow
@@ -573,10 +575,9 @@ def test_one_that_ends_the_process_ends_neither_waterfall_nor_repair(
     assert [forks.run(*repair, cwd=tmp_path)[0] for _ in range(2)] == [-signal.SIGABRT] * 2
     tried = json.loads(quantdrift(*repair, "--json"))["tried"]
     assert {each["scheme"]: each["reason"] for each in tried}["W3-g128-dies"].startswith("2 attempts ended")
-    alone = ("repair", f"{place / 'tiny'}@W3-dies", *data, "--quantizers", "dies", "--out", "mended")
-    for _ in range(2):
-        assert forks.run(*alone, cwd=tmp_path)[0] == -signal.SIGABRT
-    assert "without a word" in quantdrift(*alone, code=2)  # nothing else is taken for the plain scheme
+    plain = ("repair", f"{place / 'tiny'}@W3-dies", *data, "--quantizers", "rtn,dies", "--out", "plain")
+    assert [forks.run(*plain, cwd=tmp_path)[0] for _ in range(2)] == [-signal.SIGABRT] * 2
+    assert "without a word" in quantdrift(*plain, code=2)  # nothing else is taken for the plain scheme
 
 
 @pytest.mark.slow
@@ -604,8 +605,6 @@ def test_another_version_is_another_run(tmp_path: Path, place: Path) -> None:
             words = ("--data", place / "a", "--json", "--quiet")
             run = json.loads(quantdrift("run", f"{place / 'tiny'}@fp+cut=1", *words, "--out", "cut"))
             other = json.loads(quantdrift("run", f"{place / 'tiny'}@W4-rtn", *words, "--out", "other"))
-            parts = {part["name"]: part for part in json.loads(quantdrift("doctor", "--json"))["components"]}
-            assert (parts["cut"]["version"], parts["cut"]["note"]) == (version, "brings cut of quantdrift.stages")
         flips.append(run["metrics"]["flip@1"]["value"])
         signatures.append(signature(run))
         times.append(other["times"])
