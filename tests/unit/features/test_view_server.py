@@ -152,6 +152,8 @@ def test_a_name_that_is_no_utf_8_stops_nothing(tmp_path: Path) -> None:
         links = [*sections["runs"]["grids"][0]["links"], *sections["pairs"]["grids"][0]["links"]]
         assert sorted(links) == ["/pair/bad%FF%2Frun?b=worse%FE%2Frun", "/run/bad%FF%2Frun", "/run/worse%FE%2Frun"]
         assert [ask(server, link)[0] for link in links] == [200, 200, 200]
+        (tmp_path / os.fsdecode(b"bad\xff") / "run" / "evidence.parquet").write_bytes(b"no")
+        assert ask(server, "/run/bad%FF%2Frun")[0] == 422  # what it says names the folder
     assert status == 200
 
 
