@@ -6,22 +6,24 @@ that the spec names, other data, settings or versions of the libraries that take
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.extras import version_of
-from quantdrift.base.records import bytes_digest, file_digest
+from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.checkpoints.checkpoint import find_checkpoint
 from quantdrift.checkpoints.classifier_config import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
-from quantdrift.encoders import KINDS
+from quantdrift.data.streamed import STREAMED
+from quantdrift.encoders import KINDS, brought_for
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint
@@ -43,11 +45,25 @@ LIBRARIES = (
 
 @cache
 def libraries(pair: Spec | Versus) -> dict[str, str]:
-    """The versions of those that are installed, and of what only the stages of this pair stand on."""
+    """The versions of those that are installed, and of what only this pair stands on."""
     scheme = pair.scheme if isinstance(pair, Spec) else None
     own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in scheme.stages)
     versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
-    return {name: version for name, version in versions.items() if version is not None}
+    return {name: version for name, version in versions.items() if version is not None} | parts_of(pair)
+
+
+@cache
+def parts_of(pair: Spec | Versus) -> dict[str, str]:
+    """The versions of other packages whose parts take part in a pair, by the registries, whatever the parts declare."""
+    versions = MODEL_FILES.versions(*MODEL_FILES.values()) | STREAMED.versions(*STREAMED.values())
+    for name in names_of(pair):
+        with suppress(QuantDriftError):  # in memory, on a server, or a file that no kind takes
+            versions |= brought_for(resolve(name))
+    if isinstance(pair, Spec):
+        versions |= QUANTIZERS.versions(QUANTIZERS[pair.scheme.quantizer])
+        for stage in (STAGES[name] for name in pair.scheme.stages):
+            versions |= {**STAGES.versions(stage), **stage.brought(pair.scheme)}
+    return versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +89,7 @@ class Ask:
         """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
         if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in self.pair.scheme.stages):
             return False
-        return all(_place(name)[0] for name in self._names) if self.models is None else None not in self.models
+        return all(_place(name)[0] for name in names_of(self.pair)) if self.models is None else None not in self.models
 
     @property
     def fingerprint(self) -> str:
@@ -85,7 +101,7 @@ class Ask:
         """
         parts = {
             "pair": str(self.pair),
-            "models": list(self.models) if self.models is not None else [stamp_of(name) for name in self._names],
+            "models": list(map(stamp_of, names_of(self.pair)) if self.models is None else self.models),
             "files": {} if isinstance(self.pair, Versus) else files_of(self.pair),
             "data": list(self.data),
             "settings": dict(self.settings),
@@ -94,10 +110,10 @@ class Ask:
         }
         return bytes_digest(json.dumps(parts, sort_keys=True).encode())
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        pair = self.pair
-        return (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+
+def names_of(pair: Spec | Versus) -> tuple[str, ...]:
+    """Names of the models of a pair."""
+    return (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
 
 
 def files_of(spec: Spec) -> dict[str, str]:
@@ -159,6 +175,38 @@ def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
         return "damaged", None
     same = fingerprint is not None and run.record.get("cell") == fingerprint
     return ("done", run) if same else ("outdated", None)
+
+
+ATTEMPTS = 2
+"""Attempts that leave no word, after which there is no other."""
+
+
+@contextmanager
+def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
+    """Inside, something is measured that may end the process: a library aborts, or the system takes its memory back.
+
+    The attempt is noted before it starts, and whatever Python still sees of its end is a word; so an attempt that left
+    none is told by its note.
+
+    Raises:
+        UnsupportedError: ATTEMPTS have left no word.
+        DiskError: it cannot be noted.
+    """
+    before = 0
+    with suppress(OSError, ValueError):
+        noted = re.fullmatch(f"running: attempt ([0-9]) of {fingerprint}", read_bytes(note, limit=200).decode())
+        before = int(noted[1]) if noted else 0
+    if before >= ATTEMPTS:
+        raise UnsupportedError(
+            f"{ATTEMPTS} attempts ended the process without a word: a library aborted, or memory ran out and the "
+            "system killed it. Leave it out, or make it smaller"
+        )
+    write_text(note, f"running: attempt {before + 1} of {fingerprint}", what="the attempt")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            note.unlink()
 
 
 def ensure(ask: Ask, place: Path, measure: Callable[[str], Run], *, say: Callable[[], None] | None = None) -> Run:

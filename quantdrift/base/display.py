@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.registry import blamed
 
 NAME = 60
 """Characters of a name that are shown."""
@@ -195,14 +196,14 @@ def complain(text: str) -> None:
     say(f"quantdrift: {text}", error=True)
 
 
-def error_line(error: Exception) -> str:
-    """An error in one line; one that is not ours is told with its kind."""
+def error_line(error: BaseException) -> str:
+    """An error in one line; one that is not ours is told with its kind, and whose part it was raised in."""
     if isinstance(error, QuantDriftError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f": {shorten(str(error.filename), 200)}"
         return clean(f"{error.strerror}{where}")
-    return f"unexpected {type(error).__name__}: {clean(str(error))}".removesuffix(": ")
+    return clean(f"unexpected {type(error).__name__}{blamed(error)}: {error}").removesuffix(":")
 
 
 def print_json(value: Any) -> None:

@@ -6,12 +6,17 @@ such objects from elsewhere. Nothing else lists them.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from pkgutil import iter_modules
+from traceback import extract_tb, walk_tb
 from typing import Any, Generic, TypeVar
+
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 
 Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
@@ -86,7 +91,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         }
 
     @cached_property
-    def _others(self) -> dict[str, EntryPoint]:
+    def points(self) -> dict[str, EntryPoint]:
+        """The entry points of other packages, by name."""
         return {point.name: point for point in entry_points(group=self.group)}
 
     @cached_property
@@ -95,10 +101,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         for name, module in self._ours.items():
             entry: Any = getattr(import_module(module), self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
-        for name, point in self._others.items():
+        for name, point in self.points.items():
             try:
                 entries[name] = self._loaded(name, point, entries)
-            except Exception as error:  # somebody else's module
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # somebody else's module, which may even end the process
                 self.broken[name] = f"{type(error).__name__}: {error}"
         places = {name: (entry.place, name) for name, entry in entries.items() if hasattr(entry, "place")}
         return dict(sorted(entries.items(), key=lambda entry: places.get(entry[0], (0, ""))))
@@ -107,6 +115,36 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def packages(self) -> dict[str, Package]:
         """The packages that they stand on, by name."""
         return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
+
+    def versions(self, *entries: Entry) -> dict[str, str]:
+        """Names and versions of the packages that some entries come from; none of what is built in.
+
+        A package that brings an entry decides what it computes, whatever the entry says of `packages`.
+        """
+        names = [name for name, entry in self.items() if any(entry is one for one in entries)]
+        return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
+
+    @contextmanager
+    def tried(self, entry: Entry) -> Iterator[None]:
+        """Inside, an entry of another package is tried: what goes wrong is one line that names both.
+
+        Raises:
+            UnsupportedError: something went wrong that was not raised on purpose.
+        """
+        try:
+            yield
+        except (QuantDriftError, ModuleNotFoundError):  # the latter is told with the extra that brings it
+            raise
+        except (Exception, SystemExit) as error:
+            if not self.versions(entry):  # a fault of ours is told as what it is
+                raise
+            name = next(name for name, other in self.items() if other is entry)
+            at = extract_tb(error.__traceback__)[-1]
+            raise UnsupportedError(
+                f"{name!r} of {self.group}, from the package {' '.join(package_of(self.points[name]))}, failed on a "
+                f"trial: {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}). Tell whoever "
+                "maintains it, or leave it out"
+            ) from error
 
     def _loaded(self, name: str, point: EntryPoint, entries: Mapping[str, Entry]) -> Entry:
         if name in entries:
@@ -124,7 +162,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Name of the module that an object comes from; None if there is none of this name."""
         if name not in self:
             return None
-        return self._ours.get(name) or self._others[name].module
+        return self._ours.get(name) or self.points[name].module
 
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
@@ -134,3 +172,21 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def package_of(point: EntryPoint) -> tuple[str, str]:
+    """Name and version of the package that an entry point is of."""
+    try:
+        return point.dist.name, point.dist.version  # type: ignore[union-attr]
+    except Exception:  # its metadata cannot be read
+        return point.value.partition(":")[0], "?"
+
+
+def blamed(error: BaseException) -> str:
+    """Name the package of other people's parts that an error was raised in, and these parts; empty where in none."""
+    points = [point for registry in REGISTRIES.values() for point in registry.points.values()]
+    for frame, _ in reversed([*walk_tb(error.__traceback__)]):
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if there := [point for point in points if re.split("[.:]", point.value)[0] == module]:
+            return f" in {' '.join(package_of(there[0]))} ({', '.join(point.name for point in there)})"
+    return ""

@@ -47,5 +47,12 @@ KINDS: Registry[EncoderKind] = Registry(
     "quantdrift.encoders", package=("quantdrift.encoders", "quantdrift.features"), attribute="KIND", kind=EncoderKind
 )
 """All kinds by name, in the order in which they are asked."""
+
+
+def brought_for(source: Any) -> dict[str, str]:
+    """Versions of the other packages whose kinds take a model."""
+    return KINDS.versions(*(kind for kind in KINDS.values() if KINDS.versions(kind) and kind.is_of(source)))
+
+
 USUAL: Mapping[Use, str] = {"search": "sentence", "classes": "classifier", "shortlist": "cross-encoder"}
 """The kind that is meant where nothing tells of another."""

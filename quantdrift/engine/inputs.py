@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.data.images import Images
+from quantdrift.encoders import brought_for
 from quantdrift.engine.store import digest_of
 
 Vectors = NDArray[np.float32]
@@ -134,5 +135,8 @@ class Encoder(Protocol):
 
 def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:
     """All that decides what an encoder makes of inputs beside its weights; None if it cannot be told."""
-    key = encoder.key(inputs.role)
-    return None if key is None or inputs.digest is None else {**inputs.digest, **key}
+    key, source = encoder.key(inputs.role), getattr(encoder, "source", None)
+    if key is None or inputs.digest is None:
+        return None
+    parts = {} if source is None else brought_for(source)
+    return {**inputs.digest, **key, **({"parts": parts} if parts else {})}

@@ -42,6 +42,7 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Classes, Head, Search, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
+from quantdrift.engine.tried import embedded
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.runs.folder import now
@@ -182,9 +183,12 @@ def load_model(
     """The model that these data take, at full precision, whatever dtype its files have."""
     source, where = full_precision(name), pick_device(device)
     encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
-    model: LocalModel = imported(encoder_kind.load)(
-        source, device=where, revision=revision, dtype=dtype, **({"trusted": True} if trusted else {})
-    )
+    with KINDS.tried(encoder_kind):
+        model: LocalModel = imported(encoder_kind.load)(
+            source, device=where, revision=revision, dtype=dtype, **({"trusted": True} if trusted else {})
+        )
+        if KINDS.versions(encoder_kind):
+            embedded(model)
     takes = model.takes if isinstance(model, Classifier) else "text"
     if kind not in {None, takes}:
         raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")

@@ -8,6 +8,7 @@ made, or that is on a server, is a model of its own.
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
+from quantdrift.engine.tried import try_parts
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation
@@ -117,6 +119,7 @@ class QuantizedPair:
         if (stored := stored_allocation(scheme)) is not None:
             widths = widths_for(stored, self.layers, scheme, self.fingerprint)
             self.choose(widths, by=stored)
+        try_parts(self, [method for method in self._methods.values() if method is not None])
 
     @property
     def models(self) -> tuple[Any, ...]:
@@ -190,8 +193,9 @@ class QuantizedPair:
         """Digest of the candidate's weights and input ranges, and of how it is run; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
-        keys = [key for stage in self.stages.values() if (key := stage.key()) is not None]
-        parts = [weights_fingerprint(self.modules), *keys]
+        keys = {name: key for name, stage in self.stages.items() if (key := stage.key()) is not None}
+        brought = STAGES.versions(*(STAGES[name] for name in keys))  # other code may do other things
+        parts = [weights_fingerprint(self.modules), *keys.values(), *chain(*brought.items())]
         return parts[0] if len(parts) == 1 else bytes_digest(" ".join(parts).encode(), size=16)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import torch
 
-from quantdrift.ask import libraries
+from quantdrift.ask import libraries, parts_of
 from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
@@ -163,6 +163,7 @@ def describe_run(
         },
         "settings": {**how, **reading, **pair.runtime},
         "versions": {"python": platform.python_version(), **libraries(spec)},
+        **({"parts": parts} if (parts := parts_of(spec)) else {}),
         "times": {
             "started": started,
             "finished": now(),

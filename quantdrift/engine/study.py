@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from quantdrift.ask import attempted
 from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
@@ -129,8 +130,9 @@ def run_cells(
 ) -> None:
     """Measure cells and write their run folders.
 
-    A cell that fails is kept with its reason, and the others go on. A cell that another process is at is left to it,
-    and looked at again in the end.
+    A cell that fails is kept with its reason, and the others go on. One at which the process ended without a word comes
+    after the others; a second such end is a failure too. A cell that another process is at is left to it, and looked at
+    again in the end.
 
     Raises:
         DiskError: no cell can be written or kept any more.
@@ -145,15 +147,16 @@ def run_cells(
             how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
             entry, whole = cell.data, data.known(cell.data)
             in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
-            if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
-                whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
-            else:
-                lists = shortlists.of(cell, data)
-                measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
+            with attempted(folder.note(cell), key):
+                if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
+                    whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
+                else:
+                    lists = shortlists.of(cell, data)
+                    measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
             folder.forget_failure(cell)
         except DiskError:
             raise
-        except Exception as error:  # whatever else it is, the other cells go on
+        except (Exception, SystemExit) as error:  # whatever else it is, the other cells go on
             failed(cell, folder.fail(cell, error))
 
     def taken(cell: Cell) -> bool:
@@ -163,8 +166,10 @@ def run_cells(
                 attempt(cell)
             return held
 
-    for group in _groups(cells):
-        busy += [cell for cell in group if not taken(cell)]
+    noted = {cell.name: folder.note(cell).exists() for cell in cells}  # it ended without a word, or runs elsewhere
+    for last in (False, True):
+        for group in _groups([cell for cell in cells if noted[cell.name] is last]):
+            busy += [cell for cell in group if not taken(cell)]
     for cell in busy:
         while not taken(cell):
             time.sleep(_WAIT)

@@ -264,8 +264,9 @@ def _text(part: Mapping[str, Any], name: str) -> str | None:
 def signature(record: Mapping[str, Any]) -> str:
     """Name on one line what decides the figures of a run.
 
-    Version, pair, data, number type and scores, then digests of both models' weights, inputs, batch size and torch, as
-    far as they are known; of a folder its last name only, and no server's address.
+    Version, pair, data, number type and scores, then digests of both models' weights, inputs, batch size, torch and the
+    packages of others that brought a part, as far as they are known; of a folder its last name only, and no server's
+    address.
 
     >>> signature({"spec": "./models/mine@W4", "data": {"name": "faq", "fingerprint": "a1b2c3d4e5", "split": "test"}})
     'quantdrift:?|mine@W4-g128-rtn|faq/test#a1b2c3d4'
@@ -281,6 +282,7 @@ def signature(record: Mapping[str, Any]) -> str:
         "own ids": run.settings.get("own_ids"),
         "batch": run.settings.get("batch_size"),
         "torch": run.settings.get("torch"),
+        **_part(record, "parts"),
     }
     data += f"#{run.data_fingerprint[:8]}" if run.data_fingerprint else ""
     parts = [f"quantdrift:{_part(record, 'versions').get('quantdrift', '?')}", _PLACES.sub("", run.spec or "unnamed")]

@@ -87,6 +87,7 @@ class Stage:
         packages: that do it.
         stands_on: names of packages, of those that a scheme chooses from.
         mend: what to do where it changes too many answers; None where nothing is known.
+        brought: versions of other packages that bring what a scheme chooses from.
         part: of "quantization" in run.json that is about it, by key; empty where there is none.
         lines: what a run says of it, from that part.
     """
@@ -114,6 +115,7 @@ class Stage:
     packages: tuple[Package, ...] = ()
     stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()
     mend: Callable[[Scheme], Mend | None] = lambda _: None
+    brought: Callable[[Scheme], Mapping[str, str]] = lambda _: {}
     part: str = ""
     lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 

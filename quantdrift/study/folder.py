@@ -4,6 +4,7 @@ FOLDER/study.json        the cells, with the fingerprint that each must have
 FOLDER/cells/NAME/       a run folder
 FOLDER/failed/NAME.json  why a cell could not be measured
 FOLDER/.locks/NAME       held by the process that measures the cell
+FOLDER/.running/NAME     which attempt to measure it runs, or ended without a word
 """
 
 import traceback
@@ -16,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from quantdrift.ask import State, finished
-from quantdrift.base.display import clean
+from quantdrift.base.display import clean, error_line
 from quantdrift.base.errors import StudyError
 from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text
 from quantdrift.runs.folder import Run, now
@@ -25,7 +26,7 @@ from quantdrift.study.plan import Cell
 
 StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
 """What the results of a study are read as: a table (grid), or what the feature of its name makes of them."""
-STUDY, CELLS, FAILED = "study.json", "cells", "failed"
+STUDY, CELLS, FAILED, RUNNING = "study.json", "cells", "failed", ".running"
 
 
 class StudyRecord(Record):
@@ -119,12 +120,16 @@ class StudyFolder:
         finally:
             lock.release()
 
+    def note(self, cell: Cell) -> Path:
+        """Where an attempt to measure a cell is noted while it runs."""
+        return self.path / RUNNING / cell.name
+
     def fail(self, cell: Cell, error: BaseException) -> FailedCell:
         """Keep why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
         record = FailedCell(
             fingerprint=cell.fingerprint,
-            reason=clean(" ".join(str(error).split()) or type(error).__name__)[:1000],
+            reason=clean(error_line(error))[:1000],
             where=f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"
             if frames
             else "",
@@ -136,7 +141,8 @@ class StudyFolder:
 
     def forget_failure(self, cell: Cell) -> None:
         """A cell is tried again, or has been measured."""
-        (self.path / FAILED / f"{cell.name}.json").unlink(missing_ok=True)
+        for file in (self.path / FAILED / f"{cell.name}.json", self.note(cell)):
+            file.unlink(missing_ok=True)
 
 
 def open_study(path: Path) -> StudyFolder:
@@ -173,7 +179,7 @@ def plan_into(
     if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
-    for folder in (path, path / CELLS, path / FAILED):
+    for folder in (path, path / CELLS, path / FAILED, path / RUNNING):
         clear_dead(folder)
     return StudyFolder(path=path, cells=planned, capture=capture, kind=kind, shows=record.shows)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.processes import FULL, RUN, Forks, essence, files_in, stamps, write_study
+from faults.processes import FULL, RETRY, RUN, Forks, essence, files_in, stamps, write_study
 
 N_KILLS = 50 if FULL else 4
 
@@ -47,6 +47,8 @@ def test_sigkill(root: Path, fork: Forks, undisturbed) -> None:
             after = whole(place / "out", undisturbed.cells)
             assert before.items() <= after.items()  # nothing is made twice
             before = after
+        if "without a word" in printed:  # two kills at one cell are taken for its own fault
+            code, printed = fork.run(*RETRY, cwd=place)
         assert code == 1, printed  # one cell fails
         assert "QUANTDRIFT_DEBUG" not in printed
         assert essence(place / "out") == undisturbed.cells

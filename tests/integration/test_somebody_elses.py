@@ -8,23 +8,16 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from faults.processes import Forks
+from quantdrift.runs.identity import signature
+from support.packages import install
 from support.tiny_command_line import corpora, one_thread, place
 
 Says = Callable[..., str]
-
-
-def install(site: Path, name: str, files: Mapping[str, str], points: Mapping[str, Mapping[str, str]]) -> None:
-    """Write modules and the metadata that pip would write; entry points by group and name."""
-    info = f"{name}-1.0.dist-info"
-    listed = "".join(f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points.items())
-    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
-    for file, text in {**files, f"{info}/METADATA": about, f"{info}/entry_points.txt": listed}.items():
-        (site / file).parent.mkdir(parents=True, exist_ok=True)
-        (site / file).write_text(text, encoding="utf-8")
 
 
 def says(forks: Forks, *words: object, cwd: Path, code: int = 0) -> str:
@@ -397,6 +390,8 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(quantdrift: Says, do
         "expected Quantizer",
         "expected EncoderKind",
         "there is an option +emb= already",
+        "Mend or uninstall the package bad 1.0",
+        "dies of quantdrift.quantizers",  # brought by a package that no part declares
     ):
         assert said in " ".join(doctor.split())
     assert "unknown part" in unknown
@@ -460,10 +455,176 @@ def test_an_engine(quantdrift: Says, doctor: str, place: Path) -> None:
     assert sum(shares.values()) == pytest.approx(flips["total"]["value"])
 
 
+FATAL = """
+import os
+import sys
+
+from quantdrift.engine.stages import VectorStage
+from quantdrift.encoders import EncoderKind
+from quantdrift.quantizers import Quantizer
+from quantdrift.stages import Option, Stage
+
+ENDS = Stage(what="an end", kind="vectors", work="fatal:Ends", options={"ends": Option(pattern="abort|exit|late")})
+ODD = Stage(what="a fault", kind="vectors", work="fatal:Odd", options={"odd": Option(pattern="none|raise")})
+DIES = Quantizer(title="It dies of a real layer", make="fatal:dies", tried=False)
+FAULTY = Quantizer(title="It is written for another scheme", make="fatal:faulty", tried=False)
+KIND = EncoderKind(what="a failing model", uses=("search",), load="fatal:load", accepts="fatal:accepts", files=("f",))
+
+
+class Ends(VectorStage):
+    def index(self, stored, similarity):
+        how = self.scheme.option("ends")
+        if how == "late":
+            raise ValueError("it was too late")
+        os.abort() if how == "abort" else sys.exit(3)
+
+
+class Odd(VectorStage):
+    def stored(self, stored, calibration):
+        return None if self.scheme.option("odd") == "none" else stored.rows
+
+
+def dies(scheme):
+    from quantdrift.engine.quantizers.rtn import RoundToNearest
+
+    class Dies(RoundToNearest):
+        def quantize(self, weight, moments=None):
+            return super().quantize(weight, moments) if len(weight) == 8 else os.abort()
+
+    return Dies(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+
+
+def faulty(scheme):
+    from quantdrift.engine.quantizers.rtn import RoundToNearest
+
+    class Faulty(RoundToNearest):
+        def quantize(self, weight, moments=None):
+            return weight * scheme.bits
+
+    return Faulty(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+
+
+def accepts(source, revision):
+    from pathlib import Path
+
+    return Path(source.location, "f").is_file()
+
+
+def load(source, **how):
+    return source.embeddings
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "part", "why"),
+    [
+        ("tiny@fp+odd=none", "'odd' of quantdrift.stages", "expected Stored, got NoneType"),
+        ("tiny@fp+odd=raise", "'odd' of quantdrift.stages", "'Stored' object has no attribute 'rows' (fatal.py"),
+        ("tiny@W4-faulty", "'faulty' of quantdrift.quantizers", "'Scheme' object has no attribute 'bits' (fatal.py"),
+        ("f@W4", "'fails' of quantdrift.encoders", "object has no attribute 'embeddings' (fatal.py"),
+    ],
+)
+def test_one_that_fails_is_named_before_anything_long_begins(
+    quantdrift: Says, place: Path, spec: str, part: str, why: str
+) -> None:
+    (place / "f").mkdir(exist_ok=True)
+    (place / "f" / "f").touch()
+    told = quantdrift("run", place / spec, "--data", place / "a", "--no-cache", code=2)
+    (line,) = (line for line in told.splitlines() if line.startswith("quantdrift: "))
+    assert f"{part}, from the package fatal 1.0" in line
+    assert why in line
+    assert "reference:" not in told  # no stage of the work was shown
+
+
+def test_one_that_fails_late_is_named_too(quantdrift: Says, place: Path) -> None:
+    told = quantdrift("run", f"{place / 'tiny'}@fp+ends=late", "--data", place / "a", "--quiet", code=2)
+    assert "unexpected ValueError in fatal 1.0 (" in told
+
+
+@pytest.mark.slow
+def test_one_that_ends_the_process_ends_no_study(quantdrift: Says, forks: Forks, tmp_path: Path, place: Path) -> None:
+    """The first cell aborts; so it is tried after the others, and a second end without a word is a failure."""
+    schemes = ["fp+ends=abort", "fp+ends=exit", "W4-rtn"]
+    study = {"models": [str(place / "tiny")], "schemes": schemes, "data": [str(place / "a")]}
+    (tmp_path / "study.yaml").write_text(json.dumps({**study, "settings": {"k": 10}}))
+
+    def ended(verb: str = "run") -> tuple[int, list[str]]:
+        code, _ = forks.run("study", verb, "study.yaml", "--out", "out", "--quiet", cwd=tmp_path)
+        status = json.loads(quantdrift("study", "status", "out", "--json"))
+        return code, [cell["state"] for cell in status["cells"]]
+
+    assert ended() == (-signal.SIGABRT, ["open", "open", "open"])
+    assert (tmp_path / "out/.running/tiny@fp+ends=abort_on_a").read_text().startswith("running: attempt 1")
+    assert ended() == (-signal.SIGABRT, ["open", "failed", "done"])
+    assert ended() == (1, ["failed", "failed", "done"])
+    assert "without a word" in quantdrift("study", "status", "out")
+    assert ended() == (1, ["failed", "failed", "done"])
+    assert ended("retry") == (-signal.SIGABRT, ["open", "open", "done"])
+
+
+@pytest.mark.slow
+def test_one_that_ends_the_process_ends_neither_waterfall_nor_repair(
+    quantdrift: Says, forks: Forks, tmp_path: Path, place: Path
+) -> None:
+    data = ("--data", place / "a", "--quiet")
+    fall = ("waterfall", f"{place / 'tiny'}@W4-rtn+ends=abort", *data, "--out", "fall")
+    codes = [forks.run(*fall, cwd=tmp_path)[0] for _ in range(5)]
+    assert codes == [-signal.SIGABRT] * 4 + [1]  # two combinations abort, twice each
+
+    repair = ("repair", f"{place / 'tiny'}@W3-rtn", *data, "--quantizers", "rtn,dies", "--out", "mended")
+    assert [forks.run(*repair, cwd=tmp_path)[0] for _ in range(2)] == [-signal.SIGABRT] * 2
+    tried = json.loads(quantdrift(*repair, "--json"))["tried"]
+    assert {each["scheme"]: each["reason"] for each in tried}["W3-g128-dies"].startswith("2 attempts ended")
+    plain = ("repair", f"{place / 'tiny'}@W3-dies", *data, "--quantizers", "rtn,dies", "--out", "plain")
+    assert [forks.run(*plain, cwd=tmp_path)[0] for _ in range(2)] == [-signal.SIGABRT] * 2
+    assert "without a word" in quantdrift(*plain, code=2)  # nothing else is taken for the plain scheme
+
+
+@pytest.mark.slow
+def test_another_version_is_another_run(tmp_path: Path, place: Path) -> None:
+    """A part that declares no package, in two versions that compute otherwise; and a run that it has no part in."""
+    stage = "\n".join(
+        [
+            "from dataclasses import replace",
+            "from quantdrift.engine.stages import VectorStage",
+            "from quantdrift.stages import Option, Stage",
+            "CUT = Stage(what='x', kind='vectors', work='cut:Cut', options={'cut': Option()})",
+            "class Cut(VectorStage):",
+            "    def stored(self, stored, calibration):",
+            "        return replace(stored, documents=stored.documents.round(decimals=DECIMALS))",
+        ]
+    )
+    flips, signatures, times = [], [], []
+    for version, decimals in (("0.1", 1), ("0.2", 3)):
+        site = tmp_path / version
+        files = {"cut.py": stage.replace("DECIMALS", str(decimals))}
+        install(site, "cut", files, {"quantdrift.stages": {"cut": "cut:CUT"}}, version=version)
+        path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with Forks(tmp_path, PYTHONPATH=path, COLUMNS="200") as forks:
+            quantdrift = partial(says, forks, cwd=tmp_path)
+            words = ("--data", place / "a", "--json", "--quiet")
+            run = json.loads(quantdrift("run", f"{place / 'tiny'}@fp+cut=1", *words, "--out", "cut"))
+            other = json.loads(quantdrift("run", f"{place / 'tiny'}@W4-rtn", *words, "--out", "other"))
+        flips.append(run["metrics"]["flip@1"]["value"])
+        signatures.append(signature(run))
+        times.append(other["times"])
+    assert flips[0] > flips[1] == 0
+    assert [signature.rpartition("|")[2] for signature in signatures] == ["cut:0.1", "cut:0.2"]
+    assert times[0] == times[1]
+
+
 PACKAGES: dict[str, tuple[dict[str, str], dict[str, dict[str, str]]]] = {
     "toy": ({"toy.py": TOY}, {"quantdrift.quantizers": {"toy": "toy:QUANTIZER"}}),
     "staging": ({"staging.py": STAGING}, {"quantdrift.stages": {"norms": "staging:NORMS", "clip": "staging:CLIP"}}),
     "bags": ({"bags.py": BAGS}, {"quantdrift.encoders": {"bags": "bags:KIND"}}),
+    "fatal": (
+        {"fatal.py": FATAL},
+        {
+            "quantdrift.stages": {"ends": "fatal:ENDS", "odd": "fatal:ODD"},
+            "quantdrift.quantizers": {"dies": "fatal:DIES", "faulty": "fatal:FAULTY"},
+            "quantdrift.encoders": {"fails": "fatal:KIND"},
+        },
+    ),
     "lines": ({"lines.py": LINES}, {"quantdrift.formats": {"lines": "lines:FORMAT"}}),
     "dumps": ({"dumps.py": FILES}, {"quantdrift.model_files": {"dumps": "dumps:DUMPS"}}),
     "other": (

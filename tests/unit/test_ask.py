@@ -1,6 +1,9 @@
 """One fingerprint of everything that decides a run, and the run that has it."""
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift import ask as asking
-from quantdrift.ask import LIBRARIES, Ask, libraries, stamp_of
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.ask import LIBRARIES, Ask, attempted, libraries, stamp_of
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.spec.grammar import parse_pair
 
 
@@ -119,6 +122,37 @@ def test_a_folder_that_has_the_name_of_a_model_is_not_that_model(
     Path("minilm").mkdir()
     Path("minilm/config.json").write_text("{}")
     assert (stamp_of("minilm"), ask("minilm@W4").certain) == before
+
+
+_ATTEMPT = """
+import os, sys
+from pathlib import Path
+from quantdrift.ask import attempted
+with attempted(Path(sys.argv[1]), sys.argv[2]):
+    os.abort() if sys.argv[3] == "abort" else sys.exit(sys.argv[3])
+"""
+
+
+def test_two_attempts_without_a_word_are_the_last(tmp_path: Path) -> None:
+    note = tmp_path / "running" / "cell"
+
+    def ended(key: str, how: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-c", _ATTEMPT, note, key, how], check=False, capture_output=True
+        ).returncode
+
+    assert ended("a", "a word") == 1  # it exits, which is a word
+    assert not note.exists()
+    assert [ended("a", "abort") for _ in range(2)] == [-signal.SIGABRT] * 2
+    with pytest.raises(UnsupportedError, match="2 attempts"), attempted(note, "a"):
+        pytest.fail("a third attempt")
+    assert ended("b", "abort") == -signal.SIGABRT  # other libraries, data or settings are another thing
+    with attempted(note, "b"):
+        assert note.read_text() == "running: attempt 2 of b"
+    assert not note.exists()
+    note.write_bytes(b"\xff" * 1000)  # of somebody else
+    with attempted(note, "a"):
+        assert note.read_text() == "running: attempt 1 of a"
 
 
 def test_what_can_change_unseen_is_not_certain(model: Path) -> None:

@@ -25,8 +25,10 @@ from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import give_back, large_tensors_apart, put_aside, saved_weights
+from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.allocation import Allocation, check_fits, digest
 from quantdrift.spec.grammar import Scheme
+from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
     from quantdrift.engine.pair import QuantizedPair
@@ -179,8 +181,11 @@ def make_layers(
     start = time.perf_counter()
     scheme, layers = pair.scheme, pair.layers
     fingerprint, runtime = of
+    under = [stage for key, _ in options_under_layers(scheme) for stage in STAGES.values() if key in stage.options]
+    parts = QUANTIZERS.versions(QUANTIZERS[scheme.quantizer]) | STAGES.versions(*under)
     key = key_of(
         version=_VERSION,
+        **({"parts": parts} if parts else {}),
         weights=fingerprint,
         layers=[layer.name for layer in layers],
         scheme=[scheme.granularity, scheme.quantizer, *options_under_layers(scheme)],

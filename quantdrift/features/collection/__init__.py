@@ -29,6 +29,12 @@ def _refuse(scheme: Scheme) -> None:
     reader_of(read_place(scheme.option("collection", "")))
 
 
+def _brought(scheme: Scheme) -> dict[str, str]:
+    from quantdrift.features.collection.place import READERS, read_place, reader_of  # noqa: PLC0415 -- as above
+
+    return READERS.versions(reader_of(read_place(scheme.option("collection", ""))))
+
+
 STAGE = Stage(
     what="a collection that is there, in place of an index of the data",
     kind="vectors",
@@ -42,5 +48,6 @@ STAGE = Stage(
     },
     check=_check,
     refuse=_refuse,
+    brought=_brought,
     settled=False,
 )

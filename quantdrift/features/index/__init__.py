@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
-from quantdrift.features.index.engine import engine_of
+from quantdrift.features.index.engine import ENGINES, engine_of
 from quantdrift.stages import Mend, Option, Stage
 from quantdrift.stages.embeddings import CODED
 from quantdrift.stages.rescoring import rescored
@@ -68,6 +68,7 @@ STAGE = Stage(
     refuse=_refuse,
     draws=True,
     stands_on=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
+    brought=lambda scheme: ENGINES.versions(engine_of(scheme.option("index", ""))),
     codes=lambda scheme: scheme.option("index") is not None,
     mend=_mend,
 )

@@ -92,7 +92,8 @@ def _quantizers() -> list[dict[str, Any]]:
     component = {part["name"]: part for part in components()}
     rows = []
     for name, entry in QUANTIZERS.items():
-        versions = {package.name: component[package.name]["version"] for package in entry.packages}
+        names = dict.fromkeys([package.name for package in entry.packages] or QUANTIZERS.versions(entry))
+        versions = {package: component[package]["version"] for package in names}
         default = next(iter(versions), None)
         rows.append(
             {

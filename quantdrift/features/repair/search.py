@@ -6,6 +6,7 @@ and the best of these to widths by gap. What comes through is run on the whole c
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.ask import Ask, ensure
+from quantdrift.ask import Ask, attempted, ensure, libraries
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.data.images import contents_of
@@ -106,6 +107,8 @@ class Tuner:
             try:
                 run = self._run(scheme)
             except (MissingExtraError, UnsupportedError) as error:
+                if scheme == self.spec.scheme:  # what all others are held against
+                    raise
                 self.tried.append(choice.Tried(scheme=scheme, reason=str(error)))
                 continue
             candidates += choice.deployments(
@@ -159,7 +162,8 @@ class Tuner:
 
         def measure(key: str) -> Run:
             means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
-            return measured_run(opened, out=place, **means, cell=key)
+            with self._attempted(scheme):
+                return measured_run(opened, out=place, **means, cell=key)
 
         return ensure(ask, place, measure) if self.store.root else measure(ask.fingerprint)
 
@@ -184,17 +188,19 @@ class Tuner:
 
     def _trial(self, scheme: Scheme, problem: GapProblem, bits: float) -> choice.Tried:
         """What a configuration does to some gaps; why not, where it cannot be made or takes too many bits."""
+        reference = self.reference
         try:
-            opened, flow = self._open(scheme)
-            pair = opened.quantized
-            if not pair.needs_widths and (needed := pair.bits().linear_with_scales) > bits + 1e-9:
-                return choice.Tried(scheme=scheme, bits=needed, reason=f"takes {needed:.3f} bits, scales counted")
-            choose_widths(flow, opened.reading, self.reference)
-            flow.calibrate(opened.reading)
-            with pair.candidate():
-                weights = pair.candidate_fingerprint()
-                key = key_of(version=2, weights=weights, on=problem.digest, runtime=dict(pair.runtime))
-                gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
+            with self._attempted(scheme):
+                opened, flow = self._open(scheme)
+                pair = opened.quantized
+                if not pair.needs_widths and (needed := pair.bits().linear_with_scales) > bits + 1e-9:
+                    return choice.Tried(scheme=scheme, bits=needed, reason=f"takes {needed:.3f} bits, scales counted")
+                choose_widths(flow, opened.reading, reference)
+                flow.calibrate(opened.reading)
+                with pair.candidate():
+                    weights = pair.candidate_fingerprint()
+                    key = key_of(version=2, weights=weights, on=problem.digest, runtime=dict(pair.runtime))
+                    gaps = CachedArrays(self.store.root, key).get("gaps", lambda: self._gaps(problem, scheme))[:, 0]
         except (MissingExtraError, UnsupportedError) as error:
             return choice.Tried(scheme=scheme, reason=str(error))
         valid = problem.valid[:, 0]
@@ -206,6 +212,12 @@ class Tuner:
             likely=float(np.mean(gaps[valid] < 0)),
             n=len(shifts),
         )
+
+    def _attempted(self, scheme: Scheme) -> AbstractContextManager[None]:
+        """Inside, a configuration is tried or run, which may end the process."""
+        spec = replace(self.spec, scheme=scheme)
+        key = key_of(spec=str(spec), data=self.dataset.fingerprint, libraries=libraries(spec))
+        return attempted(self.out / ".running" / key, key)
 
     def _gaps(self, problem: GapProblem, scheme: Scheme) -> NDArray[np.float64]:
         with self.progress.stage(f"trial: {scheme}", problem.n_rows) as tell:
@@ -223,6 +235,8 @@ class Tuner:
         """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
         few, many = map(self._problem, STEPS)
         better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
+        if not better:
+            raise UnsupportedError(f"no quantizer can be tried: {self.tried[0].scheme}: {self.tried[0].reason}")
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
         finer = [grouped for scheme in half for grouped in (scheme, *choice.finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)

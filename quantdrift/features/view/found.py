@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from quantdrift.base.display import error_line
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.gate.result import GateResult, read_result
 from quantdrift.runs.folder import EVIDENCE, RECORD, Run, read_run
@@ -46,9 +47,9 @@ def find(folder: Path, results: Iterable[Path] = ()) -> Found:
         try:
             if RECORD in files:
                 found.runs[name] = read_run(at)
-        except QuantDriftError as error:
+        except Exception as error:  # whatever it is, it is a row of what cannot be read
             if EVIDENCE in files:  # else it is of another tool
-                found.problems[name] = str(error)
+                found.problems[name] = error_line(error)
         if len(found.runs) >= MOST:
             break
     for file in islice(results, MOST):

@@ -7,6 +7,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from urllib.parse import quote
 
+from quantdrift.base.display import error_line
 from quantdrift.base.text import counted
 from quantdrift.cli.pages import page_of
 from quantdrift.features.view.found import MOST, Found
@@ -28,7 +29,8 @@ _PAIRS = 400
 
 def link_to(kind: str, name: str, other: str | None = None) -> str:
     """The address of a page: "/run/PATH", "/pair/PATH?b=PATH"."""
-    return f"/{kind}/{quote(name, safe='')}" + ("" if other is None else f"?b={quote(other, safe='')}")
+    a, b = (quote(path, safe="", errors="surrogateescape") for path in (name, other or ""))
+    return f"/{kind}/{a}" + ("" if other is None else f"?b={b}")
 
 
 def overview(folder: Path, found: Found, beside: Path) -> Page:
@@ -46,12 +48,18 @@ def overview(folder: Path, found: Found, beside: Path) -> Page:
 
 
 def _sections(found: Found) -> Iterator[Section]:
-    if found.runs:
-        latest = sorted(found.runs.items(), key=lambda item: _finished(item[1]), reverse=True)
-        links = [link_to("run", name) for name, _ in latest]
-        grid = table(_COLUMNS, latest, links=links)
+    told, problems = dict[str, Grid](), dict(found.problems)
+    for item in found.runs.items():
+        try:
+            told[item[0]] = table(_COLUMNS, [item])
+        except Exception as error:  # one that cannot be told is one row
+            problems[item[0]] = error_line(error)
+    if told:
+        latest = sorted(told, key=lambda name: told[name].rows[0][_FINISHED], reverse=True)
+        rows, links = [told[name].rows[0] for name in latest], [link_to("run", name) for name in latest]
+        grid = replace(told[latest[0]], rows=rows, links=links)
         yield Section(name="runs", title="Runs", about=["The latest first; a click on a head sorts."], grids=[grid])
-    runs = found.runs
+    runs = {name: found.runs[name] for name in told}
     if pairs := list(islice((pair for pair in combinations(runs, 2) if _comparable(*map(runs.get, pair))), _PAIRS)):
         about = ["Two candidates of one reference on the same data, query by query."]
         about += [f"The first {_PAIRS} pairs; the page of a run lists all with it."] * (len(pairs) == _PAIRS)
@@ -64,8 +72,8 @@ def _sections(found: Found) -> Iterator[Section]:
         gates = sorted(found.gates.items(), key=lambda item: -item[1][1])
         grid = table(_OF_GATES, gates, links=[link_to("gate", name) for name, _ in gates])
         yield Section(name="gates", title="Gates", about=["The latest first."], grids=[grid])
-    if found.problems:
-        grid = Grid(head=["folder", "why"], rows=[[*item] for item in found.problems.items()], words={"why"})
+    if problems:
+        grid = Grid(head=["folder", "why"], rows=[[*item] for item in problems.items()], words={"why"})
         yield Section(name="problems", title="Not readable", grids=[grid])
 
 
@@ -94,6 +102,7 @@ _COLUMNS = (
     Column("finished", lambda item: _finished(item[1]), kind="words"),
     Column("folder", lambda item: item[0], kind="words"),
 )
+_FINISHED = -2
 _OF_GATES = (
     Column("result", lambda item: item[0], kind="words"),
     Column("verdict", lambda item: item[1][0].verdict, kind="words"),

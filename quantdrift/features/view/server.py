@@ -9,11 +9,13 @@ import threading
 from dataclasses import dataclass, field, replace
 from html import escape
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from quantdrift.base.display import clean, error_line, note
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.features.view.found import Found, find
 from quantdrift.features.view.pages import overview, page_for
@@ -21,6 +23,8 @@ from quantdrift.features.view.pair import pair_page
 from quantdrift.report.page import Page, render
 
 ADDRESS = "127.0.0.1"
+_AS_BYTES = "surrogateescape"
+"""How names that are no UTF-8 are read from addresses, as those of files are."""
 _SECONDS = 30
 """A request takes no longer to come in."""
 _HEADERS = {
@@ -49,8 +53,12 @@ class Site:
 
     def html(self, target: str) -> tuple[HTTPStatus, str]:
         """The page of a request's target, with its status."""
-        parts = urlsplit(target)
-        names, other = [unquote(name) for name in parts.path.split("/")[1:]], parse_qs(parts.query).get("b", [""])[0]
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            return HTTPStatus.BAD_REQUEST, _plain("This is no address of a page", clean(str(error)))
+        names = [unquote(name, errors=_AS_BYTES) for name in parts.path.split("/")[1:]]
+        other = parse_qs(parts.query, errors=_AS_BYTES).get("b", [""])[0]
         with self._one:
             try:
                 html = self._html(
@@ -58,6 +66,9 @@ class Site:
                 )
             except QuantDriftError as error:
                 return HTTPStatus.UNPROCESSABLE_ENTITY, _plain("This page cannot be made", str(error))
+            except Exception as error:  # whatever it is, the other pages go on, and somebody should know
+                note(f"the page {target} cannot be made: {error_line(error)}")
+                return HTTPStatus.INTERNAL_SERVER_ERROR, _plain("This page cannot be made", error_line(error))
         return (HTTPStatus.OK, html) if html else (HTTPStatus.NOT_FOUND, _plain("There is no page of this name"))
 
     def _html(self, found: Found, names: list[str], other: str) -> str | None:
@@ -86,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a page."""
-        if self.headers.get_all("Host", []) not in self.server.hosts:
+        if [host.lower() for host in self.headers.get_all("Host", [])] not in self.server.hosts:
             return self._send(HTTPStatus.FORBIDDEN, _plain("Refused", "expected this machine's own address as Host"))
         if self.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
             return self._send(HTTPStatus.FORBIDDEN, _plain("Refused", "another site asked for this page"))
@@ -95,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 -- the library's name
 
     def _send(self, status: HTTPStatus, html: str) -> None:
-        content = html.encode()
+        content = html.encode(errors="replace")  # names of files may be no UTF-8
         self.send_response(status)
         for name, value in {**_HEADERS, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
@@ -115,7 +126,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self, site: Site, port: int = 0) -> None:
         self.site = site
         super().__init__((ADDRESS, port), _Handler)
-        self.hosts = [[f"{name}:{self.server_port}"] for name in (ADDRESS, "localhost")]
+        # of the usual port browsers say nothing
+        ports = (f":{self.server_port}", *[""] * (self.server_port == HTTP_PORT))
+        self.hosts = [[f"{name}{port}"] for name in (ADDRESS, "localhost") for port in ports]
         self.url = f"http://{ADDRESS}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:

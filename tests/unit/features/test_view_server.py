@@ -2,9 +2,12 @@
 
 import http.client
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -25,10 +28,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     damaged.mkdir()
     (damaged / "run.json").write_text('{"format": "quantdrift-run", "spec": "<script>alert(1)</script>"}')
     (damaged / "evidence.parquet").write_bytes(b"no")
-    with Server(Site(folder=root / "runs", beside=root)) as opened:
-        threading.Thread(target=opened.serve_forever, daemon=True).start()
-        yield opened
-        opened.shutdown()
+    with Server(Site(folder=root / "runs", beside=root)) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@contextmanager
+def opened(folder: Path, port: int = 0) -> Iterator[Server]:
+    """A server of a folder."""
+    with Server(Site(folder=folder, beside=folder), port) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 def ask(server: Server, target: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
@@ -128,3 +140,63 @@ def test_a_run_has_the_page_of_report_and_a_link_to_those_beside_it(server: Serv
     assert page["home"] is True
     assert [section["name"] for section in page["sections"]][:2] == ["changed", "closeness"]  # type: ignore[attr-defined]
     assert page["sections"][-1]["grids"][0]["links"] == ["/pair/a%2Frun?b=b%2Frun"]  # type: ignore[index]
+
+
+def test_a_name_that_is_no_utf_8_stops_nothing(tmp_path: Path) -> None:
+    for name, spec in ((b"bad\xff", "minilm@W4-g128-rtn"), (b"worse\xfe", "minilm@W3-g128-rtn")):
+        search_run(tmp_path / "made", noise=0.3, spec=spec)
+        (tmp_path / "made").rename(tmp_path / os.fsdecode(name))
+    with opened(tmp_path) as server:
+        status, html, _ = ask(server, "/")
+        sections = {section["name"]: section for section in content(html)["sections"]}  # type: ignore[attr-defined]
+        links = [*sections["runs"]["grids"][0]["links"], *sections["pairs"]["grids"][0]["links"]]
+        assert sorted(links) == ["/pair/bad%FF%2Frun?b=worse%FE%2Frun", "/run/bad%FF%2Frun", "/run/worse%FE%2Frun"]
+        assert [ask(server, link)[0] for link in links] == [200, 200, 200]
+        (tmp_path / os.fsdecode(b"bad\xff") / "run" / "evidence.parquet").write_bytes(b"no")
+        assert ask(server, "/run/bad%FF%2Frun")[0] == 422  # what it says names the folder
+    assert status == 200
+
+
+def test_one_run_that_cannot_be_told_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fine", "odd"):
+        search_run(tmp_path / name, noise=0.3, spec=f"minilm@W4-g128-rtn+seed={len(name)}")
+    record = tmp_path / "odd" / "run" / "run.json"
+    record.write_text(record.read_text().replace('"times": {', '"times": [], "spent": {', 1))
+    with opened(tmp_path) as server:
+        sections = {section["name"]: section for section in content(ask(server, "/")[1])["sections"]}  # type: ignore[attr-defined]
+    assert sections["runs"]["grids"][0]["links"] == ["/run/fine%2Frun"]
+    ((folder, why),) = sections["problems"]["grids"][0]["rows"]
+    assert folder == "odd/run"
+    assert why
+
+
+def test_any_error_of_a_request_is_a_page_and_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search_run(tmp_path / "a", noise=0.3, spec="minilm@W4-g128-rtn")
+    monkeypatch.setattr("quantdrift.features.view.server.page_for", lambda *_: 1 / 0)
+    with opened(tmp_path) as server:
+        status, text, _ = ask(server, "/run/a%2Frun")
+        assert ask(server, "/")[0] == 200
+    assert status == 500
+    assert "ZeroDivisionError" in text
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/run/a%2Frun" in line
+    assert "ZeroDivisionError" in line
+
+
+def test_a_target_that_is_no_address_is_refused(server: Server) -> None:
+    answer = raw(server, f"GET http://[::1 HTTP/1.0\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n")
+    assert " 400 " in answer.splitlines()[0]
+
+
+def test_the_usual_port_need_not_be_named(tmp_path: Path) -> None:
+    """Browsers leave it out."""
+    try:
+        on_80 = opened(tmp_path, 80)
+        with on_80 as server:
+            for host in ("127.0.0.1", "localhost", "LocalHost:80"):
+                assert ask(server, "/", Host=host)[0] == 200
+            assert ask(server, "/", Host="evil.example")[0] == 403
+    except OSError as error:
+        pytest.skip(f"port 80 cannot be listened on: {error}")

@@ -1,0 +1,73 @@
+"""Registries of parts, with packages of others as pip would install them."""
+
+from pathlib import Path
+
+import pytest
+
+from quantdrift.base import registry as registries
+from quantdrift.base.display import error_line
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.registry import Registry
+from support.packages import install
+
+GROUP = "quantdrift.tried"
+WAYS = {
+    "exits": "raise SystemExit(7)",
+    "unheard": "class Unheard(BaseException): ...\nraise Unheard('of')",
+    "missing": "import no_such_module",
+    "fine": "ENTRY = 'fine'\ndef work(): return 1 / 0",
+    "stops": "raise KeyboardInterrupt",
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Registry[str]:
+    """A registry of strings; a package for every way of failing."""
+    for name in request.param:
+        module = f"package_{name}"
+        files = {f"{module}.py": WAYS[name]}
+        install(tmp_path, f"of-{name}", files, {GROUP: {name: f"{module}:ENTRY"}}, version="2.5")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registries, "REGISTRIES", {})
+    return Registry(GROUP, package="quantdrift.finished.formats", attribute="NONE", kind=str)
+
+
+ALL_BUT_STOPS = [name for name in WAYS if name != "stops"]
+
+
+@pytest.mark.parametrize("made", [ALL_BUT_STOPS], indirect=True)
+def test_whatever_another_package_does_on_import_is_told_and_the_rest_goes_on(made: Registry[str]) -> None:
+    assert dict(made) == {"fine": "fine"}
+    assert {name: reason.partition(":")[0] for name, reason in made.broken.items()} == {
+        "exits": "SystemExit",
+        "unheard": "Unheard",
+        "missing": "ModuleNotFoundError",
+    }
+    assert made.broken["exits"] == "SystemExit: 7"
+
+
+@pytest.mark.parametrize("made", [["stops"]], indirect=True)
+def test_ctrl_c_passes(made: Registry[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        len(made)
+
+
+@pytest.mark.parametrize("made", [ALL_BUT_STOPS], indirect=True)
+def test_an_entry_is_known_by_its_package_whatever_it_declares(made: Registry[str]) -> None:
+    assert made.versions(*made.values()) == {"of-fine": "2.5"}
+    assert made.versions() == made.versions("of another registry") == {}
+
+
+@pytest.mark.parametrize("made", [["fine"]], indirect=True)
+def test_an_error_in_it_is_told_with_package_and_part(made: Registry[str]) -> None:
+    from package_fine import work  # type: ignore[import-not-found]  # noqa: PLC0415 -- it is made above
+
+    assert len(made) == 1
+    with pytest.raises(ZeroDivisionError) as error:
+        work()
+    assert error_line(error.value) == "unexpected ZeroDivisionError in of-fine 2.5 (fine): division by zero"
+    named = "'fine' of quantdrift.tried, from the package of-fine 2.5"
+    with pytest.raises(UnsupportedError, match=named), made.tried("fine"):
+        work()
+    with pytest.raises(ZeroDivisionError), made.tried("one of ours"):
+        work()
