@@ -54,8 +54,8 @@ def run(
     loading: Any = {**how, **settings.loading, "root": store.root}
     opened = open_pair(pair, dataset, shortlist=shortlist, **loading)
     more = {} if fingerprint is None else {"cell": fingerprint}
-    allowed = asdict(tolerances or Tolerances())
-    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, tolerances=allowed, **more)
+    more |= {} if tolerances is None else {"tolerances": asdict(tolerances)}
+    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
 
 
 def measured_run(
@@ -162,6 +162,7 @@ def describe_run(
             "warnings": list(dict.fromkeys([*notes, *forbids.values()])),
         },
         "settings": {**how, **reading, **pair.runtime},
+        "tolerances": asdict(Tolerances()),
         "versions": {"python": platform.python_version(), **libraries(spec)},
         **({"parts": parts} if (parts := parts_of(spec)) else {}),
         "times": {

@@ -97,12 +97,12 @@ def gate(
     matched = match(now, baseline) if comparing and baseline is not None else None
     judgements = []
     for rule in rules:
-        if target.forbidden:
+        if matched is not None and matched.differs and rule.compares:
+            judgement = _incomparable(rule, "the run and the baseline are not of the same, see below")
+        elif target.forbidden:
             judgement = _undefined(rule, " ".join(target.forbidden).removesuffix("."))
         elif matched is None or not rule.compares:
             judgement = judge_limit(rule, target, rows.get(rule))
-        elif matched.differs:
-            judgement = _incomparable(rule, "the run and the baseline are not of the same, see below")
         elif np.isnan(target.values(rule.metric)).all():
             estimate = rule.metric.known_over(target.evidence)
             judgement = _undefined(rule, estimate.reason if estimate.bound is None else _ONLY_A_BOUND)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,14 +123,17 @@ def test_what_an_allocation_is_used_by_is_what_it_was_asked_for(quantdrift: Run,
     assert "expected FILE.json without spaces" in quantdrift(*asked, "--out", "al", code=2)
 
 
+UNSAID: dict[str, Any] = {"revision": None, "trust_remote_code": False, "keep_own_ids": False}
+UNSAID |= {"query_prompt": None, "document_prompt": None}
+"""Options that nobody gave, as the command line has them."""
+
+
 def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     chosen = choice.Deployment(
         scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, looked=1 / 3, changed=np.zeros(3, dtype=bool)
     )
     told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
-    options = command.RepairOptions(
-        spec="minilm@W4", dtype="bfloat16", revision=None, trust_remote_code=False, task="T", split="dev"
-    )
+    options = command.RepairOptions(spec="minilm@W4", dtype="bfloat16", task="T", split="dev", **UNSAID)
     lines = command._next(parse("minilm@W4"), told, options, classes=False)
     made = "make it: quantdrift quantize minilm@W4-g128-rtn --out FOLDER"
     assert lines[2] == f"{made} --task T --split dev --dtype bfloat16"
@@ -149,9 +153,7 @@ def test_what_quantize_refuses_is_not_advised(scheme: str, classes: bool | None,
         scheme=parse_scheme(scheme), run="r", bits=4, all_bits=9, looked=0.0, changed=np.zeros(3, dtype=bool)
     )
     told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
-    options = command.RepairOptions(
-        spec="", dtype="float32", revision=None, trust_remote_code=False, task="T", split="test"
-    )
+    options = command.RepairOptions(spec="", dtype="float32", task="T", split="test", **UNSAID)
     lines = command._next(Spec(model=model, scheme=parse_scheme("W4")), told, options, classes=bool(classes))
     assert lines[1:] == ["what remains changed: quantdrift show r"]
     data = [] if classes else ["--task", "PythonDocsSmall"]
