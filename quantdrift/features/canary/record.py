@@ -4,7 +4,7 @@ Where the same texts get other embeddings later, the model is no longer the one 
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -142,6 +142,12 @@ def draw(queries: Sequence[str], documents: Sequence[str], n: int) -> list[tuple
     others = [row for row in rng.permutation(len(documents)).tolist() if row != longest][: n - len(asked) - 1]
     texts: list[tuple[Role, str]] = [("query", queries[row][:LONGEST]) for row in asked]
     return [*texts, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
+
+
+def by_role(texts: Iterable[tuple[Role, str]]) -> dict[str, list[str]]:
+    """Queries and documents, apart."""
+    kept = list(texts)
+    return {role: [text for part, text in kept if part == role] for role in ("query", "document")}
 
 
 # --- then and now ---------------------------------------------------------------------------------
