@@ -231,7 +231,7 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     yield "In brackets: 95 % intervals. They hold for inputs like these; your own may be harder."
     noise = [floor for row in rows if (floor := row.value(_NOISE)) is not None]
     if noise:
-        yield f"Full precision, run twice in batches of other sizes, changes up to {percent(max(noise))} of the answers."
+        yield f"Full precision, run in other batches, changes up to {percent(max(noise))} of the answers."
 
 
 def _origin(rows: Sequence[Row]) -> str:
