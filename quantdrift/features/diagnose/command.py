@@ -27,7 +27,7 @@ class DiagnoseOptions(OnCorpus, OnModel):
 
     pair: str = argument('PAIR: "A vs B": models, folders, checkpoints, ONNX folders, or openai:URL#MODEL')
     inputs: int = option(
-        "-n --inputs N: How many texts to encode, 16 built-in ones among them.", default=36, min=20, max=500
+        "-n --inputs N: About how many texts to encode, 16 built-in ones among them.", default=36, min=20, max=500
     )
 
 
@@ -80,10 +80,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.before <= ROUNDING and not diagnosis.found:
         yield f"Both give the same embeddings (1 - cosine {_distance(diagnosis.before)}): there is nothing to explain."
         return
-    yield (
-        f"They differ: mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}; "
-        f"{diagnosis.first[0]:,} of {diagnosis.n_queries:,} queries have another top-1 among these texts."
-    )
+    yield f"They differ: mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}."
     if not diagnosis.changed:
         yield "Neither side is a model that can be changed here: only their vectors were compared."
     for cause in diagnosis.found:
@@ -93,8 +90,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
     elif diagnosis.left > ROUNDING:
         yield (
             f"That explains {100 * (1 - diagnosis.left / diagnosis.before):.1f} % of the difference; what is left, "
-            f"{_distance(diagnosis.left)}, is quantization, number type or kernels, and changes "
-            f"{diagnosis.first[1]:,} of the {diagnosis.n_queries:,} first answers."
+            f"{_distance(diagnosis.left)}, is quantization, number type or kernels."
         )
     else:
         yield "That explains all of it."

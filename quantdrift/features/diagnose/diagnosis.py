@@ -21,6 +21,7 @@ from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.pair import Model
 from quantdrift.engine.weights import restoring
+from quantdrift.features.canary.record import moved, units
 
 Vectors = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -69,8 +70,6 @@ class Diagnosis:
         changed: the side that was changed: "reference" or "candidate"; "" if none could be.
         before: mean 1 - cosine of both sides.
         worst: largest one.
-        first: queries whose first answer among the documents differs, before and after what was found; of n_queries.
-        n_queries: among the texts.
         tried: every cause by itself.
         found: what explains the difference together, the largest part first.
         left: mean 1 - cosine that is left then.
@@ -80,8 +79,6 @@ class Diagnosis:
     changed: str
     before: float
     worst: float
-    first: tuple[int, int]
-    n_queries: int
     tried: tuple[Tried, ...]
     found: tuple[Tried, ...]
     left: float
@@ -221,21 +218,11 @@ CAUSES: dict[str, Callable[[Any, str], Iterator[Variant]]] = {
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def _angles(mine: Vectors, theirs: Vectors) -> Floats:
-    """1 - cosine of every text; of vectors of different lengths, of the dimensions that both have."""
+def _moved(mine: Vectors, theirs: Vectors) -> tuple[Floats, Floats]:
+    """1 - cosine of every text, and by what lengths differ; of the dimensions that both have."""
     width = min(mine.shape[1], theirs.shape[1])
-    cosines = (_unit(mine[:, :width]) * _unit(theirs[:, :width])).sum(axis=1)
-    return np.asarray(1 - cosines).clip(min=0)
-
-
-def _unit(vectors: Vectors) -> Floats:
-    wide = vectors.astype(np.float64)
-    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-30))
-
-
-def _first(vectors: Vectors, n_queries: int) -> NDArray[np.int64]:
-    unit = _unit(vectors)
-    return np.asarray((unit[:n_queries] @ unit[n_queries:].T).argmax(axis=1))
+    _, turned, ratios = moved(theirs[:, :width], mine[:, :width])
+    return turned, np.abs(ratios - 1)
 
 
 def _verdict(before: float, after: float) -> Verdict:
@@ -259,13 +246,16 @@ def diagnose(
     for side in (reference, candidate):
         if isinstance(side, EndpointEncoder):
             texts = taken(side, texts)
-    n_queries = len(texts["query"])
     changed, mine, unchanged = _sides(reference, candidate)
     theirs = _encoded(unchanged, texts, batch_size)
-    plain = best = _encoded(mine or reference, texts, batch_size)
-    angles = _angles(plain, theirs)
+    plain = _encoded(mine or reference, texts, batch_size)
+    angles, lengths = _moved(plain, theirs)
     before = left = float(angles.mean())
-    by_vectors, nearest, found = list(_on_vectors(plain, theirs, before)), dict[str, Tried](), list[Tried]()
+    by_vectors, nearest, found = (
+        list(_on_vectors(plain, theirs, before, float(lengths.mean()))),
+        dict[str, Tried](),
+        list[Tried](),
+    )
     together, variants = list[Callable[[], object]](), list[tuple[str, Variant]]()
     if mine is not None:
         other = "the reference" if changed == "candidate" else "the candidate"
@@ -278,32 +268,29 @@ def diagnose(
                     for alter in (*together, change):
                         alter()
                     vectors = _encoded(mine, texts, batch_size)
-                after = float(_angles(vectors, theirs).mean())
+                after = float(_moved(vectors, theirs)[0].mean())
                 judged = Tried(name=name, told=told, advice=advice, after=after, verdict=_verdict(left, after))
-                results.append((judged, change, vectors))
+                results.append((judged, change))
                 tell(1)
         results.sort(key=lambda result: result[0].after)
         if not found:
-            nearest = {judged.name: judged for judged, *_ in reversed(results)}
-        cause, change, vectors = results[0]
+            nearest = {judged.name: judged for judged, _ in reversed(results)}
+        cause, change = results[0]
         if cause.verdict == "does not":
             break
         found.append(cause)
         together.append(change)
-        best, left = vectors, cause.after
+        left = cause.after
         variants = [variant for variant in variants if variant[0] != cause.name]
     alone = not found
     found += [
         cause for cause in by_vectors if cause.verdict == "explains it" or (alone and cause.verdict != "does not")
     ]
-    changes = [int((_first(part, n_queries) != _first(theirs, n_queries)).sum()) for part in (plain, best)]
     return Diagnosis(
         n=len(plain),
         changed=changed,
         before=before,
         worst=float(angles.max()),
-        first=(changes[0], changes[1]),
-        n_queries=n_queries,
         tried=(*by_vectors, *(nearest[name] for name in CAUSES if name in nearest)),
         found=tuple(found),
         left=left,
@@ -318,14 +305,12 @@ def _sides(reference: Model, candidate: Model) -> tuple[str, SentenceEncoder | N
     return "", None, candidate
 
 
-def _on_vectors(mine: Vectors, theirs: Vectors, before: float) -> Iterator[Tried]:
+def _on_vectors(mine: Vectors, theirs: Vectors, before: float, lengths: float) -> Iterator[Tried]:
     """What is read off the vectors: other lengths, of one side that does not normalize, and fewer dimensions."""
     widths = sorted((mine.shape[1], theirs.shape[1]))
-    norms = [np.linalg.norm(part[:, : widths[0]], axis=1) for part in (mine, theirs)]
-    lengths = float(np.mean(np.abs(norms[0] - norms[1]) / np.maximum(norms[1], 1e-30)))
     if lengths > _SAME_LENGTH:
         # of two sides that are alike in this, other directions come with other lengths
-        one = len({bool(np.allclose(part, 1, atol=1e-2)) for part in norms}) > 1
+        one = len({bool(np.allclose(units(part)[1], 1, atol=1e-2)) for part in (mine, theirs)}) > 1
         yield Tried(
             name="length",
             told=f"vectors differ in length by {100 * lengths:.1f} %{'; one side does not normalize' if one else ''}",

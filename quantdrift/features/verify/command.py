@@ -103,8 +103,8 @@ def _words(found: Likeness, name: str, model: str) -> Iterator[str]:
     batches = found.bound <= sum(found.noise)
     allowed = "what both change in other batches" if batches else f"rounding in {found.dtype}"
     yield (
-        f"embeddings of {counted(found.n, 'text')} differ by {found.difference:.1e} of their length at most, scores by "
-        f"{found.score:.1e}; {allowed} comes to {found.bound:.1e}"
+        f"embeddings of {counted(found.n, 'text')} differ by {found.difference:.1e} of their length at most; {allowed} "
+        f"comes to {found.bound:.1e}"
     )
     yield f"in other batches the simulation differs from itself by {found.noise[0]:.1e}, {name} by {found.noise[1]:.1e}"
     if found.verdict == "other" and found.to_reference <= found.bound:

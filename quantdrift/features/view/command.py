@@ -6,7 +6,7 @@ from pathlib import Path
 from quantdrift.base.display import flush, note, say
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
-from quantdrift.cli.options import argument, flag, option, prints
+from quantdrift.cli.options import argument, flag, prints
 from quantdrift.show.output import Output
 
 
@@ -15,7 +15,6 @@ def command(
     *,
     folder: Path = argument("FOLDER: Folder that holds runs at any depth.", RUNS),
     opens: bool = flag("--open: Open it in a browser."),
-    port: int = option("N: Port to listen on; a free one if not given.", default=0, min=0, max=65535),
 ) -> Output | None:
     """Show all finished runs in a browser: a list, the report of each, and two candidates beside each other.
 
@@ -34,13 +33,7 @@ def command(
         raise RunError(f"expected a folder with runs; {folder} is none. Runs are written by: quantdrift run")
     from quantdrift.features.view.server import Server, Site
 
-    try:
-        server = Server(Site(folder=folder.absolute(), beside=Path.cwd()), port)
-    except OSError as error:
-        raise RunError(
-            f"port {port} cannot be listened on: {error.strerror}; leave --port out for a free one"
-        ) from error
-    with server:
+    with Server(Site(folder=folder.absolute(), beside=Path.cwd())) as server:
         try:
             say(f"{folder} at {server.url} (Ctrl-C ends it)")
             flush()

@@ -104,7 +104,6 @@ def test_one_cause_is_named_alone(folder, mine, other, name, words):
     assert words in diagnosis.found[0].told
     assert diagnosis.found[0].verdict == "explains it"
     assert diagnosis.left <= ROUNDING
-    assert diagnosis.first[1] == 0 or name == "dimensions"  # other vectors are compared as they came
 
 
 def test_two_causes_are_put_together(folder, mine):
@@ -119,7 +118,7 @@ def test_the_same_model_needs_no_explanation_and_is_left_as_it_was(folder, mine)
     diagnose(mine, Elsewhere(folder, change=cls, prompts=False), TEXTS, batch_size=8, progress=Silent())
     assert np.array_equal(mine.encode(TEXTS["document"], "document", 8), before)
     diagnosis = diagnose(mine, Elsewhere(folder), TEXTS, batch_size=8, progress=Silent())
-    assert (diagnosis.found, diagnosis.first) == ((), (0, 0))
+    assert diagnosis.found == ()
     assert diagnosis.before < ROUNDING
 
 
