@@ -88,10 +88,9 @@ def _words(diagnosis: Diagnosis) -> Iterator[str]:
     if not diagnosis.found:
         yield "No hypothesis explains it: it is quantization, the number type, kernels, or other weights."
     elif diagnosis.left > ROUNDING:
-        yield (
-            f"That explains {100 * (1 - diagnosis.left / diagnosis.before):.1f} % of the difference; what is left, "
-            f"{_distance(diagnosis.left)}, is quantization, number type or kernels."
-        )
+        share = 1 - diagnosis.left / diagnosis.before  # other lengths or fewer dimensions leave cosines as they are
+        explained = f"That explains {100 * share:.1f} % of the difference; what" if share else "What"
+        yield f"{explained} is left, {_distance(diagnosis.left)}, is quantization, number type or kernels."
     else:
         yield "That explains all of it."
 

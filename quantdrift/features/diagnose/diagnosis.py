@@ -152,9 +152,7 @@ def _special_tokens(model: Any, other: str) -> Iterator[Variant]:
         return
     around, plain = tokenizer("a").input_ids, tokenizer("a", add_special_tokens=False).input_ids
     at = around.index(plain[0])
-    first, last = (
-        list(map(str, tokenizer.convert_ids_to_tokens(ids))) for ids in (around[:at], around[at + len(plain) :])
-    )
+    first, last = map(tokenizer.convert_ids_to_tokens, (around[:at], around[at + len(plain) :]))
     of_model = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.cls_token, tokenizer.sep_token)
     names = [name for name in of_model if name]
     templates = {
@@ -251,11 +249,8 @@ def diagnose(
     plain = _encoded(mine or reference, texts, batch_size)
     angles, lengths = _moved(plain, theirs)
     before = left = float(angles.mean())
-    by_vectors, nearest, found = (
-        list(_on_vectors(plain, theirs, before, float(lengths.mean()))),
-        dict[str, Tried](),
-        list[Tried](),
-    )
+    by_vectors = list(_on_vectors(plain, theirs, before, float(lengths.mean())))
+    nearest, found = dict[str, Tried](), list[Tried]()
     together, variants = list[Callable[[], object]](), list[tuple[str, Variant]]()
     if mine is not None:
         other = "the reference" if changed == "candidate" else "the candidate"
@@ -282,10 +277,8 @@ def diagnose(
         together.append(change)
         left = cause.after
         variants = [variant for variant in variants if variant[0] != cause.name]
-    alone = not found
-    found += [
-        cause for cause in by_vectors if cause.verdict == "explains it" or (alone and cause.verdict != "does not")
-    ]
+    enough = {"explains it"} if found else {"explains it", "part of it"}
+    found += [cause for cause in by_vectors if cause.verdict in enough]
     return Diagnosis(
         n=len(plain),
         changed=changed,

@@ -65,13 +65,13 @@ def _finished(run: Run) -> str:
     return str((run.record.get("times") or {}).get("finished") or "")[:16].replace("T", " ")
 
 
-def _metric(head: str, *names: str) -> Column:
-    """The first of some metrics that a run has, with its interval."""
+def _metric(head: str, name: str, of_classes: str = "") -> Column:
+    """A metric of a run, with its interval."""
 
     def text(item: tuple[str, Run]) -> str:
-        estimates = estimates_of(item[1].record)
-        wanted = [name for name in names if name in estimates and not (classifies(item[1].record) and "ndcg" in name)]
-        return cell(parse_metric(wanted[0]), estimates[wanted[0]]) if wanted else "-"
+        record = item[1].record
+        wanted, estimates = of_classes if of_classes and classifies(record) else name, estimates_of(record)
+        return cell(parse_metric(wanted), estimates[wanted]) if wanted in estimates else "-"
 
     return Column(head, text)
 
