@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from quantdrift.ask import State
 from quantdrift.base.display import clean, duration, error_line, note
@@ -17,7 +18,7 @@ from quantdrift.cli.options import OnCells
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.study.folder import StudyFolder, StudyKind, check_folder, plan_into
-from quantdrift.study.plan import Cell, Study, cells_of
+from quantdrift.study.plan import Cell, CellSettings, DataEntry, ModelEntry, Study, cells_of
 from quantdrift.study.sources import Data, fingerprint_of
 
 
@@ -77,6 +78,21 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
     except DiskError as error:
         raise DiskError(f"{error}. Finished cells are in {out}; the same command goes on from there") from error
     return _ended(folder)
+
+
+def measured_schemes(
+    model: str, schemes: Sequence[str], options: Any, out: Path, *, kind: StudyKind, **settings: Any
+) -> Output:
+    """Measure schemes of one model as a study, on the data and as the options of a command say."""
+    folder = None if options.data is None else str(options.data.absolute())
+    study = Study(
+        models=[ModelEntry(model=model)],
+        schemes=list(schemes),
+        seeds=[0],
+        data=[DataEntry(folder=folder, task=options.task, split=options.split, keep_own_ids=options.keep_own_ids)],
+        settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
+    )
+    return measured(study, out, options, kind=kind)
 
 
 class Display:

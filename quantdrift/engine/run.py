@@ -53,7 +53,7 @@ def run(
     check_place(out.absolute())
     loading: Any = {**how, **settings.loading, "root": store.root}
     opened = open_pair(pair, dataset, shortlist=shortlist, **loading)
-    more = {} if fingerprint is None else {"cell": fingerprint}
+    more: dict[str, Any] = {} if fingerprint is None else {"cell": fingerprint}
     more |= {} if tolerances is None else {"tolerances": asdict(tolerances)}
     return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
 

@@ -275,7 +275,7 @@ def answers(source: Any) -> Iterator[Row]:
 
 def scored(row: Sequence[Any], measure: str) -> float | None:
     """What the answers of a condition score."""
-    estimate = row[0].scored[row[1]].estimates.get(measure)
+    estimate = row[0].estimates[row[1]].get(measure)
     return None if estimate is None else estimate.value
 
 

@@ -192,10 +192,11 @@ def agreement(place: Path, suite: str, criterion: str) -> Quantity:
 def answers(place: Path, suite: str, cell: str, what: str) -> Quantity:
     """Of the answers behind a search: the share that changes or is lost, or how many change, get worse or better."""
     rag = Rag(record=RagRecord.read(study(place, suite).path / "rag" / RECORD))
-    sides = rag.scored[rag.record.reference.name], rag.scored[str(parse(f"m@{cell}").scheme)]
+    by_name = {condition.name: condition for condition in rag.record.conditions}
+    sides = rag.record.reference, by_name[str(parse(f"m@{cell}").scheme)]
     (before, after), (said, now) = (
-        [side.outcomes["exact_match"] for side in sides],
-        [np.array([normalized(text) for text in side.condition.answers]) for side in sides],
+        [rag.outcomes[side.name]["exact_match"] for side in sides],
+        [np.array([normalized(text) for text in side.answers]) for side in sides],
     )
     values = {"change": said != now, "loss": before - after, "worse": before > after, "better": before < after}
     rows = drawn(tuple(rag.record.ids), RESAMPLES)

@@ -140,7 +140,7 @@ def _told(canary: record.Canary, check: record.Check) -> Iterator[str]:
     yield f"length of the embeddings: {min(check.ratios):.4f} to {max(check.ratios):.4f} times what it was"
     yield (
         f"{len(check.over):,} of {counted(len(canary.texts), 'text')} changed; the nearest other text is another for "
-        f"{check.nearest_changed:,}, the order of all others for {check.orders_changed:,}"
+        f"{check.nearest_changed:,}"
     )
 
 

@@ -4,7 +4,7 @@ Where the same texts get other embeddings later, the model is no longer the one 
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -144,10 +144,16 @@ def draw(queries: Sequence[str], documents: Sequence[str], n: int) -> list[tuple
     return [*texts, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
 
 
+def by_role(texts: Iterable[tuple[Role, str]]) -> dict[str, list[str]]:
+    """Queries and documents, apart."""
+    kept = list(texts)
+    return {role: [text for part, text in kept if part == role] for role in ("query", "document")}
+
+
 # --- then and now ---------------------------------------------------------------------------------
 
 
-def _units(vectors: Vectors) -> tuple[Floats, Floats]:
+def units(vectors: Vectors) -> tuple[Floats, Floats]:
     """Embeddings of length 1, and their lengths; one of length 0 stays as it is."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     return vectors / np.maximum(lengths, _NONE)[:, None], lengths
@@ -162,7 +168,7 @@ def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
     Returns:
         That, 1 - cosine, and by what lengths were multiplied, float64 [n] each.
     """
-    (before, length), (after, lengths) = _units(then), _units(now)
+    (before, length), (after, lengths) = units(then), units(now)
     turned = ((before - after) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
     ratios = np.where(length == lengths, 1.0, lengths / np.maximum(length, _NONE))
     return np.maximum(turned, (ratios - 1) ** 2 / 2), turned, ratios
@@ -179,7 +185,6 @@ class Check:
         asked: positions of the others; there is a row of each below, and none if the dimension is another.
         moved, turned, ratios: of each, as `moved` has them.
         nearest_changed: texts whose nearest other text is another.
-        orders_changed: texts for which the order of all others is another.
     """
 
     dimension: int
@@ -190,7 +195,6 @@ class Check:
     turned: Sequence[float]
     ratios: Sequence[float]
     nearest_changed: int
-    orders_changed: int
 
     @property
     def over(self) -> list[int]:
@@ -213,7 +217,6 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
     then = canary.vectors[asked]
     same = now.shape == then.shape
     distances, turned, ratios = (part.tolist() for part in moved(then, now)) if same else ([], [], [])
-    differs = _neighbours(then) != _neighbours(now if same else then)
     return Check(
         dimension=now.shape[1],
         tolerance=max(LEAST, OF_NOISE * canary.noise) if tolerance is None else tolerance,
@@ -222,14 +225,13 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
         moved=distances,
         turned=turned,
         ratios=ratios,
-        nearest_changed=int(differs[:, :1].sum()),
-        orders_changed=int(differs.any(axis=1).sum()),
+        nearest_changed=int((_nearest(then) != _nearest(now if same else then)).sum()),
     )
 
 
-def _neighbours(vectors: Vectors) -> NDArray[np.int64]:
-    """The other texts of each by their cosine with it, nearest first, int64 [n, n - 1]."""
-    units, _ = _units(vectors)
-    cosines = units @ units.T
+def _nearest(vectors: Vectors) -> NDArray[np.int64]:
+    """The other text that is nearest to each by cosine, int64 [n]."""
+    unit, _ = units(vectors)
+    cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
-    return np.argsort(-cosines, axis=1, kind="stable")[:, :-1]
+    return np.asarray(cosines.argmax(axis=1))

@@ -7,7 +7,7 @@ comments and layout go. The metadata are those of the hub: base_model, and resul
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from quantdrift.metrics.numbers import cell, show, show_step
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
 from quantdrift.runs.verdict import Tone, verdict
+from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, parse_pair
 from quantdrift.statistics.estimates import Estimate
 
@@ -33,10 +34,6 @@ TITLE = "## What quantization changed"
 _OURS = "drift_"
 """What the types of our own metrics begin with."""
 _FLIP, _LOST, _NOISE = map(parse_metric, ("flip@1", "gold_lost@1", "noise_floor"))
-_QUALITY = {False: parse_metric("ndcg@10"), True: parse_metric("accuracy")}
-"""Of searches and of classes."""
-_BEFORE = {False: parse_metric("reference.ndcg@10"), True: parse_metric("reference.accuracy")}
-_CHANGE = {False: parse_metric("change.ndcg@10"), True: parse_metric("change.accuracy")}
 _FRONT = re.compile(r"\A\ufeff?---[ \t]*(\r?\n)(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _LARGEST_YAML = 1 << 20
 _COLORS: Mapping[Tone, str] = {"bad": "red", "plain": "lightgrey", "warn": "yellow", "good": "brightgreen"}
@@ -45,22 +42,27 @@ _WORST_FIRST = (*_COLORS,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A run as the card tells it: the data, the quantized version, and the estimates by metric."""
+    """A run as the card tells it.
+
+    Attributes:
+        data: on what.
+        scheme: of the quantized version.
+        answer: what a model gives an input.
+        quality: of searches nDCG@10, of classes accuracy; of the candidate, the reference, and the change.
+        run: it.
+        estimates: of each metric.
+    """
 
     data: str
     scheme: str
+    answer: str
+    quality: tuple[Metric, Metric, Metric]
     run: Run
     estimates: Mapping[Metric, Estimate]
 
-    @property
-    def classes(self) -> bool:
-        """Whether its inputs are put into classes."""
-        return classifies(self.run.record)
-
-    @property
-    def answer(self) -> str:
-        """What a model gives an input."""
-        return "class" if self.classes else "first result"
+    def value(self, metric: Metric) -> float | None:
+        """The value of a metric."""
+        return self.estimates[metric].value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,38 +100,34 @@ def card_of(
                 f"a card is of one model; {runs[0].path} (here) and {run.path} (there) are of others: {differs[0]}. "
                 "Name runs of one model"
             )
-    rows = [_row(run) for run in runs]
-    data = list(dict.fromkeys(row.data for row in rows))
-    rows.sort(key=lambda row: data.index(row.data))
+    rows = sorted(map(_row, runs), key=lambda row: row.data)
     model = runs[0].record.get("model") or {}
     base = base_model or (model.get("canonical") if model.get("kind") in {"hub", "embedded"} else None)
-    called = clean(base) if base else model_of(runs[0].record)
-    schemes = list(dict.fromkeys(row.scheme for row in rows))
-    short = called.rpartition("/")[2]
-    metadata: dict[str, Any] = {}
-    if base:
-        metadata |= {"base_model": called, "base_model_relation": "quantized"}
-    named = name or (f"{short}-{schemes[0]}" if len(schemes) == 1 else f"{short}-quantized")
+    called = clean(str(base or model.get("canonical") or _last(str(model.get("name") or "unknown"))))
+    schemes = {row.scheme for row in rows}
+    metadata: dict[str, Any] = {"base_model": called, "base_model_relation": "quantized"} if base else {}
+    named = name or f"{called.rpartition('/')[2]}-{rows[0].scheme if len(schemes) == 1 else 'quantized'}"
     metadata["model-index"] = [{"name": clean(named), "results": list(_results(rows))}]
     return Card(section=_section(rows, called, badge=badge), metadata=metadata)
 
 
 def _row(run: Run) -> Row:
-    classes = classifies(run.record)
-    metrics = [_FLIP, _LOST, _NOISE, _QUALITY[classes], _BEFORE[classes], _CHANGE[classes]]
-    values = dict(zip(metrics, estimates(metrics, run.evidence()), strict=True))
-    data, split = run.record["data"]["name"], run.record["data"].get("split")
-    part = f" ({split})" if split not in {None, "test"} else ""
-    return Row(data=clean(f"{data}{part}"), scheme=scheme_of(run.record), run=run, estimates=values)
+    classes, data = classifies(run.record), run.record["data"]
+    name = "accuracy" if classes else "ndcg@10"
+    quality = parse_metric(name), parse_metric(f"reference.{name}"), parse_metric(f"change.{name}")
+    metrics = [_FLIP, _LOST, _NOISE, *quality]
+    part = f" ({data['split']})" if data.get("split") not in {None, "test"} else ""
+    return Row(
+        data=clean(f"{data['name']}{part}"),
+        scheme=_scheme_of(run.record),
+        answer="class" if classes else "first result",
+        quality=quality,
+        run=run,
+        estimates=dict(zip(metrics, estimates(metrics, run.evidence()), strict=True)),
+    )
 
 
-def model_of(record: Mapping[str, Any]) -> str:
-    """The reference by its id on the hub, or the name of its folder; never where that folder lies."""
-    model = record.get("model") or {}
-    return clean(str(model.get("canonical") or _last(str(model.get("name") or "unknown"))))
-
-
-def scheme_of(record: Mapping[str, Any]) -> str:
+def _scheme_of(record: Mapping[str, Any]) -> str:
     """The quantized version by a name without folders and addresses: the scheme, or the checkpoint's own name."""
     try:
         pair = parse_pair(record["spec"])
@@ -151,35 +149,34 @@ def _last(place: str) -> str:
 
 
 def _section(rows: Sequence[Row], model: str, *, badge: bool) -> str:
-    blocks = [BEGIN, TITLE, *([_badge(rows)] if badge else []), f"{_verdict(rows)} {_what_was_done(rows, model)}"]
-    for classes in (False, True):
-        if part := [row for row in rows if row.classes is classes]:
-            blocks += [_table(part, classes), "\n".join(f"- {line}" for line in _meanings(part, classes))]
+    compared = f"{code(model)} at full precision and quantized got the same inputs, and their answers were compared."
+    blocks = [BEGIN, TITLE, *([_badge(rows)] if badge else []), f"{_verdict(rows)} {compared}"]
+    for answer in sorted({row.answer for row in rows}, reverse=True):
+        part = [row for row in rows if row.answer == answer]
+        blocks += [_table(part), "\n".join(f"- {line}" for line in _meanings(part))]
     return "\n\n".join([*blocks, prose(_origin(rows)), END])
 
 
 def _verdict(rows: Sequence[Row]) -> str:
     """The finding in one sentence, bold."""
-    flips = [(flip.value, row) for row in rows if (flip := row.estimates[_FLIP]).value is not None]
+    flips = [(flip, row) for row in rows if (flip := row.value(_FLIP)) is not None]
     if not flips:
         return "**Whether answers changed is not known.**"
-    shares = [share for share, _ in flips]
     most, worst = max(flips, key=lambda flip: flip[0])
-    if most == 0:
-        return f"**No input gets another {worst.answer}.**"
-    n, on = worst.estimates[_FLIP].n, f"on {code(worst.data)}"
     if len(flips) == 1:
+        n = worst.estimates[_FLIP].n
         count = f"{round(most * n):,} of {counted(n, 'input')} ({percent(most)})"
-        return f"**{count} get another {worst.answer}** {on}."
-    of = on if len({row.scheme for row in rows}) == 1 else f"with {code(worst.scheme)} {on}"
+        return f"**{count} get another {worst.answer}** on {code(worst.data)}."
+    least = percent(min(flip for flip, _ in flips))
     return (
-        f"**From {percent(min(shares))} to {percent(most)} of the inputs get another {worst.answer}**, the most {of}."
+        f"**From {least} to {percent(most)} of the inputs get another {worst.answer}**, the most with "
+        f"{code(worst.scheme)} on {code(worst.data)}."
     )
 
 
 def _badge(rows: Sequence[Row]) -> str:
     """The worst verdict as an image, with the largest share of changed answers."""
-    flip = max((value for row in rows if (value := row.estimates[_FLIP].value) is not None), default=None)
+    flip = max((value for row in rows if (value := row.value(_FLIP)) is not None), default=None)
     judged = min((verdict(row.run.record) for row in rows), key=lambda judged: _WORST_FIRST.index(judged.tone))
     most = "" if len(rows) == 1 else "at most "
     told = judged.word if flip is None else f"{judged.word}, {most}{percent(flip)} of answers changed"
@@ -187,81 +184,62 @@ def _badge(rows: Sequence[Row]) -> str:
     return f"![quantdrift: {told}](https://img.shields.io/badge/quantdrift-{message}-{_COLORS[judged.tone]})"
 
 
-def _what_was_done(rows: Sequence[Row], model: str) -> str:
-    searched = "" if all(row.classes for row in rows) else " and searched the same documents"
-    versions = "one quantized version of it" if len({row.scheme for row in rows}) == 1 else "quantized versions of it"
-    return (
-        f"{code(model)} at full precision and {versions} got the same inputs{searched}; their answers were compared "
-        "input by input."
-    )
+def _table(rows: Sequence[Row]) -> str:
+    """A row a run; columns that say nothing of any are left out."""
+
+    def column(title: str, metric: Metric, show: Callable[[Metric, Estimate], str]) -> Column:
+        return Column(title, lambda row: show(metric, row.estimates[metric]))
+
+    answer, (after, before, change) = rows[0].answer, rows[0].quality
+    quality = "accuracy" if answer == "class" else "nDCG@10"
+    columns = [
+        Column("data", "data"),
+        Column("quantized as", "scheme"),
+        Column("bits per weight", _bits),
+        column(f"another {answer}", _FLIP, cell),
+        column(f"right {answer} lost", _LOST, cell),
+        column(f"{quality}, full precision", before, show),
+        column(f"{quality}, quantized", after, show),
+        column("change", change, show_step),
+    ]
+    grid = table([column for column in columns if any(column.of(row) != "-" for row in rows)], rows)
+    return markdown_table(grid.head, grid.rows, names={"data", "quantized as"})
 
 
-def _table(rows: Sequence[Row], classes: bool) -> str:
-    quality = "accuracy" if classes else "nDCG@10"
-    lines = []
-    for row in rows:
-        estimates, bits = row.estimates, row.run.record.get("bits_per_weight") or {}
-        linear = bits.get("linear_with_scales")
-        width = "-" if linear is None else f"{linear:.4g}"
-        if "embedding_table" in row.run.record.get("quantization", {}):
-            width += f" ({bits['all_parameters']:.4g} over all parameters)"
-        lines.append(
-            {
-                "data": row.data,
-                "quantized as": row.scheme,
-                "bits per weight": width,
-                f"another {row.answer}": cell(_FLIP, estimates[_FLIP]),
-                f"right {row.answer} lost": cell(_LOST, estimates[_LOST]),
-                f"{quality}, full precision": show(_BEFORE[classes], estimates[_BEFORE[classes]]),
-                f"{quality}, quantized": show(_QUALITY[classes], estimates[_QUALITY[classes]]),
-                "change": show_step(_CHANGE[classes], estimates[_CHANGE[classes]]),
-            }
-        )
-    head = [title for title in lines[0] if any(line[title] != "-" for line in lines)]
-    return markdown_table(head, [[line[title] for title in head] for line in lines], names={"data", "quantized as"})
+def _bits(row: Row) -> str:
+    bits = row.run.record.get("bits_per_weight") or {}
+    if bits.get("linear_with_scales") is None:
+        return "-"
+    of_all = "embedding_table" in row.run.record.get("quantization", {})
+    more = f" ({bits['all_parameters']:.4g} over all parameters)" if of_all else ""
+    return f"{bits['linear_with_scales']:.4g}{more}"
 
 
-def _meanings(rows: Sequence[Row], classes: bool) -> Iterator[str]:
+def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     """What the columns say, for somebody who wants to use the model."""
     for said in dict.fromkeys(text for row in rows for text in row.run.record["data"].get("warnings", ())):
         if said.startswith(("a quick try", "full precision is")):
             yield f"{said[0].upper()}{said[1:]}."
-    if classes:
-        yield "*Another class*: the share of the inputs that the quantized model puts into another class."
-        yield "*Right class lost*: of the inputs that were in the right class, the share that are in a wrong one now."
-        yield "*Accuracy* is a mean: where as many inputs become right as become wrong, it stays as it was."
-    else:
+    answer = rows[0].answer
+    yield f"*Another {answer}*: of all inputs, the share that get another one than at full precision, better or worse."
+    if any(row.value(_LOST) is not None for row in rows):
         yield (
-            "*Another first result*: the share of the queries whose first result is another document than at full "
-            "precision. It may be as good as the one before, or not."
+            f"*Right {answer} lost*: of the inputs whose {answer} was right, the share that lost it. "
+            f"*{'Accuracy' if answer == 'class' else 'nDCG@10'}* is a mean: where some inputs get better answers and "
+            "others worse ones, it can stay as it was."
         )
-        if any(row.estimates[_LOST].value is not None for row in rows):
-            yield (
-                "*Right first result lost*: of the queries whose first result was relevant, the share where that "
-                "document is not first any more."
-            )
-            yield (
-                "*nDCG@10* says how good the first ten results are, from 0 to 1. It is a mean: where some queries get "
-                "better results and others worse ones, it can stay as it was."
-            )
     yield "In brackets: 95 % intervals. They hold for inputs like these; your own may be harder."
-    noise = [floor.value for row in rows if (floor := row.estimates[_NOISE]).value is not None]
+    noise = [floor for row in rows if (floor := row.value(_NOISE)) is not None]
     if noise:
-        yield (
-            f"Full precision, run twice in batches of other sizes, changes {percent(max(noise))} of the answers"
-            f"{' at most' if len(noise) > 1 and max(noise) else ''}: what is above that is due to quantization."
-        )
+        yield f"Full precision, run in other batches, changes up to {percent(max(noise))} of the answers."
 
 
 def _origin(rows: Sequence[Row]) -> str:
-    versions = dict.fromkeys(
-        str(version) for row in rows if (version := (row.run.record.get("versions") or {}).get("quantdrift"))
-    )
-    days = sorted({str(day)[:10] for row in rows if (day := (row.run.record.get("times") or {}).get("finished"))})
-    by = f" {some(versions)}" if versions else ""
-    when = "" if not days else f" on {days[0]}" if len(days) == 1 else f" from {days[0]} to {days[-1]}"
+    records = [row.run.record for row in rows]
+    versions = dict.fromkeys(str((record.get("versions") or {}).get("quantdrift") or "") for record in records)
+    days = sorted({str((record.get("times") or {}).get("finished") or "")[:10] for record in records})
     inputs = some(dict.fromkeys(f"{row.data} {row.estimates[_FLIP].n:,}" for row in rows), 8)
-    return f"Measured by quantdrift{by}{when}. Inputs: {inputs}."
+    return f"Measured by quantdrift {some(versions)}, {days[-1]}. Inputs: {inputs}."
 
 
 # --- the metadata ---------------------------------------------------------------------------------
@@ -284,21 +262,17 @@ def _results(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
 
 def _task(row: Row) -> str:
     data = row.run.record["data"]
-    if not row.classes:
+    if row.answer != "class":
         return "reranking" if data.get("shortlist") else "information-retrieval"
-    kinds = {"texts": "text-classification", "images": "image-classification"}
-    return kinds.get(str(data.get("inputs")), "classification")
+    return {"texts": "text-classification", "images": "image-classification"}.get(data.get("inputs"), "classification")
 
 
 def _metrics(row: Row) -> Iterator[dict[str, Any]]:
-    quality = _QUALITY[row.classes]
-    named = {
-        quality: (key_of(quality).removeprefix(_OURS), "Accuracy" if row.classes else "nDCG@10"),
-        _FLIP: (key_of(_FLIP), f"Another {row.answer}"),
-        _LOST: (key_of(_LOST), f"Right {row.answer} lost"),
-    }
-    for metric, (kind, name) in named.items():
-        if (value := row.estimates[metric].value) is not None:
+    quality = "Accuracy" if row.answer == "class" else "nDCG@10"
+    names = {row.quality[0]: quality, _FLIP: f"Another {row.answer}", _LOST: f"Right {row.answer} lost"}
+    for metric, name in names.items():
+        if (value := row.value(metric)) is not None:
+            kind = key_of(metric) if metric in {_FLIP, _LOST} else key_of(metric).removeprefix(_OURS)
             label = f"{name} ({row.scheme})"
             yield {"type": kind, "value": round(value, 4), "name": label, "args": {"scheme": row.scheme}}
 

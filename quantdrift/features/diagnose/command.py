@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
 from quantdrift.cli.options import OnCorpus, OnModel, argument, of_texts, option, prints
+from quantdrift.features.canary.record import TEXTS, by_role, draw
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Versus, parse_pair
 
 if TYPE_CHECKING:
-    from quantdrift.features.diagnose.diagnosis import Diagnosis, Tried
+    from quantdrift.features.diagnose.diagnosis import Diagnosis
 
 _NOTHING = 1e-12
 """1 - cosine that is printed as 0."""
@@ -26,7 +26,9 @@ class DiagnoseOptions(OnCorpus, OnModel):
     """The options of `quantdrift diagnose`."""
 
     pair: str = argument('PAIR: "A vs B": models, folders, checkpoints, ONNX folders, or openai:URL#MODEL')
-    inputs: int = option("-n --inputs N: About how many texts to encode.", default=36, min=8, max=500)
+    inputs: int = option(
+        "-n --inputs N: About how many texts to encode, 16 built-in ones among them.", default=36, min=20, max=500
+    )
 
 
 @prints("json", "markdown")
@@ -49,6 +51,8 @@ def command(options: DiagnoseOptions) -> Output:
             f'{options.pair} is a model and its own quantization; expected two, such as "minilm vs ./minilm-onnx"'
         )
     dataset = of_texts(options.dataset, "diagnose")
+    drawn = draw(dataset.queries, dataset.documents, options.inputs - len(TEXTS))
+    texts = by_role((role, text) for role, text in (*TEXTS, *drawn) if text.strip())
     from quantdrift.engine.encoders.server import EndpointEncoder
     from quantdrift.engine.opening import open_pair
     from quantdrift.engine.pair import TwoModels
@@ -61,12 +65,10 @@ def command(options: DiagnoseOptions) -> Output:
         for side in sides:
             if isinstance(side, EndpointEncoder):
                 side.learn({}, {})
-        diagnosis = diagnose(
-            *sides, dataset, n=options.inputs, batch_size=options.batch_size, progress=options.progress
-        )
+        diagnosis = diagnose(*sides, texts, batch_size=options.batch_size, progress=options.progress)
     return Output(
         data={"pair": str(pair), **asdict(diagnosis)},
-        title=f"{pair}: {counted(diagnosis.n, 'text')} of {dataset.name}",
+        title=f"{pair}: {counted(diagnosis.n, 'text')}",
         grids=[table(_TRIED, diagnosis.tried)],
         lines=list(_words(diagnosis)),
     )
@@ -75,37 +77,22 @@ def command(options: DiagnoseOptions) -> Output:
 def _words(diagnosis: Diagnosis) -> Iterator[str]:
     from quantdrift.features.diagnose.diagnosis import ROUNDING
 
-    flips = f"{diagnosis.first[0]:,} of {diagnosis.n_queries:,} queries have another top-1 among these texts"
     if diagnosis.before <= ROUNDING and not diagnosis.found:
         yield f"Both give the same embeddings (1 - cosine {_distance(diagnosis.before)}): there is nothing to explain."
         return
-    distance = f"mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}"
-    yield f"{'They point the same way' if diagnosis.before <= ROUNDING else 'They differ'}: {distance}; {flips}."
-    if n_words := len(diagnosis.shortest.split()):
-        text = clean(diagnosis.shortest[:80])
-        yield f"The text that differs most does so from {counted(n_words, 'word')} on: {text!r}."
+    yield f"They differ: mean 1 - cosine {_distance(diagnosis.before)}, worst {_distance(diagnosis.worst)}."
+    if not diagnosis.changed:
+        yield "Neither side is a model that can be changed here: only their vectors were compared."
     for cause in diagnosis.found:
         yield f"{cause.name}: {cause.told}. What to do: {cause.advice}."
     if not diagnosis.found:
         yield "No hypothesis explains it: it is quantization, the number type, kernels, or other weights."
-        return
-    if diagnosis.left > ROUNDING:
-        share = 100 * (1 - diagnosis.left / diagnosis.before) if diagnosis.before else 0.0
-        yield (
-            f"That explains {share:.1f} % of the difference; what is left, {_distance(diagnosis.left)}, is "
-            f"quantization, number type or kernels, and changes {diagnosis.first[1]:,} of the "
-            f"{diagnosis.n_queries:,} first answers."
-        )
+    elif diagnosis.left > ROUNDING:
+        share = 1 - diagnosis.left / diagnosis.before  # other lengths or fewer dimensions leave cosines as they are
+        explained = f"That explains {100 * share:.1f} % of the difference; what" if share else "What"
+        yield f"{explained} is left, {_distance(diagnosis.left)}, is quantization, number type or kernels."
     else:
         yield "That explains all of it."
-
-
-def _finding(tried: Tried) -> str:
-    if tried.why_not:
-        return f"cannot be tried: {tried.why_not}"
-    if tried.ways and tried.verdict == "does not":
-        return f"none of {tried.ways:,} ways that were tried" if tried.ways > 1 else f"not so: {tried.told}"
-    return tried.told
 
 
 def _distance(value: float) -> str:
@@ -114,8 +101,8 @@ def _distance(value: float) -> str:
 
 
 _TRIED = (
-    Column("hypothesis", "name"),
-    Column("what was found", _finding, kind="words"),
-    Column("1 - cosine then", lambda tried: "-" if tried.why_not else _distance(tried.after)),
-    Column("by itself", lambda tried: "-" if tried.why_not else tried.verdict, kind="words"),
+    Column("what may differ", "name"),
+    Column("nearest variant", "told", kind="words"),
+    Column("1 - cosine then", "after", _distance),
+    Column("by itself", "verdict", kind="words"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +15,11 @@ from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
 from quantdrift.cli.options import OnSchemes, argument, of_texts, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, metric_columns, table
 from quantdrift.spec.grammar import is_endpoint, parse
 
 if TYPE_CHECKING:
     from quantdrift.runs.folder import Run
-    from quantdrift.statistics.estimates import Estimate
-
-    Ways = Sequence[tuple[str, dict[str, Estimate]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,7 @@ def command(options: NoiseOptions) -> Output:
     More: docs/guides/servers.md
     """
     dataset = of_texts(options.dataset, "noise")
-    from quantdrift.features.noise.study import METRICS, measured_schemes, of_results, run_on, schemes_of
+    from quantdrift.features.noise.study import METRICS, SCHEMES, run_on
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json
     from quantdrift.study.results import metrics_of, results_of
@@ -66,17 +63,20 @@ def command(options: NoiseOptions) -> Output:
         ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
         settings = "one request at a time"
     else:
+        from quantdrift.cli.studying import measured_schemes
         from quantdrift.engine.refusals import check_pair
         from quantdrift.study.folder import open_study
 
-        schemes = schemes_of()
         path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"
-        check_pair(parse(f"{options.model}@{schemes[0]}"), dataset)
-        ended = measured_schemes(options.model, schemes, options, path, kind="noise")
+        check_pair(parse(f"{options.model}@{SCHEMES[0]}"), dataset)
+        ended = measured_schemes(options.model, SCHEMES, options, path, kind="noise")
         if options.plan or ended.code:
             return ended
-        ways = of_results(results_of(open_study(path), metrics)[0])
+        done = [result for result in results_of(open_study(path), metrics)[0] if result.run is not None]
+        ways = [(result.scheme.removeprefix("fp+").replace("+", ", "), result.metrics) for result in done]
         settings = f"float32, batches of {options.batch_size}"
+    shown = [metric for metric in metrics if str(metric) != "epsilon"]  # of float32 far below what tables show
+    columns = [Column("run with", lambda way: way[0], kind="words"), *metric_columns(shown, lambda way: way[1])]
     return Output(
         data={
             "model": options.model,
@@ -84,70 +84,30 @@ def command(options: NoiseOptions) -> Output:
             "ways": [{"way": label, "metrics": as_json(estimates)} for label, estimates in ways],
         },
         title=f"{clean(options.model)} on {dataset.name}: {settings}, against others",
-        grids=[_grid(ways)],
-        lines=_words(ways, against),
+        grids=[table(columns, ways)],
+        lines=_words({label: estimates["flip@1"].value for label, estimates in ways}, against),
         next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"] if path else [],
     )
 
 
-def _grid(ways: Ways) -> Grid:
-    from quantdrift.metrics import parse_metric
-    from quantdrift.metrics.numbers import cell, show
-
-    with_ends = {"flip@1", "gold_lost@10", "change.ndcg@10"}
-    names = list(ways[0][1]) if ways else []
-
-    def shown(name: str, estimate: Estimate) -> str:
-        if name == "epsilon" and estimate.value is not None:
-            return f"{estimate.value:.1e}"  # of float32 it is far below what tables show
-        return (cell if name in with_ends else show)(parse_metric(name), estimate)
-
-    rows = [[label, *(shown(name, estimate) for name, estimate in metrics.items())] for label, metrics in ways]
-    return Grid(head=["run with", *names], rows=rows, words={"run with"})
-
-
-def _words(ways: Ways, run: Run | None) -> list[str]:
+def _words(rates: Mapping[str, float | None], run: Run | None) -> list[str]:
     """What the noise is, and a line on the flip rate of a run."""
-    from quantdrift.features.noise.study import largest
-
-    flips = {label: metrics["flip@1"] for label, metrics in ways}
+    flips = {label: flip for label, flip in rates.items() if flip is not None}
     noise = {label: flip for label, flip in flips.items() if "padding" not in label}
-    most = largest(noise)
-    if most is None:
+    if not noise:
         return ["Nothing could be compared."]
-    lines = []
-    value = noise[most].value or 0.0
-    if not value:
-        lines.append("No other configuration changes an answer: a flip rate is not the runtime's.")
-    else:
+    most = max(noise, key=lambda label: noise[label])
+    lines = [
+        f"Up to {percent(noise[most])} of the answers change by the runtime alone ({most}): a flip rate that was "
+        "measured across such settings, and is no higher, says nothing about quantization."
+    ]
+    if (padded := max(flips.values())) > noise[most]:
         lines.append(
-            f"Up to {percent(value)} of the answers change by the runtime alone ({most}): a flip rate that was "
-            "measured across such settings, and is no higher, says nothing about quantization."
+            f"Padding on the other side changes {percent(padded)}: this model counts positions from the left edge, "
+            "padding included, so that is another model and no noise. Pad on the side that it was trained with."
         )
-        if quiet := [label for label, flip in noise.items() if flip.value == 0]:
-            lines.append(f"No answer changes with {', '.join(quiet)}.")
-    shifted = largest({label: flip for label, flip in flips.items() if label not in noise})
-    if shifted is not None and (flips[shifted].value or 0.0) > value:
-        lines.append(
-            f"Padding on the other side changes {percent(flips[shifted].value)}: this model counts positions from the "
-            "left edge, padding included, so that is another model and no noise. Pad on the side that it was trained "
-            "with."
-        )
-    if value:
-        lines.append(
-            "epsilon: the typical largest score error of an input; interchangeable: flips between answers that the "
-            "reference tells apart by no more than its own noise."
-        )
-    return [*lines, *([] if run is None else [_held_against(run, noise)])]
-
-
-def _held_against(run: Run, noise: Mapping[str, Estimate]) -> str:
-    """One line on a run's flip rate."""
-    from quantdrift.metrics import measure
-
-    flip = measure(run.evidence(), ["flip@1"])["flip@1"].value
-    if flip is None:
-        return f"{run.record['spec']} has no flip rate to hold against it."
-    above = [label for label, other in noise.items() if (other.value or 0.0) >= flip]
-    than = f"no more than {', '.join(above)} does" if above else "more than any of these"
-    return f"{run.record['spec']} changes {percent(flip)}: {than}."
+    if run is not None and (flip := run["flip@1"].value) is not None:
+        above = [label for label, other in noise.items() if other >= flip]
+        than = f"no more than {', '.join(above)} does" if above else "more than any of these"
+        lines.append(f"{run.record['spec']} changes {percent(flip)}: {than}.")
+    return lines

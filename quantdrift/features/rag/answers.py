@@ -172,31 +172,6 @@ class Changed:
     kind: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Scored:
-    """One condition, scored question by question, with the gold answers of each question."""
-
-    condition: Condition
-    golds: Sequence[Sequence[str]]
-
-    @cached_property
-    def outcomes(self) -> dict[str, Outcomes]:
-        """Every measure, float64 [n_questions]; without passages there is no gold in the context."""
-        pairs = list(zip(self.condition.answers, self.golds, strict=True))
-        outcomes = {
-            "exact_match": np.array([exact_match(*pair) for pair in pairs], float),
-            "token_f1": np.array([token_f1(*pair) for pair in pairs], float),
-        }
-        if self.condition.gold_in_context is not None:
-            outcomes["gold_in_context"] = np.array(self.condition.gold_in_context, float)
-        return outcomes
-
-    @property
-    def estimates(self) -> dict[str, Estimate]:
-        """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
-        return {name: _MEASURES[name][0](outcomes) for name, outcomes in self.outcomes.items()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Effect:
     """What a candidate's passages change.
@@ -237,43 +212,62 @@ class Rag:
     record: RagRecord
 
     @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """Every condition by its name, in the order of the table."""
-        return {part.name: Scored(condition=part, golds=self.record.golds) for part in self.record.conditions}
+    def outcomes(self) -> dict[str, dict[str, Outcomes]]:
+        """Every condition by its name, in the order of the table; by measure, float64 [n_questions].
+
+        Without passages there is no gold in the context.
+        """
+        scored = {}
+        for condition in self.record.conditions:
+            pairs = list(zip(condition.answers, self.record.golds, strict=True))
+            outcomes = {
+                "exact_match": np.array([exact_match(*pair) for pair in pairs], float),
+                "token_f1": np.array([token_f1(*pair) for pair in pairs], float),
+            }
+            if condition.gold_in_context is not None:
+                outcomes["gold_in_context"] = np.array(condition.gold_in_context, float)
+            scored[condition.name] = outcomes
+        return scored
+
+    @cached_property
+    def estimates(self) -> dict[str, dict[str, Estimate]]:
+        """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
+        return {
+            condition: {measure: _MEASURES[measure][0](values) for measure, values in outcomes.items()}
+            for condition, outcomes in self.outcomes.items()
+        }
 
     @cached_property
     def effects(self) -> dict[str, Effect]:
         """What each candidate changes, by its name."""
-        before = self.scored[self.record.reference.name].outcomes["exact_match"]
-        names = [candidate.name for candidate in self.record.candidates]
-        tests = [mcnemar_exact(before, self.scored[name].outcomes["exact_match"]) for name in names]
+        candidates = self.record.candidates
+        right = [self.outcomes[part.name]["exact_match"] for part in (self.record.reference, *candidates)]
+        tests = [mcnemar_exact(right[0], after) for after in right[1:]]
         adjusted = holm([test.p_value for test in tests])
-        parts = zip(names, tests, adjusted, strict=True)
-        return {name: self._effect(name, test, p_holm or 0.0) for name, test, p_holm in parts}
+        parts = zip(candidates, tests, adjusted, strict=True)
+        return {candidate.name: self._effect(candidate, test, p_holm or 0.0) for candidate, test, p_holm in parts}
 
-    def _effect(self, name: str, test: McNemar, p_holm: float) -> Effect:
-        before, after = self.scored[self.record.reference.name], self.scored[name]
-        said = before.condition.answers, after.condition.answers
+    def _effect(self, after: Condition, test: McNemar, p_holm: float) -> Effect:
+        before = self.record.reference
+        outcomes = self.outcomes[before.name], self.outcomes[after.name]
+        said = before.answers, after.answers
         differs = np.array(list(map(ne, *(map(normalized, answers) for answers in said))))
-        right = [scored.outcomes["exact_match"].tolist() for scored in (before, after)]
-        turns = [_TURNS[turn] for turn in zip(*right, strict=True)]
+        turns = [_TURNS[turn] for turn in zip(*(part["exact_match"].tolist() for part in outcomes), strict=True)]
         columns = (self.record.ids, self.record.questions, self.record.golds, *said, turns)
         changes = [Changed(*row) for row in compress(zip(*columns, strict=True), differs)]
-        other_passages = None
-        if before.condition.passages is not None and after.condition.passages is not None:
-            other_passages = sum(map(ne, before.condition.passages, after.condition.passages))
+        known = before.passages is not None and after.passages is not None
         return Effect(
-            name=name,
-            other_passages=other_passages,
+            name=after.name,
+            other_passages=sum(map(ne, before.passages or (), after.passages or ())) if known else None,
             changed=rate_estimate(differs.astype(float)),
             right_to_wrong=test.only_a,
             wrong_to_right=test.only_b,
             p_value=test.p_value,
             p_holm=p_holm,
             differences={
-                measure: _MEASURES[measure][1](outcomes, after.outcomes[measure])
-                for measure, outcomes in before.outcomes.items()
-                if measure in after.outcomes
+                measure: _MEASURES[measure][1](values, outcomes[1][measure])
+                for measure, values in outcomes[0].items()
+                if measure in outcomes[1]
             },
             changes=sorted(changes, key=lambda change: list(_TURNS.values()).index(change.kind)),
         )

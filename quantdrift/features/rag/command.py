@@ -46,7 +46,6 @@ class RagOptions:
     )
     data: Path | None = option("FOLDER: The data that the runs were made of, if they have moved.")
     passages: int = option("How many passages to read for each question.", default=5, min=1, max=100)
-    limit: int | None = option("N: Ask the first N questions only.", min=1)
     max_tokens: int = option("Tokens of an answer, which ends at the end of its line.", default=32, min=1)
     chat: bool = flag("Put prompts through the chat template of the generator.")
     batch_size: int = option("Prompts per call; answers are kept after each call.", default=8, min=1)
@@ -78,11 +77,7 @@ def command(options: RagOptions) -> Output:
     if options.model is None:
         raise QuantDriftError("expected what answers: --model hf --model-args pretrained=NAME, or another of lm-eval's")
     questions = read_questions(  # what cannot be asked is told before a model loads
-        find_runs(options.what),
-        answers=options.answers,
-        data=options.data,
-        n_passages=options.passages,
-        limit=options.limit,
+        find_runs(options.what), answers=options.answers, data=options.data, n_passages=options.passages
     )
     generator = _generator(options)
     place = options.out or RUNS / f"rag_{slug(questions.about['data'])}_{slug(generator.name)}"
@@ -116,15 +111,12 @@ def _generator(options: RagOptions) -> Generator:
 
 def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
     record = rag.record
-    about = [f"{record.kind}: {shown(record.generator, _TEXT)}"]
-    if _query_only(rag):
-        about.append("only the query encoder is quantized; documents are embedded by the reference")
     return Output(
         data=_json(rag, n_changed),
         title=f"{len(record.ids):,} questions of {shown(record.data)}, {counted(record.n_passages, 'passage')} each",
-        about=about,
+        about=[f"{record.kind}: {shown(record.generator, _TEXT)}"],
         grids=[_table(rag), _differences(rag), *_changes(rag, n_changed)],
-        lines=[*_sentences(rag), *(f"Note: {note}." for note in record.notes)],
+        lines=[f"Note: {note}." for note in record.notes],
         next=[] if place is None else [f"written: {place}"],
     )
 
@@ -132,9 +124,9 @@ def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
 def _table(rag: Rag) -> Grid:
     """The paper's table, with intervals."""
     rows = []
-    for name, scored in rag.scored.items():
-        estimates, effect = scored.estimates, rag.effects.get(name)
-        row = [_short(rag, name)]
+    for name, estimates in rag.estimates.items():
+        effect = rag.effects.get(name)
+        row = [shown(name)]
         row += [with_interval(estimates[key]) if key in estimates else "-" for key in _MEASURES]
         if effect is None:
             row += ["-"] * 3
@@ -151,29 +143,12 @@ def _differences(rag: Rag) -> Grid:
     rows = []
     for name, effect in rag.effects.items():
         steps = [effect.differences.get(key) for key in _MEASURES]
-        row = [_short(rag, name), "-" if effect.other_passages is None else f"{effect.other_passages:,}"]
+        row = [shown(name), "-" if effect.other_passages is None else f"{effect.other_passages:,}"]
         row += ["-" if step is None else with_interval(step, sign="+") for step in steps]
         rows.append([*row, show_p(effect.p_value), show_p(effect.p_holm)])
     head = ["passages of", "other passages", *_MEASURES.values(), "p", "p (Holm)"]
     title = "candidate minus full precision, in percentage points (95 %); p that exact match is the same"
     return Grid(title=title, head=head, rows=rows, stacked=True)
-
-
-def _query_only(rag: Rag) -> bool:
-    return all("+query" in (candidate.spec or "").rpartition("@")[2] for candidate in rag.record.candidates)
-
-
-def _short(rag: Rag, name: str) -> str:
-    """A name without what is said above the table of all of them."""
-    return shown(name.replace("+query", "") if _query_only(rag) else name)
-
-
-def _sentences(rag: Rag) -> Iterator[str]:
-    for name, effect in rag.effects.items():
-        moved = 100 * (effect.differences["exact_match"].value or 0)
-        share = f"{effect.n_changed:,} of {effect.changed.n:,} answers ({percent(effect.changed.value)}) change"
-        turned = f"{effect.right_to_wrong:,} turn from right to wrong, {effect.wrong_to_right:,} from wrong to right"
-        yield f"{_short(rag, name)}: {share}, while exact match moves by {moved:+.1f} points: {turned}."
 
 
 def _changes(rag: Rag, n_changed: int) -> Iterator[Grid]:
@@ -184,16 +159,16 @@ def _changes(rag: Rag, n_changed: int) -> Iterator[Grid]:
             texts = (change.question, change.before, change.after, " | ".join(change.golds))
             rows.append([*(shown(text, _TEXT) for text in texts), change.kind])
         if rows:
-            title = f"{_short(rag, name)}: {len(rows):,} of {len(effect.changes):,} changed answers"
+            title = f"{shown(name)}: {len(rows):,} of {len(effect.changes):,} changed answers"
             yield Grid(title=title, head=head, rows=rows, words=head)
 
 
 def _json(rag: Rag, n_changed: int) -> dict[str, Any]:
     record = rag.record
     conditions = []
-    for name, scored in rag.scored.items():
-        condition: dict[str, Any] = {"name": name, "spec": scored.condition.spec, **as_json(scored.estimates)}
-        if (effect := rag.effects.get(name)) is not None:
+    for part in record.conditions:
+        condition: dict[str, Any] = {"name": part.name, "spec": part.spec, **as_json(rag.estimates[part.name])}
+        if (effect := rag.effects.get(part.name)) is not None:
             condition |= {**as_json(effect), "changes": as_json(effect.changes[:n_changed])}
         conditions.append(condition)
     about = ("generator", "kind", "data", "n_passages", "gold_by", "notes")

@@ -195,9 +195,7 @@ class Questions:
         ]
 
 
-def read_questions(
-    runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int, limit: int | None = None
-) -> Questions:
+def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int) -> Questions:
     """The questions that all runs searched for and that have gold answers.
 
     Args:
@@ -205,7 +203,6 @@ def read_questions(
         answers: file of gold answers; by default answers.jsonl beside the data.
         data: the folder of the data, where it is not where the runs found it.
         n_passages: to read for each question.
-        limit: of how many questions, the first ones.
 
     Raises:
         QuantDriftError: runs are no searches, or of different data or references; or the data were changed.
@@ -232,7 +229,6 @@ def read_questions(
         raise DataError(f"none of the {len(shared):,} questions that all runs searched for has an answer in {file}")
     lacking = {"are not in all runs": len(texts.inputs) - len(shared), "have no gold answer": len(shared) - len(ids)}
     relevant = _relevant(searches[0][1], ids)
-    ids = ids[:limit]
     conditions = _conditions(searches, ids, n_passages)
     passages = {name for condition in conditions for names in condition.passages or () for name in names}
     if unknown := passages - texts.items.keys():

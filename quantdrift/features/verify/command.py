@@ -15,7 +15,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.text import counted, some
 from quantdrift.cli.options import DATA, SPEC, OnCorpus, OnModel, argument, of_texts, option, prints
 from quantdrift.data.sentences import PLAIN
-from quantdrift.features.canary.record import TEXTS, draw
+from quantdrift.features.canary.record import TEXTS, by_role, draw
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import is_endpoint, parse, read_endpoint
 from quantdrift.stages import STAGES
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quantdrift.engine.pair import Model, QuantizedPair
     from quantdrift.features.verify.likeness import Likeness
 
-_N, _ROLES = 64, ("query", "document")
+_N = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def command(options: VerifyOptions) -> Output:
     if named:
         dataset = of_texts(options.dataset, "verify")
         texts = draw(dataset.queries, dataset.documents, _N)
-    by_role = {role: [text for part, text in texts if part == role] for role in _ROLES}
+    asked = by_role(texts)
     from quantdrift.engine.saving.save import make_candidate
     from quantdrift.features.diagnose.diagnosis import taken
     from quantdrift.features.verify.likeness import held_against
@@ -73,8 +73,8 @@ def command(options: VerifyOptions) -> Output:
         pair = make_candidate(spec, dataset=dataset, **options.how)
         deployed = _loaded(options.deployed, checkpoint, pair)
         if is_endpoint(options.deployed):
-            by_role = taken(deployed, by_role)
-        found = held_against(pair, deployed, by_role, options.batch_size)
+            asked = taken(deployed, asked)
+        found = held_against(pair, deployed, asked, options.batch_size)
     other, again = found.verdict == "other", shlex.quote(f"{spec.model} vs {options.deployed}")
     return Output(
         data={"deployed": options.deployed, "of": str(spec), "notes": list(deployed.notes), **asdict(found)},
@@ -95,7 +95,7 @@ def _loaded(name: str, checkpoint: Checkpoint | None, pair: QuantizedPair) -> Mo
         return load_checkpoint(checkpoint, pair.encoder, device=pair.device)
     endpoint = read_endpoint(name)
     server = open_endpoint(endpoint, Servers(), root=None)
-    server.learn({role: pair.encoder.prompt(role) for role in _ROLES}, {})
+    server.learn({role: pair.encoder.prompt(role) for role in ("query", "document")}, {})
     return server
 
 
@@ -103,8 +103,8 @@ def _words(found: Likeness, name: str, model: str) -> Iterator[str]:
     batches = found.bound <= sum(found.noise)
     allowed = "what both change in other batches" if batches else f"rounding in {found.dtype}"
     yield (
-        f"embeddings of {counted(found.n, 'text')} differ by {found.difference:.1e} of their length at most, scores by "
-        f"{found.score:.1e}; {allowed} comes to {found.bound:.1e}"
+        f"embeddings of {counted(found.n, 'text')} differ by {found.difference:.1e} of their length at most; {allowed} "
+        f"comes to {found.bound:.1e}"
     )
     yield f"in other batches the simulation differs from itself by {found.noise[0]:.1e}, {name} by {found.noise[1]:.1e}"
     if found.verdict == "other" and found.to_reference <= found.bound:

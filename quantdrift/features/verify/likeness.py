@@ -21,7 +21,6 @@ from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.engine.encoders.checkpoint import ForeignModule
 from quantdrift.engine.encoders.server import apart
 from quantdrift.engine.pair import Model, QuantizedPair
-from quantdrift.engine.scoring.streamed import Similarity, prepare
 
 Vectors = NDArray[np.float32]
 _TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -51,7 +50,6 @@ class Likeness:
         verdict: "equal" (bit for bit), "within rounding" or "other".
         n: texts.
         difference: largest distance of two embeddings of a text, over the length of the simulated one.
-        score: largest difference of two scores of a query and a document.
         bound: what rounding makes of `difference` at most.
         dtype: the coarser number type of both sides.
         noise: the same difference of the simulation in other batches, and of what is deployed.
@@ -63,7 +61,6 @@ class Likeness:
     verdict: Literal["equal", "within rounding", "other"]
     n: int
     difference: float
-    score: float
     bound: float
     dtype: str
     noise: tuple[float, float]
@@ -103,12 +100,10 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
     difference, bound = apart(simulated, there), max(walk, sum(noise))
     others = [part for part in parts if part.difference is not None and part.difference > part.bound]
     near: Literal["equal", "within rounding"] = "equal" if np.array_equal(simulated, there) else "within rounding"
-    scores = [_scores(vectors, len(texts["query"]), pair.similarity) for vectors in (simulated, there)]
     return Likeness(
         verdict="other" if difference > bound or others else near,
         n=len(there),
         difference=difference,
-        score=float((scores[0] - scores[1]).abs().max()),
         bound=bound,
         dtype=str(coarsest).removeprefix("torch."),
         noise=noise,
@@ -123,12 +118,6 @@ def _encoded(model: Any, texts: dict[str, list[str]], batch_size: int) -> Vector
     if not np.isfinite(vectors).all():
         raise ScoreError("expected embeddings of finite numbers; some are not")
     return np.asarray(vectors, dtype=np.float32)
-
-
-def _scores(vectors: Vectors, n_queries: int, similarity: Similarity) -> Tensor:
-    ready = prepare(vectors, similarity, torch.device("cpu"))
-    queries, documents = ready[:n_queries], ready[n_queries:]
-    return -torch.cdist(queries, documents) if similarity is Similarity.EUCLIDEAN else queries @ documents.T
 
 
 # --- weights ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from quantdrift.gate.baseline import NAME, Baseline
 from quantdrift.gate.rules import find_config, read_config
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.report.figures import Figure, amount, named, points_with_intervals, rate_of, spec_of, tooltip
 from quantdrift.report.page import Section
 from quantdrift.show.tables import Column, table
 from quantdrift.statistics.estimates import rate_estimate
@@ -23,6 +23,21 @@ _MOST = 100
 _LARGEST = 50_000_000
 """Bytes of a baseline."""
 _SECONDS = 20
+
+
+def _means(baseline: Baseline) -> str:
+    return ", ".join(f"{name} {mean:.4g}" for name, mean in baseline.means.items() if mean is not None)
+
+
+_COLUMNS = (
+    Column("commit", "commit", kind="words"),
+    Column("date", "date", kind="words"),
+    Column("message", "subject", kind="words"),
+    Column("spec", lambda commit: commit["baseline"].spec, kind="words"),
+    Column("inputs", lambda commit: f"{commit['baseline'].n_inputs:,}"),
+    Column("top-1 changes", "rate", partial(cell, parse_metric("flip@1"))),
+    Column("means", "baseline", _means, kind="words"),
+)
 
 
 def baseline_in(folder: Path) -> Path:
@@ -47,9 +62,7 @@ def commits_of(baseline: Path) -> Iterator[dict[str, Any]]:
             except QuantDriftError:
                 continue
         rate = rate_estimate(np.array([">" in answer for answer in read.snapshot().answers], dtype=np.float64))
-        means = ", ".join(f"{name} {mean:.4g}" for name, mean in read.means.items() if mean is not None)
-        about = {"commit": digest[:10], "date": date, "subject": subject, "spec": read.spec, "n": read.n_inputs}
-        yield {**about, **rate_of(rate), "means": means, "estimate": cell(parse_metric("flip@1"), rate)}
+        yield {"commit": digest[:10], "date": date, "subject": subject, "baseline": read, "rate": rate}
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
@@ -63,36 +76,8 @@ def _git(folder: Path, *words: str) -> bytes | None:
 
 
 def history(baseline: Path) -> Iterator[Section]:
-    """Yield the history of a baseline as a chart and a table; nothing where it was never committed."""
-    commits = list(commits_of(baseline))
-    if not commits:
-        return
-    x = {"field": "commit", "type": "ordinal", "sort": None, "title": None, "axis": {"labelAngle": -40}}
-    ends = {"rate": "changed:.1%", "low": "from:.1%", "high": "to:.1%"}
-    layers = points_with_intervals(
-        {"x": x, "color": named("spec")},
-        amount("rate", "top-1 changes", axis={"format": "%"}),
-        tooltip=tooltip(date="date", subject="message", spec="spec", **ends),
-    )
-    values = [{name: commit[name] for name in commit.keys() - {"means", "estimate"}} for commit in commits]
-    columns = [
-        *(Column(title, key, kind="words") for title, key in (("commit", "commit"), ("date", "date"))),
-        *(Column(title, key, kind="words") for title, key in (("message", "subject"), ("spec", "spec"))),
-        Column("inputs", "n", "{:,}".format),
-        Column("top-1 changes", "estimate"),
-        Column("means", "means", kind="words"),
-    ]
-    yield Section(
-        name="history",
-        title="The baseline over commits",
-        about=[f"{baseline.name} as each commit left it."],
-        figures=[
-            Figure(
-                name="history",
-                title="Top-1 changes of the baseline",
-                caption=f"One point a commit, the latest {_MOST} at most, with 95 % intervals.",
-                spec=spec_of(values, width=520, height=220, layer=layers),
-            )
-        ],
-        grids=[table(columns, commits[::-1])],
-    )
+    """Yield the history of a baseline as a table; nothing where it was never committed."""
+    if commits := list(commits_of(baseline)):
+        about = [f"{baseline.name} as each commit left it, the latest {_MOST} at most; with 95 % intervals."]
+        grid = table(_COLUMNS, commits[::-1])
+        yield Section(name="history", title="The baseline over commits", about=about, grids=[grid])

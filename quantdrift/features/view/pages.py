@@ -1,9 +1,8 @@
 """The first page of a server of finished runs: all that there is; and the page of one of them."""
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, islice
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,9 +21,6 @@ from quantdrift.runs.identity import Identity, classifies
 from quantdrift.runs.verdict import verdict
 from quantdrift.runs.words import estimates_of
 from quantdrift.show.tables import Column, Grid, table
-
-_PAIRS = 400
-"""Pairs of runs that the first page lists; the page of a run lists all those with it."""
 
 
 def link_to(kind: str, name: str, other: str | None = None) -> str:
@@ -58,12 +54,8 @@ def _sections(found: Found) -> Iterator[Section]:
         latest = sorted(told, key=lambda name: told[name].rows[0][_FINISHED], reverse=True)
         rows, links = [told[name].rows[0] for name in latest], [link_to("run", name) for name in latest]
         grid = replace(told[latest[0]], rows=rows, links=links)
-        yield Section(name="runs", title="Runs", about=["The latest first; a click on a head sorts."], grids=[grid])
-    runs = {name: found.runs[name] for name in told}
-    if pairs := list(islice((pair for pair in combinations(runs, 2) if _comparable(*map(runs.get, pair))), _PAIRS)):
-        about = ["Two candidates of one reference on the same data, query by query."]
-        about += [f"The first {_PAIRS} pairs; the page of a run lists all with it."] * (len(pairs) == _PAIRS)
-        yield Section(name="pairs", title="Side by side", about=about, grids=[_pairs(found, pairs)])
+        about = ["The latest first; a click on a head sorts. The page of a run leads to others beside it."]
+        yield Section(name="runs", title="Runs", about=about, grids=[grid])
     if found.studies:
         links = [link_to("study", name) for name in found.studies]
         grid = Grid(head=["study"], rows=[[name] for name in found.studies], links=links)
@@ -81,13 +73,13 @@ def _finished(run: Run) -> str:
     return str((run.record.get("times") or {}).get("finished") or "")[:16].replace("T", " ")
 
 
-def _metric(head: str, *names: str) -> Column:
-    """The first of some metrics that a run has, with its interval."""
+def _metric(head: str, name: str, of_classes: str = "") -> Column:
+    """A metric of a run, with its interval."""
 
     def text(item: tuple[str, Run]) -> str:
-        estimates = estimates_of(item[1].record)
-        wanted = [name for name in names if name in estimates and not (classifies(item[1].record) and "ndcg" in name)]
-        return cell(parse_metric(wanted[0]), estimates[wanted[0]]) if wanted else "-"
+        record = item[1].record
+        wanted, estimates = of_classes if of_classes and classifies(record) else name, estimates_of(record)
+        return cell(parse_metric(wanted), estimates[wanted]) if wanted in estimates else "-"
 
     return Column(head, text)
 
@@ -114,20 +106,14 @@ _OF_GATES = (
 )
 
 
-def _comparable(a: Run | None, b: Run | None) -> bool:
-    """Whether two runs are of two candidates of one reference, on the same data, with the same settings."""
-    if a is None or b is None or a.record["spec"] == b.record["spec"]:
-        return False
-    return not Identity.of(a.record).differences(Identity.of(b.record), ("reference", "name", "data", "meaning"))
-
-
-def _pairs(found: Found, pairs: Sequence[tuple[str, str]]) -> Grid:
-    rows = [
-        [f"{found.runs[a].record['spec']} | {found.runs[b].record['spec']}", found.runs[a].record["data"]["name"], a, b]
-        for a, b in pairs
-    ]
-    head = ["two candidates", "data", "folder", "other folder"]
-    return Grid(head=head, rows=rows, words={*head[1:]}, links=[link_to("pair", *pair) for pair in pairs])
+def _beside(found: Found, name: str) -> Iterator[str]:
+    """Yield the other candidates of the reference of a run, on the same data, with the same settings."""
+    record = found.runs[name].record
+    for other, run in found.runs.items():
+        same = ("reference", "name", "data", "meaning")
+        differs = run.record["spec"] == record["spec"] or Identity.of(record).differences(Identity.of(run.record), same)
+        if not differs:
+            yield other
 
 
 def page_for(found: Found, kind: str, name: str) -> Page | None:
@@ -138,7 +124,10 @@ def page_for(found: Found, kind: str, name: str) -> Page | None:
         return page_of(found.studies[name])
     if kind != "run" or name not in found.runs:
         return None
-    page, here = page_of(found.runs[name].path), found.runs[name]
-    pairs = [(name, other) for other, run in found.runs.items() if _comparable(here, run)]
-    beside = Section(name="pairs", title="Beside another", grids=[_pairs(found, pairs)])
-    return replace(page, sections=[*page.sections, beside]) if pairs else page
+    page, others = page_of(found.runs[name].path), list(_beside(found, name))
+    rows = [[str(found.runs[other].record["spec"]), other] for other in others]
+    links = [link_to("pair", name, other) for other in others]
+    grid = Grid(head=["another candidate", "folder"], rows=rows, words={"folder"}, links=links)
+    about = ["Both candidates of one reference, query by query."]
+    beside = Section(name="pairs", title="Side by side", about=about, grids=[grid])
+    return replace(page, sections=[*page.sections, beside]) if others else page

@@ -103,8 +103,8 @@ def test_the_baseline_is_read_as_every_commit_left_it(runs: tuple[Run, Run], tmp
     git(tmp_path, "commit", "-qam", "damaged")
     commits = list(commits_of(baseline))
     assert [commit["subject"] for commit in commits] == ["baseline 0", "baseline 1"]
-    assert [commit["rate"] for commit in commits] == [run["flip@1"].value for run in runs]
-    assert np.allclose([commit["low"] for commit in commits], [run["flip@1"].low for run in runs])
+    assert [commit["rate"].value for commit in commits] == [run["flip@1"].value for run in runs]
+    assert np.allclose([commit["rate"].low for commit in commits], [run["flip@1"].low for run in runs])
     (section,) = history(baseline)
     assert [row[2] for row in section.grids[0].rows] == ["baseline 1", "baseline 0"]
 

@@ -122,12 +122,11 @@ def test_it_reads_only(server: Server) -> None:
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
-def test_the_first_page_lists_runs_pairs_and_what_cannot_be_read(server: Server) -> None:
+def test_the_first_page_lists_runs_and_what_cannot_be_read(server: Server) -> None:
     sections = {section["name"]: section for section in content(ask(server, "/")[1])["sections"]}  # type: ignore[attr-defined]
     assert sorted(sections["runs"]["grids"][0]["links"]) == [
         f"/run/{quote(name, safe='')}" for name in ("a/run", "b/run")
     ]
-    assert sections["pairs"]["grids"][0]["links"] == ["/pair/a%2Frun?b=b%2Frun"]
     ((folder, why),) = sections["problems"]["grids"][0]["rows"]
     assert folder == "damaged"
     assert "run.json" in why

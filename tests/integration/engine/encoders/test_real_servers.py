@@ -114,7 +114,7 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
 
     lines = (data / "corpus.jsonl").read_text(encoding="utf-8")
     (data / "corpus.jsonl").write_text(lines + json.dumps({"_id": "long", "text": LONG}) + "\n", encoding="utf-8")
-    code, out, err = cli("diagnose", f"minilm vs {name}", "--data", str(data), "-n", "12", "-q", "--json")
+    code, out, err = cli("diagnose", f"minilm vs {name}", "--data", str(data), "-n", "22", "-q", "--json")
     (data / "corpus.jsonl").write_text(lines, encoding="utf-8")
     assert code == 0, err
     assert "is left out: the server answered HTTP 500" in err
@@ -130,5 +130,5 @@ def test_infinity(infinity: str, data: Path, tmp_path: Path, monkeypatch: pytest
     assert (code, json.loads(out)["metrics"]["flip@1"]["value"]) == (0, 0)
     found = json.loads(cli("verify", infinity, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
     assert (found["verdict"], found["to_reference"] < 1e-6) == ("other", True)
-    code, out, err = cli("diagnose", f"minilm vs {infinity}", "--data", str(data), "-n", "12", "-q", "--json")
+    code, out, err = cli("diagnose", f"minilm vs {infinity}", "--data", str(data), "-n", "22", "-q", "--json")
     assert code == 0, err
