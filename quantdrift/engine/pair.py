@@ -18,8 +18,9 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import bytes_digest
 from quantdrift.engine.bits import BitsReport, StoredBits, count_bits, not_quantized
-from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
+from quantdrift.engine.calibration.candidate import make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.made import MadeLayers
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
@@ -258,7 +259,17 @@ class QuantizedPair:
         self.made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
+            made = make_layers(
+                self.scheme,
+                self.modules,
+                self.layers,
+                methods,
+                widths,
+                sample=sample,
+                of=of,
+                root=root,
+                progress=progress,
+            )
         for stage in self.stages.values():
             made = stage.prepared(made, root=root, progress=progress)
         self.made = made

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -139,6 +139,14 @@ class Search(Reading):
             np.where(contenders >= 0, np.searchsorted(wanted[-1], contenders), -1),
             self.similarity,
         )
+
+
+@runtime_checkable
+class ReadOtherwise(Protocol):
+    """A model whose outputs are read otherwise than by one vector each."""
+
+    def reading(self, search: Search) -> Reading:
+        """Return how its outputs are read in place of a search by one vector each."""
 
 
 def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = None) -> tuple[list[Inputs], Rows | None]:

@@ -1,27 +1,22 @@
 """The inputs of linear layers, rounded as the model runs, by ranges from calibration or a scale for each token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.registry import imported
 from quantdrift.engine.calibration.inputs import fake_quantize, hooked_inputs, plain_products, quantized_inputs
-from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.activations import STAGE
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 
 class Activations(ModelStage):
     """The quantized activations of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
         assert scheme.activation_bits is not None  # else the scheme has no such stage
         self.width = scheme.activation_bits
