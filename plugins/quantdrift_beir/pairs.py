@@ -155,7 +155,9 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
         leaves_out="beir",
         calibration=calibration,
     )
-    searcher.results = paired_results(pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown)
+    searcher.results = paired_results(
+        pair.spec, pair.pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown
+    )
     return searcher.results
 
 
@@ -207,7 +209,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         {query: queries[query] for query in lists}, {name: corpus[name] for names in lists.values() for name in names}
     )
     outcome = replace(outcome, read_as={**read_as, "shortlist": {"digest": shortlist}})
-    reranker.rerank_results = results = paired_results(pair, outcome, data, started=started)
+    reranker.rerank_results = results = paired_results(pair.spec, pair.pair, outcome, data, started=started)
     return results
 
 
