@@ -8,8 +8,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.features.index.engine import engine_of
 from quantdrift.stages import Mend, Option, Stage
-from quantdrift.stages.embeddings import CODED
-from quantdrift.stages.rescoring import rescored
+from quantdrift.stages.rescoring import CODED, rescored
 
 if TYPE_CHECKING:
     from quantdrift.spec.grammar import Scheme
