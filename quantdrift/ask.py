@@ -24,7 +24,7 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.encoders import KINDS
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, read_run
-from quantdrift.spec.grammar import Spec, Versus, is_endpoint
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, stages_of
 from quantdrift.stages import STAGES
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
@@ -45,7 +45,7 @@ LIBRARIES = (
 def libraries(pair: Spec | Versus) -> dict[str, str]:
     """The versions of those that are installed, and of what only the stages of this pair stand on."""
     scheme = pair.scheme if isinstance(pair, Spec) else None
-    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in scheme.stages)
+    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in stages_of(scheme))
     versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
     return {name: version for name, version in versions.items() if version is not None}
 
@@ -71,7 +71,7 @@ class Ask:
     @property
     def certain(self) -> bool:
         """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
-        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in self.pair.scheme.stages):
+        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in stages_of(self.pair.scheme)):
             return False
         return all(_place(name)[0] for name in self._names) if self.models is None else None not in self.models
 

@@ -24,7 +24,8 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
 from quantdrift.runs.folder import now
-from quantdrift.spec.grammar import Scheme, Spec, parse_scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, parse_scheme
 from quantdrift_beir.results import PairedResults, paired_results
 
 Original = Callable[..., Any]

@@ -29,7 +29,8 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
-from quantdrift.spec.grammar import Scheme, Spec, chooses, parse, parse_scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
 from quantdrift_lm_eval.hooks import on_evaluator_imported
 from quantdrift_lm_eval.recording import Recording
 

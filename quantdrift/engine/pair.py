@@ -35,8 +35,9 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
+from quantdrift.spec.grammar import calibrates, parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.stages.weights import POSSIBLE_BITS
 

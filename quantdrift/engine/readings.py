@@ -27,6 +27,7 @@ from quantdrift.engine.sensitivity.problem import GapProblem, classification_pro
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.spec.grammar import options_of
 from quantdrift.statistics.conformal import softmax_confidence
 
 Both = tuple[Any, Any]
@@ -87,7 +88,7 @@ class Search(Reading):
             )
         for stage in flow.pair.vector_stages:
             if self.of not in stage.takes:
-                written = ", ".join(stage.scheme.options_of("vectors"))
+                written = ", ".join(options_of(stage.scheme, "vectors"))
                 raise UnsupportedError(
                     f"{written}: this is done to {' or '.join(stage.takes)}, and this model makes {self.of}; leave it "
                     "out"

@@ -1,14 +1,8 @@
 """Rescoring of what codes have found: the first documents are scored again with uncoded queries."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quantdrift import stages
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Mend, Option, Stage
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
 
 CODED = ("int8", "uint8", "binary", "ubinary")
 """Precisions of stored embeddings whose numbers are codes."""

@@ -23,8 +23,9 @@ from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import give_back, large_tensors_apart, put_aside, saved_weights
+from quantdrift.quantizers import input_scale
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import Allocation, check_fits, digest
-from quantdrift.spec.grammar import Scheme
 
 _VERSION = 4
 """Version of the calibration; another one makes cached layers void."""
@@ -99,7 +100,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
             "runs in another thread or process, or in one compiled piece; use rtn or hqq"
         )
     endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
-    if endless and scheme.activation_bits is not None and scheme.input_scale == "tensor":
+    if endless and scheme.activation_bits is not None and input_scale(scheme) == "tensor":
         raise DataError(
             f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
             f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"

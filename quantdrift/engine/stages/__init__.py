@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quantdrift.engine.scoring.indexes import SearchIndex
     from quantdrift.engine.scoring.precision import Stored, Vectors
     from quantdrift.engine.scoring.streamed import Similarity
-    from quantdrift.spec.grammar import Scheme
+    from quantdrift.scheme import Scheme
 
 
 class StagedModel(Protocol):

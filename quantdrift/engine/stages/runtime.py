@@ -10,7 +10,8 @@ from torch import nn
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.engine.weights import restoring
-from quantdrift.spec.grammar import DTYPES, Scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages.runtime import STAGE
 
 

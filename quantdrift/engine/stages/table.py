@@ -14,7 +14,7 @@ from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.engine.weights import saved_weights
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 from quantdrift.stages.table import STAGE
 
 _ROWS = 8192

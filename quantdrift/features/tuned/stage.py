@@ -26,7 +26,7 @@ from quantdrift.features.tuned import problem as problems
 from quantdrift.features.tuned.descent import Free, Other, State, descend, free_parameters, read_state, write_state
 from quantdrift.features.tuned.problem import Batch, Outputs, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 _VERSION = 5
 """Version of the tuning; another one makes what is kept void."""
