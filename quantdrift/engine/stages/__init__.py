@@ -62,7 +62,7 @@ class ModelStage:
 
     Attributes:
         scheme: that has it.
-        pair: the model whose candidate it changes; of the constructor on all but `made` is there.
+        pair: the model whose candidate it changes; all of it but `made` is there in the constructor.
         reaches: paths of modules that it changes with others, beside those that it is about.
         batch_size: of the candidate, where it is another than the reference's.
     """
