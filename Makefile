@@ -31,12 +31,13 @@ test: setup ## Run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
 		--no-loadscope-reorder
 
-check: setup ## Lint, formatting, types, import boundaries, the budget of lines, the website and its links
+check: setup ## Lint, formatting, types, import boundaries and circles, the budget of lines, the website and its links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/size/size.py
+	$(BIN)/python tests/size/circles.py
 	@OMP_NUM_THREADS=2 $(BIN)/python docs/website/build.py
 
 site: setup ## Build the website into build/site

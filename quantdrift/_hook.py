@@ -44,14 +44,16 @@ class HookFinder:
 
     Attributes:
         started_by: "pth", "start" or "manual".
+        watched: the table of modules that it was made with.
         patched: the watched modules whose function has run, in that order.
         errors: watched module -> the error its function ended in.
     """
 
     is_quantdrift_hook = True
+    off_switch = OFF_SWITCH
 
     def __init__(self, started_by: str) -> None:
-        self.started_by = started_by
+        self.started_by, self.watched = started_by, WATCHED
         self.patched: list[str] = []
         self.errors: dict[str, str] = {}
 

@@ -5,18 +5,25 @@ error in one of our functions becomes a warning and never reaches the harness.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-from quantdrift import _hook
+
+class Finder(Protocol):
+    """The finder of the hook, as it is used here."""
+
+    off_switch: str
+    watched: dict[str, str]
+    patched: list[str]
+    errors: dict[str, str]
 
 
 def find_spec(
-    finder: _hook.HookFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    finder: Finder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     """The spec that the finders behind ours give, with a loader that notifies us afterwards."""
     finders: list[Any] = list(sys.meta_path)
@@ -35,7 +42,7 @@ def find_spec(
 class _NotifyingLoader:
     """Stands in for a loader until its module runs; everything but that is the real loader's."""
 
-    def __init__(self, finder: _hook.HookFinder, spec: ModuleSpec) -> None:
+    def __init__(self, finder: Finder, spec: ModuleSpec) -> None:
         self._finder = finder
         self._spec = spec
         self._loader: Any = spec.loader
@@ -55,17 +62,17 @@ class _NotifyingLoader:
         notify(self._finder, self._spec.name, module)
 
 
-def change(harness: str) -> None:
+def change(watched: Mapping[str, str], harness: str) -> None:
     """Change a harness here and now, whatever the off switch says."""
-    for name, ours in _hook.WATCHED.items():
+    for name, ours in watched.items():
         if name.partition(".")[0] == harness:
             resolve_name(ours)(import_module(name))
 
 
-def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
+def notify(finder: Finder, name: str, module: ModuleType) -> None:
     """Call the function that the table names for this module; its errors end here."""
     try:
-        resolve_name(_hook.WATCHED[name])(module)
+        resolve_name(finder.watched[name])(module)
     except Exception as error:  # whatever it is, the harness must go on as if we were not here
         harness = name.partition(".")[0]
         said = any(watched.startswith(f"{harness}.") for watched in finder.errors)
@@ -73,7 +80,7 @@ def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
         if not said and sys.stderr is not None:  # once a harness, and no warning, which -W error would raise
             print(  # noqa: T201 -- nothing more is loaded here
                 f"quantdrift could not hook into {name} ({finder.errors[name]}); {harness} goes on without "
-                f"quantdrift. {_hook.OFF_SWITCH}=0 switches the hook off.",
+                f"quantdrift. {finder.off_switch}=0 switches the hook off.",
                 file=sys.stderr,
             )
     else:

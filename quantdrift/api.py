@@ -49,8 +49,9 @@ from quantdrift.metrics.forbids import forbidding
 from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
 from quantdrift.runs.words import estimates_of, findings, headlines
+from quantdrift.scheme import Scheme
 from quantdrift.show.tables import metric_grid
-from quantdrift.spec.grammar import Scheme, Spec, Versus, dtype_named, is_like_scheme, parse_pair, parse_scheme
+from quantdrift.spec.grammar import Spec, Versus, dtype_named, is_like_scheme, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder

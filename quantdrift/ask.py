@@ -26,7 +26,7 @@ from quantdrift.data.streamed import STREAMED
 from quantdrift.encoders import KINDS, brought_for
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, read_run
-from quantdrift.spec.grammar import Spec, Versus, is_endpoint
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, stages_of
 from quantdrift.stages import STAGES
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
@@ -47,7 +47,7 @@ LIBRARIES = (
 def libraries(pair: Spec | Versus) -> dict[str, str]:
     """The versions of those that are installed, and of what only this pair stands on."""
     scheme = pair.scheme if isinstance(pair, Spec) else None
-    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in scheme.stages)
+    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in stages_of(scheme))
     versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
     return {name: version for name, version in versions.items() if version is not None} | parts_of(pair)
 
@@ -61,7 +61,7 @@ def parts_of(pair: Spec | Versus) -> dict[str, str]:
             versions |= brought_for(resolve(name))
     if isinstance(pair, Spec):
         versions |= QUANTIZERS.versions(QUANTIZERS[pair.scheme.quantizer])
-        for stage in (STAGES[name] for name in pair.scheme.stages):
+        for stage in (STAGES[name] for name in stages_of(pair.scheme)):
             versions |= {**STAGES.versions(stage), **stage.brought(pair.scheme)}
     return versions
 
@@ -87,7 +87,7 @@ class Ask:
     @property
     def certain(self) -> bool:
         """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
-        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in self.pair.scheme.stages):
+        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in stages_of(self.pair.scheme)):
             return False
         return all(_place(name)[0] for name in names_of(self.pair)) if self.models is None else None not in self.models
 

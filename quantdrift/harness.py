@@ -38,7 +38,7 @@ from quantdrift.engine.scoring.deployed import as_ranked
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
 from quantdrift.evidence.record import Evidence
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves ask for more."""

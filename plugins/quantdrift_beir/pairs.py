@@ -24,7 +24,8 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
 from quantdrift.runs.folder import now
-from quantdrift.spec.grammar import Scheme, Spec, parse_scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, parse_scheme
 from quantdrift_beir.results import PairedResults, paired_results
 
 Original = Callable[..., Any]
@@ -155,7 +156,9 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
         leaves_out="beir",
         calibration=calibration,
     )
-    searcher.results = paired_results(pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown)
+    searcher.results = paired_results(
+        pair.spec, pair.pair, outcome, digest_of_data(queries, corpus), started=started, shown=shown
+    )
     return searcher.results
 
 
@@ -207,7 +210,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         {query: queries[query] for query in lists}, {name: corpus[name] for names in lists.values() for name in names}
     )
     outcome = replace(outcome, read_as={**read_as, "shortlist": {"digest": shortlist}})
-    reranker.rerank_results = results = paired_results(pair, outcome, data, started=started)
+    reranker.rerank_results = results = paired_results(pair.spec, pair.pair, outcome, data, started=started)
     return results
 
 

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.flow import with_qrels
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.store import key_of
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import Outcome, Results, summary
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs.folder import Run, write_run
+from quantdrift.spec.grammar import Spec
 from quantdrift.statistics.estimates import Estimate
-
-if TYPE_CHECKING:
-    from quantdrift_beir.pairs import QuantizedPair
 
 _OTHERS = ("recall_cap", "r_cap", "r_cap@k", "hole", "hole@k")
 BEIR_METRICS = ("mrr", "mrr@k", "mrr_cut", *_OTHERS, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
@@ -115,15 +114,15 @@ class PairedResults(dict[str, dict[str, float]]):
 
 
 def paired_results(
-    pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
+    spec: Spec, pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
     """The results that carry what was found, and a line on standard error."""
     data = {"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint}
-    record = outcome.record(pair.spec, pair.pair, model={}, data=data, started=started)
+    record = outcome.record(spec, pair, model={}, data=data, started=started)
     drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
     if shown:
         line = summary(drift["flip@1"].value, drift["noise_floor"].value, outcome.evidence.n_inputs)
-        say(f"drift of {clean(str(pair.spec))}: {line}", error=True)
+        say(f"drift of {clean(str(spec))}: {line}", error=True)
     return PairedResults(outcome.results("candidate"), drift)
 
 

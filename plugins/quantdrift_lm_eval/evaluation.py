@@ -31,7 +31,7 @@ from quantdrift.finished.lm_eval_evidence import HIGHER_IS_BETTER, PairedFilter
 from quantdrift.harness import Outcome, carefully
 from quantdrift.runs.folder import now, read_run, write_run
 from quantdrift.statistics.estimates import finite
-from quantdrift_lm_eval.model import Recording
+from quantdrift_lm_eval.recording import Recording
 
 KEY = "quantdrift"
 """In the results: everything that is no row of the table."""

@@ -5,10 +5,9 @@ Calibration takes the prompts of the tasks, never a choice, a target or a text w
 texts of a file.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import version
@@ -30,8 +29,10 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.refusals import refuse_batches, refuse_deployment
 from quantdrift.engine.store import digest_of
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
-from quantdrift.spec.grammar import Scheme, Spec, chooses, parse, parse_scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
 from quantdrift_lm_eval.hooks import on_evaluator_imported
+from quantdrift_lm_eval.recording import Recording
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _REFUSED = (
@@ -45,34 +46,6 @@ _WITH_ANSWER = 2
 """Arguments of a request that has a prompt before what is asked."""
 
 Ask = Callable[[Sequence[Any]], list[Any]]
-
-
-@dataclass(slots=True, kw_only=True)
-class Recording:
-    """The answers and times of the reference that are gathered while lm-eval asks the candidate.
-
-    Attributes:
-        tasks: lm-eval's, by name.
-        needs_digest: whether the digest of the candidate is to be taken.
-        answers: id of a request to the reference's answers, in order; requests live as long as their tasks.
-        seconds: time by stage.
-        candidate_fingerprint: digest of the candidate, where it was taken.
-        prepared: whether the candidate is calibrated.
-    """
-
-    tasks: Mapping[str, Any]
-    needs_digest: bool = False
-    answers: dict[int, list[Any]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    candidate_fingerprint: str | None = None
-    prepared: bool = False
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Count the time inside for a stage."""
-        start = time.perf_counter()
-        yield
-        self.seconds[stage] = round(self.seconds.get(stage, 0) + time.perf_counter() - start, 3)
 
 
 class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types

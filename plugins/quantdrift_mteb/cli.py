@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from quantdrift._hook import WATCHED
 from quantdrift._hook_notify import change
 from quantdrift.base.errors import UnknownNameError
 from quantdrift.data.labelled import Dataset
@@ -13,7 +14,7 @@ from quantdrift.data.labelled import Dataset
 
 def main() -> None:
     """Change mteb here and now, whatever the hook's off switch says, and hand over to it."""
-    change("mteb")
+    change(WATCHED, "mteb")
     importlib.import_module("mteb.cli").main()
 
 

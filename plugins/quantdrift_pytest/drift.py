@@ -126,6 +126,9 @@ class Drift:
         return settle(self, ask(self.session, **asked), accept_underpowered=accept_underpowered)
 
 
+MEASURED = pytest.StashKey[dict[str, Drift]]()
+"""What was measured or read back in this process of a session, by the name that it is kept under."""
+
 # --- what a test asks -------------------------------------------------------------------------
 
 
@@ -412,8 +415,9 @@ def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: 
         name = ask.fingerprint
     except OSError as error:
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
-    if name in session.measured:
-        return session.measured[name]
+    known = session.config.stash.setdefault(MEASURED, {})
+    if name in known:
+        return known[name]
     anew = bool(session.config.getoption("quantdrift_no_cache"))
     # models that are not seen from here may be others in the next session
     path = session.folder("runs", lasting=ask.certain and not anew) / name
@@ -429,7 +433,7 @@ def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: 
     with FileLock(path.with_name(f"{name}.lock")):
         run = ensure(ask, path, measure)
     drift = Drift(run=run, target=target_of_run(run), kept=kept, session=session)
-    session.measured[name] = replace(drift, kept=True)  # for whoever asks next
+    known[name] = replace(drift, kept=True)  # for whoever asks next
     return drift
 
 

@@ -20,7 +20,6 @@ from quantdrift.base.errors import QuantDriftError, SpecError
 
 if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
-    from quantdrift_pytest.drift import Drift
 
 ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
 """What a test has asserted since its last report."""
@@ -40,7 +39,6 @@ class Session:
         config: pytest's.
         id: of the session, the same in all its processes.
         item: the test that is running; None between tests.
-        measured: what was measured or read back in this process, by the name it is kept under.
         data: what was read from disk in this process, by place and what the files there look like.
         asserted: what the tests asserted, in the order in which they ended.
         written: lines on baselines, for the end of the session.
@@ -49,7 +47,6 @@ class Session:
     config: pytest.Config
     id: str
     item: pytest.Item | None = None
-    measured: dict[str, Drift] = field(default_factory=dict)
     data: dict[tuple[object, ...], Dataset] = field(default_factory=dict)
     asserted: list[dict[str, Any]] = field(default_factory=list)
     written: list[str] = field(default_factory=list)

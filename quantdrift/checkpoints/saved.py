@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.records import DIGEST, Amount, Record, check_writable, open_file, whole_folder, with_checksum
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 from quantdrift.stages import STAGES
 
 RECORD = "scheme.json"

@@ -10,8 +10,10 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,7 +22,7 @@ from typer.main import get_command, get_group
 
 from quantdrift import __version__
 from quantdrift.base.display import complain, error_line, flush, let_go, say
-from quantdrift.base.errors import QuantDriftError, SpecError
+from quantdrift.base.errors import QuantDriftError, RunError, SpecError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.registry import Registry
 
@@ -230,14 +232,21 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
 
 def _missing(error: Any) -> str:
     """What a command lacks, in one line; of a run, which is the newest."""
-    from quantdrift.cli.options import newest_for
-
     command, param = str(error.ctx.command_path), error.param
     sign = param.metavar if param.param_type_name == "argument" else param.opts[0]
-    newest = newest_for(sign)
+    newest = _newest_for(sign)
     example = "" if newest is None else f"; the newest run here: {command} {shlex.quote(str(newest))}"
     said = f"{command.partition(' ')[2]} expects {sign}: {(param.help or '').rstrip('.')}"
     return f"{said}{example} (more: {command} --help)"
+
+
+def _newest_for(metavar: str) -> Path | None:
+    """The run that was written last, for an argument that takes one."""
+    from quantdrift.runs.folder import last_run
+
+    with suppress(RunError):
+        return last_run() if metavar.startswith("RUN") else None
+    return None
 
 
 def _refuse_unquoted(arguments: Sequence[str]) -> None:

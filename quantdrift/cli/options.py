@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import typer
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
 from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
@@ -84,15 +84,6 @@ def argument(text: str, default: Any = ...) -> Any:
 
 def _takes_run(metavar: str) -> bool:
     return metavar.startswith("RUN") or metavar in _FINISHED
-
-
-def newest_for(metavar: str) -> Path | None:
-    """The run that was written last, for an argument that takes one."""
-    from quantdrift.runs.folder import last_run
-
-    with suppress(RunError):
-        return last_run() if metavar.startswith("RUN") else None
-    return None
 
 
 def _no_run(context: typer.Context, value: str | None) -> str | None:

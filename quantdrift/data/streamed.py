@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class StreamedDataset:
         fingerprint: digest of queries, labels and documents.
         warnings: what is worth telling, one sentence each.
         keep_own_ids: whether queries that are documents too find themselves.
+        kind: that read it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StreamedDataset:
     fingerprint: str
     warnings: tuple[str, ...] = ()
     keep_own_ids: bool = False
+    kind: DataKind | None = None
 
     @property
     def own_ids(self) -> str | None:
@@ -60,7 +62,9 @@ class StreamedDataset:
 
     def run(self, pair: Any, **how: Any) -> Run:
         """Measure a pair and write the run; `how` is what `engine.run.run` takes, and `cli.options.Streaming` gives."""
-        raise NotImplementedError
+        assert self.kind is not None  # which has read it
+        run: Run = imported(self.kind.run)(pair, self, **how)
+        return run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +75,13 @@ class DataKind:
         accepts: "module:function" that says of (folder or URL, whether streaming was asked for) whether it is of it.
         check: "module:function" that refuses a pair which cannot be measured on such data.
         read: "module:function" that reads (folder or URL, split, progress=...) as a `StreamedDataset`.
+        run: "module:function" that measures (pair, dataset, out=..., settings=..., ...) and writes the run.
     """
 
     accepts: str
     check: str
     read: str
+    run: str
 
     def check_pair(self, pair: Any) -> None:
         """Refuse a pair that cannot be measured on such data."""
@@ -84,7 +90,7 @@ class DataKind:
     def dataset(self, place: str | Path, split: str, *, progress: Progress, **options: Any) -> StreamedDataset:
         """Read the data at a place."""
         dataset: StreamedDataset = imported(self.read)(place, split, progress=progress, **options)
-        return dataset
+        return replace(dataset, kind=self)
 
 
 STREAMED: Registry[DataKind] = Registry(

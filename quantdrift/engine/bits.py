@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from torch import nn
 
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.scheme import FULL_BITS
 
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""

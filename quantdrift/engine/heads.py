@@ -14,7 +14,7 @@ from torch import nn
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out, named_modules
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 NO_HEAD = "none"
 """In place of a head's name: every layer is quantized."""

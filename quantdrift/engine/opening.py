@@ -39,7 +39,7 @@ from quantdrift.engine.heads import find_head
 from quantdrift.engine.inputs import Inputs, Rows, inputs_of, text_inputs
 from quantdrift.engine.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import Classes, Head, Search, calibration_queries, shortlist_of
+from quantdrift.engine.readings import Classes, Head, ReadOtherwise, Search, calibration_queries, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.engine.tried import embedded
@@ -138,7 +138,7 @@ def open_pair(
     else:
         refuse_kinds(pair.models, dataset)
         search = search_of(dataset, pair.similarity, texts, pair=pair, held_out=held_out)
-        reading = encoder.reading(search) if isinstance(encoder, EmbeddingModel) else search
+        reading = encoder.reading(search) if isinstance(encoder, ReadOtherwise) else search
     return Opened(
         name=name,
         pair=pair,

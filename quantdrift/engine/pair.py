@@ -19,8 +19,9 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import bytes_digest
 from quantdrift.engine.bits import BitsReport, StoredBits, count_bits, not_quantized
-from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
+from quantdrift.engine.calibration.candidate import make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.made import MadeLayers
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.classifier import Classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
@@ -36,8 +37,9 @@ from quantdrift.engine.stages import VectorStage, model_stages, vector_stages
 from quantdrift.engine.tried import try_parts
 from quantdrift.engine.weights import runtime_of, saved_weights, weights_fingerprint
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import Scheme, calibrates, parse_scheme
+from quantdrift.spec.grammar import calibrates, parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.stages.weights import POSSIBLE_BITS
 
@@ -119,7 +121,8 @@ class QuantizedPair:
         if (stored := stored_allocation(scheme)) is not None:
             widths = widths_for(stored, self.layers, scheme, self.fingerprint)
             self.choose(widths, by=stored)
-        try_parts(self, [method for method in self._methods.values() if method is not None])
+        methods = [method for method in self._methods.values() if method is not None]
+        try_parts(scheme, encoder, self.stages, methods)
 
     @property
     def models(self) -> tuple[Any, ...]:
@@ -262,7 +265,17 @@ class QuantizedPair:
         self.made = None
         methods = [self._methods[bits] for bits in widths]
         with self.under_layers():  # layers see what comes out of these
-            made = make_layers(self, methods, widths, sample=sample, of=of, root=root, progress=progress)
+            made = make_layers(
+                self.scheme,
+                self.modules,
+                self.layers,
+                methods,
+                widths,
+                sample=sample,
+                of=of,
+                root=root,
+                progress=progress,
+            )
         for stage in self.stages.values():
             made = stage.prepared(made, root=root, progress=progress)
         self.made = made

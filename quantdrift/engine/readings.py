@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from quantdrift.engine.sensitivity.problem import GapProblem, classification_pro
 from quantdrift.engine.store import digest_of, keeping, key_of
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.spec.grammar import options_of
 from quantdrift.statistics.conformal import softmax_confidence
 
 Both = tuple[Any, Any]
@@ -87,7 +88,7 @@ class Search(Reading):
             )
         for stage in flow.pair.vector_stages:
             if self.of not in stage.takes:
-                written = ", ".join(stage.scheme.options_of("vectors"))
+                written = ", ".join(options_of(stage.scheme, "vectors"))
                 raise UnsupportedError(
                     f"{written}: this is done to {' or '.join(stage.takes)}, and this model makes {self.of}; leave it "
                     "out"
@@ -139,6 +140,14 @@ class Search(Reading):
             np.where(contenders >= 0, np.searchsorted(wanted[-1], contenders), -1),
             self.similarity,
         )
+
+
+@runtime_checkable
+class ReadOtherwise(Protocol):
+    """A model whose outputs are read otherwise than by one vector each."""
+
+    def reading(self, search: Search) -> Reading:
+        """Return how its outputs are read in place of a search by one vector each."""
 
 
 def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = None) -> tuple[list[Inputs], Rows | None]:

@@ -17,7 +17,8 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import OPTIONS, Scheme, Spec, Versus, calibrates, chooses, is_endpoint
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of
 from quantdrift.stages import STAGES
 from quantdrift.stages.weights import CHOICE
 
@@ -152,13 +153,13 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 def refuse_batches(scheme: Scheme, why: str) -> None:
     """Refuse what says how texts are put together, where somebody else does that."""
-    if wrong := [key for key, _ in scheme.options if OPTIONS[key].batches]:
+    if wrong := [key for key, _ in scheme.options if known_options()[key].batches]:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:
     """Refuse stored embeddings and indexes where there are none."""
-    if wrong := scheme.options_of("vectors"):
+    if wrong := options_of(scheme, "vectors"):
         raise UnsupportedError(f"{scheme}: {', '.join(wrong)} is of searches over embeddings, and {why}; leave it out")
 
 

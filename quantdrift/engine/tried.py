@@ -1,8 +1,7 @@
 """Parts of other packages, tried on two texts and one small weight before anything long begins."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +11,11 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, Quantized
 from quantdrift.engine.ragged import Ragged
 from quantdrift.engine.scoring.precision import Stored
 from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.stages import ModelStage
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import stages_of
 from quantdrift.stages import STAGES
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 _TEXTS = ("How is bread baked?", "Knead the dough, and let it rise for an hour before it goes into the oven.")
 _ROWS, _DIM = 64, 32
@@ -33,31 +32,32 @@ def embedded(model: object) -> np.ndarray[Any, Any] | None:
     return vectors
 
 
-def try_parts(pair: QuantizedPair, methods: list[LayerQuantizer]) -> None:
-    """Try the parts of other packages that a pair takes: its quantizer, and its stages.
+def try_parts(
+    scheme: Scheme, encoder: Any, stages: Mapping[str, ModelStage], methods: Sequence[LayerQuantizer]
+) -> None:
+    """Try the parts of other packages that a candidate takes: its quantizer, and its stages.
 
     Of a stage between embeddings and answers an index is not built: it may need more documents than a trial has.
 
     Raises:
         UnsupportedError: one fails, or gives something other than it should; the line names package and part.
     """
-    scheme = pair.scheme
     quantizer = QUANTIZERS[scheme.quantizer]
     for method in methods if QUANTIZERS.versions(quantizer) else ():
         with QUANTIZERS.tried(quantizer):
             _quantized(method, 2 * (scheme.group_size or _DIM))
-    for name in scheme.stages:
+    for name in stages_of(scheme):
         stage = STAGES[name]
         if not STAGES.versions(stage):
             continue
         with STAGES.tried(stage):
-            if (made := pair.stages.get(name)) is not None and not stage.calibrates(scheme):
+            if (made := stages.get(name)) is not None and not stage.calibrates(scheme):
                 with made.applied():
-                    embedded(pair.encoder)
+                    embedded(encoder)
             elif stage.kind == "vectors":
-                of_texts = embedded(pair.encoder)
+                of_texts = embedded(encoder)
                 dim = _DIM if of_texts is None else of_texts.shape[1]
-                _through(stage.make(scheme), dim, getattr(pair.encoder, "similarity", Similarity.COSINE))
+                _through(stage.make(scheme), dim, getattr(encoder, "similarity", Similarity.COSINE))
 
 
 def _quantized(method: LayerQuantizer, n: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantdrift.base.registry import Package, Registry, imported
+from quantdrift.scheme import Scheme
 
 
 def group_bits(n_rows: int, n_columns: int, group_size: int | None, *, bits: int = 16) -> int:
@@ -61,7 +62,7 @@ class Quantizer:
         return imported(self.make)(scheme)
 
 
-__all__ = ["QUANTIZERS", "Package", "Quantizer", "group_bits"]
+__all__ = ["QUANTIZERS", "Package", "Quantizer", "group_bits", "input_scale"]
 
 QUANTIZERS: Registry[Quantizer] = Registry(
     "quantdrift.quantizers",
@@ -71,3 +72,8 @@ QUANTIZERS: Registry[Quantizer] = Registry(
     joint="_",
 )
 """All quantizers by name, in the order of lists."""
+
+
+def input_scale(scheme: Scheme) -> str:
+    """What activations share a scale: a "tensor", by calibration, or a "token" or "block", as the model runs."""
+    return scheme.option("act", QUANTIZERS[scheme.quantizer].ranges[0])

@@ -20,8 +20,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.records import whole_file
 from quantdrift.evidence.perturbation import flips, separation_ratio
 from quantdrift.evidence.record import Evidence
-from quantdrift.spec.grammar import Scheme
-from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
+from quantdrift.scheme import DEFAULT_GROUP_SIZE, Scheme
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.trust.certify import certify
 from quantdrift.trust.rescoring import given_back

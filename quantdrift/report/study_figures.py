@@ -8,8 +8,7 @@ from typing import Any
 
 from quantdrift.compare.pooled import standard_error
 from quantdrift.report import figures
-from quantdrift.spec.grammar import Scheme
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.study.results import Result
 
 _LINE = 11

@@ -11,7 +11,8 @@ from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
-from quantdrift.spec.grammar import Scheme, Spec, parse_pair
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, parse_pair, stages_of
 from quantdrift.stages import STAGES, Mend
 from quantdrift.stages.rescoring import rescored
 
@@ -281,7 +282,7 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
     codes, index = ((metrics.get(name) or {}).get("value") for name in ("codes.flip@1", "index.flip@1"))
     by_codes = codes is not None and index is not None and codes >= index
     # without an index, or with one whose codes change more than its search, it is one of the other stages
-    stages = [name for name in scheme.stages if not (by_codes and name == "index")] or [*scheme.stages]
+    stages = [name for name in stages_of(scheme) if not (by_codes and name == "index")] or [*stages_of(scheme)]
     if stage is None and codes is not None and not by_codes:
         stage = "index"
     if stage is None and len(stages) > 1:

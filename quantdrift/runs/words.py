@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import counted, percent, some
 from quantdrift.runs.identity import classifies
+from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages import STAGES
-from quantdrift.stages.weights import FULL_BITS
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate

@@ -14,7 +14,8 @@ from quantdrift.base.errors import DataError, SpecError
 from quantdrift.base.records import AS_LIST, Amount, Bits, Real, Record, Some, Whole, bytes_digest, with_checksum
 from quantdrift.base.text import some
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.stages.weights import DEFAULT_QUANTIZER, POSSIBLE_BITS
+from quantdrift.scheme import DEFAULT_QUANTIZER
+from quantdrift.stages.weights import POSSIBLE_BITS
 
 Text = Annotated[str, Field(min_length=1)]
 

@@ -1,7 +1,7 @@
 """The string that names a pair: what model, and how its candidate is made.
 
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
-SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
+SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options in any order, each at most once
          | "fp" OPTION { OPTION }            weights as they are; options of other stages than of the layers
 
 In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
@@ -13,40 +13,24 @@ it is short for the scheme that is written there, with +allocation=FILE.json.
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError, nearest
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import CHECKS, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL, FULL_BITS, Scheme, error_at
 from quantdrift.stages import STAGES, Kind, Option
-from quantdrift.stages.weights import CHOICE, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS
+from quantdrift.stages.weights import CHOICE
 
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
-_SHARED = {
-    "calib": Option(
-        pattern=r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
-        values='a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
-    ),
-    "head": Option(values="the path of the module that is the classification head, or none"),
-    "layers": Option(pattern="linear", values="linear: weights of nn.Linear modules alone"),
-    "seed": Option(pattern="[0-9]{1,18}", values="a whole number, 0 or more"),
-}
-"""Options of no stage alone."""
-OPTIONS: Mapping[str, Option] = dict(
-    sorted({**_SHARED, **{key: option for stage in STAGES.values() for key, option in stage.options.items()}}.items())
-)
-"""Every option by key."""
-_BESIDE_FULL = tuple(key for stage in STAGES.values() if stage.kind != "layers" for key in sorted(stage.options))
-
 # --- the grammar ----------------------------------------------------------------------------------
 
 _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
-_FULL = "fp"
 _USUAL = re.compile(r"(?:int|i?q|w)?([2-8])(?:[-_]?bits?|_\w+|a16)?", re.IGNORECASE)
 Dtype = Literal["float32", "bfloat16", "float16"]
 """The number type of a model at full precision."""
@@ -58,27 +42,37 @@ def _value(alone: str, word: str) -> str:
     return word.partition("=")[2] or alone
 
 
-PARTS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
-    "quantizer": ("-", "|".join(QUANTIZERS), str),
-    "query": ("+", "query", bool),
-    "criterion": ("+", "|".join(CRITERIA), str),
-    **{
-        key: ("+", f"{key}=({option.pattern})|{key if option.alone else '(?!)'}", partial(_value, option.alone))
-        for key, option in OPTIONS.items()
-    },
-}
-"""What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
+@cache
+def known_options() -> Mapping[str, Option]:
+    """Every option by key: those of no stage alone, and those of the stages."""
+    shared = {
+        "calib": Option(
+            pattern=r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
+            values='a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
+        ),
+        "head": Option(values="the path of the module that is the classification head, or none"),
+        "layers": Option(pattern="linear", values="linear: weights of nn.Linear modules alone"),
+        "seed": Option(pattern="[0-9]{1,18}", values="a whole number, 0 or more"),
+    }
+    staged = {key: option for stage in STAGES.values() for key, option in stage.options.items()}
+    return dict(sorted({**shared, **staged}.items()))
 
-_EXPECTED = {
-    "-": f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})",
-    "+": f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(OPTIONS)}; parts "
-    "with '-' come before the first '+'",
-}
-_KNOWN = {"-": ("channel", *QUANTIZERS), "+": ("query", *CRITERIA, *OPTIONS)}
-_BITS_LIKE = re.compile(
-    rf"W?((?:{_WEIGHT})(?:A[4-8])?)(?:_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)}))?", re.IGNORECASE
-)
+
+@cache
+def _parts() -> Mapping[str, tuple[str, str, Callable[[str], Any]]]:
+    """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
+    return {
+        "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
+        "quantizer": ("-", "|".join(QUANTIZERS), str),
+        "query": ("+", "query", bool),
+        "criterion": ("+", "|".join(CRITERIA), str),
+        **{
+            key: ("+", f"{key}=({option.pattern})|{key if option.alone else '(?!)'}", partial(_value, option.alone))
+            for key, option in known_options().items()
+        },
+    }
+
+
 _CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
 _VERSUS = re.compile(r"(?:^|\s+)vs(?:\s+|$)")
 _NOT_IN_MODEL = re.compile(rf"{_VERSUS.pattern}|[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
@@ -86,16 +80,6 @@ _NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
 _SPEC_LIKE = "MODEL@SCHEME, e.g. minilm@W4-rtn"
 _VERSUS_LIKE = "MODEL vs MODEL, e.g. minilm vs ./minilm-gptq"
 _STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
-
-
-def error_at(text: str, start: int, end: int, problem: str, expected: str, *, meant: str = "") -> SpecError:
-    """The error about text[start:end]; where that is empty, something is missing there."""
-    fault = text[start:end]
-    problem = f"{problem} {fault!r}" if fault else f"missing {problem.partition(' ')[2]}"
-    shown = text if text.strip() and text.isprintable() else repr(text)  # a message has one line
-    hint = f"; did you mean {meant}?" if meant else ""
-    message = f"{shown}: {problem} at character {start + 1}: expected {expected}{hint}"
-    return SpecError(message, text=text, start=start, end=end)
 
 
 def _stripped(text: str) -> tuple[int, int]:
@@ -131,11 +115,12 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
         raise error_at(text, *bad.span(), "unexpected", "a scheme without spaces, control characters and '@'")
     head, *options = text[start:end].split("+")  # first, as a value may hold "-"
     written, *parts = head.split("-")
-    bits = _BITS.fullmatch("W16A8" if written == _FULL else written)
+    bits = _BITS.fullmatch("W16A8" if written == FULL else written)
     if bits is None:
-        like = _BITS_LIKE.fullmatch(written)
+        usual = rf"W?((?:{_WEIGHT})(?:A[4-8])?)(?:_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)}))?"
+        like = re.fullmatch(usual, written, re.IGNORECASE)
         meant = "" if like is None else f"W{like[1].upper()}" + (f"-{like[2].lower()}" if like[2] else "")
-        meant = _FULL if written.lower() in {_FULL, "fp16", "fp32"} else meant or _usual(written)
+        meant = FULL if written.lower() in {FULL, "fp16", "fp32"} else meant or _usual(written)
         expected = (
             "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8; or fp, "
             "which leaves both alone: fp+emb=int8"
@@ -150,7 +135,7 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
             raise error_at(text, at + 1, at + 1 + len(word), f"second {what}", f"at most one {what}")
         values[what], where[what] = value, (at + 1, at + 1 + len(word))
         at += 1 + len(word)
-    if written == _FULL:
+    if written == FULL:
         _check_full(text, start, end, values)
         return {"weight_bits": float(FULL_BITS), "activation_bits": None, "options": _options_of(values)}
     if "act" in values and bits[2] is None:
@@ -179,7 +164,7 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
 
 def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     default = ("act", QUANTIZERS[values.get("quantizer", DEFAULT_QUANTIZER)].ranges[0])
-    return tuple((key, values[key]) for key in OPTIONS if key in values and (key, values[key]) != default)
+    return tuple((key, values[key]) for key in known_options() if key in values and (key, values[key]) != default)
 
 
 def is_like_scheme(word: str) -> bool:
@@ -225,191 +210,104 @@ def _check_format(text: str, name: str, values: Mapping[str, Any], where: Mappin
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
     """Refuse what quantizes layers beside `fp`, and `fp` alone."""
-    if wrong := next((name for name in values if name not in {*_BESIDE_FULL, "seed"}), None):
-        expected = (
-            f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in _BESIDE_FULL)} and +seed="
-        )
+    beside = [key for stage in STAGES.values() if stage.kind != "layers" for key in sorted(stage.options)]
+    if wrong := next((name for name in values if name not in {*beside, "seed"}), None):
+        expected = f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in beside)} and +seed="
         raise error_at(text, start, end, f"{wrong} in", expected)
-    if not {*values} & {*_BESIDE_FULL}:
+    if not {*values} & {*beside}:
         expected = "what changes beside the layers' weights, e.g. fp+emb=int8, fp+index=HNSW32 or fp+table=8"
         raise error_at(text, end, end, "unknown option", expected)
 
 
 def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
     """Read what the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
-    for what, (lead, pattern, value_of) in PARTS.items():
+    for what, (lead, pattern, value_of) in _parts().items():
         if lead == sign and re.fullmatch(pattern, word):
             return what, value_of(word)
-    end, key = at + len(word), word.partition("=")[0]
-    if sign == "+" and key in OPTIONS:
-        expected = f"{key}= and {OPTIONS[key].values}"
+    end, key, options = at + len(word), word.partition("=")[0], known_options()
+    if sign == "+" and key in options:
+        expected = f"{key}= and {options[key].values}"
         raise error_at(text, min(at + len(key) + 1, end), end, f"unusable value of {key}", expected)
-    meant = next(iter(nearest(key, _KNOWN[sign])), "")
-    raise error_at(text, at, end, f"unknown {'part' if sign == '-' else 'option'}", _EXPECTED[sign], meant=meant)
+    what, known = ("part", ("channel", *QUANTIZERS)) if sign == "-" else ("option", ("query", *CRITERIA, *options))
+    expected = (
+        f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})"
+        if sign == "-"
+        else f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(options)}; parts "
+        "with '-' come before the first '+'"
+    )
+    raise error_at(text, at, end, f"unknown {what}", expected, meant=next(iter(nearest(key, known)), ""))
+
+
+def _in_one_form(scheme: Scheme) -> Mapping[str, Any]:
+    """The fields of a scheme as they are read: to read back what is written applies every rule of the parser."""
+    text = str(scheme)
+    read = _read_scheme(text, 0, len(text))
+    given = {name: getattr(scheme, name) for name in read}
+    given["options"] = _options_of({**dict(scheme.options), "quantizer": scheme.quantizer})
+    for name, value in read.items():
+        if given[name] != value:
+            problem, expected = f"{name} given as {given[name]!r} in", f"{value!r}, as this reads"
+            raise error_at(text, 0, len(text), problem, expected)
+    return read
+
+
+CHECKS.append(_in_one_form)
+
+
+# --- the stages of a scheme -----------------------------------------------------------------------
+
+
+def stages_of(scheme: Scheme) -> tuple[str, ...]:
+    """The stages that change answers, in the order of a deployment.
+
+    >>> stages_of(parse_scheme("W4A8+index=HNSW32"))
+    ('weights', 'activations', 'index')
+    """
+    return tuple(name for name, stage in STAGES.items() if stage.shares and stage.in_(scheme))
+
+
+def options_of(scheme: Scheme, *kinds: Kind) -> list[str]:
+    """The options that a scheme names of stages of these kinds, as they are written: "+emb="."""
+    keys = {key for stage in STAGES.values() if stage.kind in kinds for key in stage.options}
+    return [f"+{key}=" for key, _ in scheme.options if key in keys]
+
+
+def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
+    """The scheme with some of its stages alone; None for none of them.
+
+    >>> str(only(parse_scheme("W4A8+emb=int8+index=HNSW32"), {"activations", "index"}))
+    'W16A8-g128-rtn+index=HNSW32'
+    """
+    kept = [STAGES[name] for name in stages_of(scheme) if name in stages]
+    if not kept:
+        return None
+    others = [stage for stage in STAGES.values() if stage.shares and stage not in kept]
+    layers = any(stage.kind == "layers" for stage in kept)
+    changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
+    if layers and QUANTIZERS[scheme.quantizer].inputs:  # it rounds activations alone, too
+        changed.pop("quantizer", None), changed.pop("group_size", None)
+    dropped = {"calib", "seed", *(key for stage in others for key in stage.options)}
+    dropped |= set() if layers else {"head", "layers"}
+    changed["query_only"] = scheme.query_only and layers
+    part = replace(scheme, **changed, options=_but(scheme, dropped))
+    dropped |= {key for stage in STAGES.values() if stage.in_(part) and stage.check(part) for key in stage.options}
+    if calibrates(part):
+        dropped -= {"calib", "seed"}
+    if part.criterion is not None or any(stage.draws for stage in kept):
+        dropped -= {"seed"}
+    return replace(part, options=_but(scheme, dropped))
+
+
+def at_width(scheme: Scheme, bits: int) -> Scheme:
+    """The scheme with one width for all layers, and nothing that chooses between widths."""
+    return replace(scheme, weight_bits=float(bits), criterion=None, options=_but(scheme, CHOICE))
+
+
+def _but(scheme: Scheme, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(option for option in scheme.options if option[0] not in keys)
 
 
 # --- a model and its scheme -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """The way a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
-
-    Every scheme that exists is valid: `parse_scheme(str(scheme)) == scheme`.
-
-    >>> str(Scheme(weight_bits=3.5, quantizer="gptq", criterion="gap"))
-    'W3.5-g128-gptq+gap'
-
-    Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits or options of other stages; a
-            fraction is the average over the layers, and needs a criterion.
-        activation_bits: 4 to 8; None leaves activations alone.
-        group_size: input weights that share a scale; None for a whole output channel.
-        quantizer: one of QUANTIZERS, number formats among them.
-        query_only: whether only the query side is quantized and the index stays at the reference.
-        criterion: one of CRITERIA, which chooses the layers that get more bits, or None.
-        options: (key, value) sorted by key, act=tensor left out; a mapping, or pairs in another order, become this.
-
-    Raises:
-        SpecError: the values make no scheme; `text` is what they would be written as.
-    """
-
-    weight_bits: float
-    activation_bits: int | None = None
-    group_size: int | None = DEFAULT_GROUP_SIZE
-    quantizer: str = DEFAULT_QUANTIZER
-    query_only: bool = False
-    criterion: str | None = None
-    options: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        # Reading back what is written applies every rule of the parser, and the round trip holds.
-        pairs = self.options.items() if isinstance(self.options, Mapping) else self.options
-        object.__setattr__(self, "options", tuple(sorted(pairs)))
-        text = str(self)
-        read = _read_scheme(text, 0, len(text))
-        object.__setattr__(self, "options", _options_of({**dict(self.options), "quantizer": self.quantizer}))
-        for name, value in read.items():
-            if (given := getattr(self, name)) != value:
-                problem, expected = f"{name} given as {given!r} in", f"{value!r}, as this reads"
-                raise error_at(text, 0, len(text), problem, expected)
-            object.__setattr__(self, name, value)  # bits given as an int become a float
-
-    def __str__(self) -> str:
-        bits = "W" + str(self.weight_bits).removesuffix(".0")
-        activation = "" if self.activation_bits is None else f"A{self.activation_bits}"
-        query = ["query"] if self.query_only else []
-        criterion = [] if self.criterion is None else [str(self.criterion)]
-        options = [f"{key}={value}" for key, value in self.options]
-        parts = f"{bits}{activation}-{self.granularity}-{self.quantizer}"
-        plain = (self.group_size, self.quantizer) == (DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER)
-        if self.full_precision and plain:
-            parts = _FULL
-        return "+".join([parts, *query, *criterion, *options])
-
-    @property
-    def full_precision(self) -> bool:
-        """Whether the layers' weights and activations are left alone."""
-        return self.weight_bits == FULL_BITS and self.activation_bits is None
-
-    @property
-    def input_scale(self) -> str:
-        """What activations share a scale: a "tensor", by calibration, or a "token" or "block", as the model runs."""
-        return self.option("act", QUANTIZERS[self.quantizer].ranges[0])
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The stages that change answers, in the order of a deployment.
-
-        >>> parse_scheme("W4A8+index=HNSW32").stages
-        ('weights', 'activations', 'index')
-        """
-        return tuple(name for name, stage in STAGES.items() if stage.shares and stage.in_(self))
-
-    def options_of(self, *kinds: Kind) -> list[str]:
-        """The options that it names of stages of these kinds, as they are written: "+emb="."""
-        keys = {key for stage in STAGES.values() if stage.kind in kinds for key in stage.options}
-        return [f"+{key}=" for key, _ in self.options if key in keys]
-
-    def only(self, stages: Collection[str]) -> Self | None:
-        """The scheme with some of its stages alone; None for none of them.
-
-        >>> str(parse_scheme("W4A8+emb=int8+index=HNSW32").only({"activations", "index"}))
-        'W16A8-g128-rtn+index=HNSW32'
-        """
-        kept = [STAGES[name] for name in self.stages if name in stages]
-        if not kept:
-            return None
-        others = [stage for stage in STAGES.values() if stage.shares and stage not in kept]
-        layers = any(stage.kind == "layers" for stage in kept)
-        changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
-        if layers and QUANTIZERS[self.quantizer].inputs:  # it rounds activations alone, too
-            changed.pop("quantizer", None), changed.pop("group_size", None)
-        dropped = {"calib", "seed", *(key for stage in others for key in stage.options)}
-        dropped |= set() if layers else {"head", "layers"}
-        changed["query_only"] = self.query_only and layers
-        scheme = replace(self, **changed, options=self._but(dropped))
-        dropped |= {
-            key for stage in STAGES.values() if stage.in_(scheme) and stage.check(scheme) for key in stage.options
-        }
-        if calibrates(scheme):
-            dropped -= {"calib", "seed"}
-        if scheme.criterion is not None or any(stage.draws for stage in kept):
-            dropped -= {"seed"}
-        return replace(scheme, options=self._but(dropped))
-
-    def with_option(self, key: str, value: str) -> Self:
-        """Give the scheme with an option set.
-
-        >>> str(parse_scheme("fp+emb=int8").with_option("rescore", "4"))
-        'fp+emb=int8+rescore=4'
-        """
-        return replace(self, options=tuple({**dict(self.options), key: value}.items()))
-
-    def _but(self, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
-        return tuple(option for option in self.options if option[0] not in keys)
-
-    @property
-    def granularity(self) -> str:
-        """The weights that share a scale, as the string spells them: `channel`, or `g` and a size."""
-        return "channel" if self.group_size is None else f"g{self.group_size}"
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Whole bits per weight that a layer may have, ascending; one unless a criterion chooses.
-
-        >>> parse_scheme("W3.5+gap").widths, parse_scheme("W4").widths
-        ((3, 4), (4,))
-
-        Raises:
-            SpecError: the widths that the scheme names cannot average to its bits.
-        """
-        if self.criterion is None:
-            return (int(self.weight_bits),)
-        given, text = self.option("widths"), str(self)
-        if given is None and not self.weight_bits.is_integer():
-            return int(self.weight_bits), int(self.weight_bits) + 1
-        if given is None:
-            expected = "a fraction (W3.5), or the widths to choose from, e.g. +widths=2,3,4,8"
-            raise error_at(text, 0, len(text), "nothing to choose between in", expected)
-        offered = tuple(sorted({int(width) for width in given.split(",")}))
-        if len(offered) == 1 or not offered[0] <= self.weight_bits <= offered[-1]:
-            start = text.find("+widths=") + len("+widths=")
-            expected = f"whole numbers below and above the average of {self.weight_bits:g}: 2,3,4,8"
-            raise error_at(text, start, start + len(given), "unsuitable widths", expected)
-        return offered
-
-    def at(self, bits: int) -> Self:
-        """Give the scheme with one width for all layers, and nothing that chooses between widths."""
-        return replace(self, weight_bits=float(bits), criterion=None, options=self._but(CHOICE))
-
-    @overload
-    def option(self, key: str) -> str | None: ...
-    @overload
-    def option(self, key: str, default: str) -> str: ...
-    def option(self, key: str, default: str | None = None) -> str | None:
-        """The value of an option, else `default`."""
-        return dict(self.options).get(key, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,13 @@ does is a class in its `work`: of `engine.stages.ModelStage` where it changes th
 between embeddings and what a search returns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from quantdrift.base.registry import Package, Registry, imported
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 Kind = Literal["layers", "model", "vectors"]
 """What a stage changes: the linear layers, which the bits of a scheme name; the rest of a model; or a search."""

@@ -1,16 +1,12 @@
 """The inputs of the linear layers, rounded as the model runs: the A8 of W4A8."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.text import some
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.quantizers import QUANTIZERS, input_scale
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Mend, Option, Stage
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
 
 _SCALES = {"tensor": "one scale per layer", "token": "a scale for each token", "block": "a scale for each block"}
 
@@ -26,7 +22,7 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mend(scheme: Scheme) -> Mend:
-    if scheme.input_scale != "tensor":
+    if input_scale(scheme) != "tensor":
         return Mend(what="Leave the inputs of the layers at full precision.")
     finer = scheme.with_option("act", "token")
     return Mend(what="Give each token a scale of its own.", scheme=finer, command="run")
@@ -46,7 +42,7 @@ STAGE = Stage(
         )
     },
     by_batch=lambda scheme: scheme.activation_bits is not None and QUANTIZERS[scheme.quantizer].by_batch,
-    calibrates=lambda scheme: scheme.activation_bits is not None and scheme.input_scale == "tensor",
+    calibrates=lambda scheme: scheme.activation_bits is not None and input_scale(scheme) == "tensor",
     mend=_mend,
     part="activations",
     lines=_lines,

@@ -1,17 +1,9 @@
 """Embeddings as they are stored: fewer dimensions, halves, bytes or bits."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Mend, Option, Stage
-from quantdrift.stages.rescoring import rescored
+from quantdrift.stages.rescoring import CODED, rescored
 
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
-
-CODED = ("int8", "uint8", "binary", "ubinary")
-"""Precisions whose numbers are codes."""
 BITS_OF = {"int8": 8, "uint8": 8, "binary": 1, "ubinary": 1, "fp16": 16, "bf16": 16}
 """Precision to the bits of a number."""
 

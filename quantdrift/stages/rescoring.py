@@ -1,21 +1,16 @@
 """Rescoring of what codes have found: the first documents are scored again with uncoded queries."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quantdrift import stages
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Mend, Option, Stage
 
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
+CODED = ("int8", "uint8", "binary", "ubinary")
+"""Precisions of stored embeddings whose numbers are codes."""
 
 
 def _check(scheme: Scheme) -> str | None:
     if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
         return None
-    from quantdrift.stages.embeddings import CODED  # noqa: PLC0415 -- which advises this stage
-
     return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
 
 

@@ -1,23 +1,14 @@
 """The weights of the linear layers: their bits, and what chooses between widths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS, Scheme
 from quantdrift.stages import Mend, Option, Stage
 
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
-
-FULL_BITS = 16
-"""Stands for a weight that is left alone, whatever its dtype."""
 MIN_BITS, MAX_BITS = 2, 8
 """Of quantized weights."""
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
-DEFAULT_GROUP_SIZE = 128
-DEFAULT_QUANTIZER = "rtn"
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
 CHOICE = {
     "allocation": Option(values="a file of quantdrift allocate"),

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from quantdrift.base.errors import SpecError, UnknownNameError
 from quantdrift.base.records import Bits, Some, Whole
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import CRITERIA, Scheme, calibrates, draws, needs_inputs, parse_scheme
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.scheme import FULL_BITS, Scheme
+from quantdrift.spec.grammar import CRITERIA, calibrates, draws, needs_inputs, parse_scheme
 
 _QUERIES = 128
 """That a criterion looks at where a scheme does not say."""

@@ -27,7 +27,8 @@ from quantdrift.base.records import AS_LIST, MAX_DEPTH, Some, Whole, problem_of,
 from quantdrift.data.labelled import is_place
 from quantdrift.data.streamed import is_url
 from quantdrift.finished.shortlist import FIRST
-from quantdrift.spec.grammar import Dtype, Scheme, Spec, draws, parse, parse_scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Dtype, Spec, draws, parse, parse_scheme
 from quantdrift.study.grid import CaptureGrid, HeldOut, Part, known_name
 
 _LARGEST = 1 << 20

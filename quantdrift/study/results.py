@@ -14,8 +14,8 @@ from quantdrift.metrics.base import estimates as estimated
 from quantdrift.metrics.numbers import show
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
+from quantdrift.scheme import Scheme
 from quantdrift.show.tables import Column
-from quantdrift.spec.grammar import Scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell

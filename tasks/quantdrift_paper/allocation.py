@@ -10,8 +10,8 @@ from typing import Any
 from quantdrift.base.errors import SpecError
 from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
 from quantdrift.metrics import parse_metric
-from quantdrift.spec.grammar import Scheme, parse
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.scheme import FULL_BITS, Scheme
+from quantdrift.spec.grammar import parse
 from quantdrift.study.folder import StudyFolder
 from quantdrift_paper.capture import BASE, METRICS, PAPERS, Agreement, Capture, Captured, Point
 from quantdrift_paper.cells import QUANTIZED_BY

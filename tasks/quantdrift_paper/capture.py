@@ -31,10 +31,10 @@ from quantdrift.cli.options import METRIC, argument, option, prints
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.metrics.numbers import show_p
 from quantdrift.runs.folder import Run
+from quantdrift.scheme import FULL_BITS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, Kind, write_table
 from quantdrift.spec.grammar import needs_inputs
-from quantdrift.stages.weights import FULL_BITS
 from quantdrift.statistics.estimates import CONFIDENCE, Estimate, as_json, percentile_interval, resampled, undefined
 from quantdrift.statistics.paired import randomization_test
 from quantdrift.statistics.verdicts import holm

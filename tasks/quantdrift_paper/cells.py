@@ -11,10 +11,11 @@ from typing import Any
 
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.quantizers import QUANTIZERS, input_scale
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
-from quantdrift.stages.weights import DEFAULT_GROUP_SIZE
+from quantdrift.scheme import DEFAULT_GROUP_SIZE
+from quantdrift.spec.grammar import stages_of
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell
@@ -67,9 +68,8 @@ class RunCell:
     def of(cls, cell: Cell, run: Run) -> RunCell:
         """The cell of a study with its run."""
         scheme, data = cell.spec.scheme, run.record["data"]
-        activations: Any = scheme.activation_bits
-        if activations is not None and scheme.input_scale != "tensor":
-            activations = f"{activations} per {scheme.input_scale}"
+        bits, scale = scheme.activation_bits, input_scale(scheme)
+        activations: Any = bits if bits is None or scale == "tensor" else f"{bits} per {scale}"
         facts = {
             "model": cell.model,
             "data": cell.data.called,
@@ -84,7 +84,7 @@ class RunCell:
             "criterion": scheme.criterion,
             "query": scheme.query_only,
             "whole": not is_part(run.record),
-            "deployed": bool({*scheme.stages} - {"weights", "activations"}),
+            "deployed": bool({*stages_of(scheme)} - {"weights", "activations"}),
         }
         return cls(cell=cell, run=run, facts=facts)
 

@@ -352,7 +352,7 @@ ROWS = """
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.data.streamed import DataKind
 
-DATA = DataKind(accepts="rows:accepts", check="rows:check", read="rows:read")
+DATA = DataKind(accepts="rows:accepts", check="rows:check", read="rows:read", run="rows:run")
 
 
 def accepts(place, asked):

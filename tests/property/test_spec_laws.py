@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from quantdrift.base.errors import SpecError
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import CRITERIA, Scheme, Spec, parse, parse_scheme
-from quantdrift.spec.grammar import OPTIONS as KNOWN
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import CRITERIA, Spec, known_options, parse, parse_scheme
 
 Made = TypeVar("Made")
 
@@ -42,7 +42,7 @@ SHARDS = st.sampled_from(
         *("g64", "channel", "query", "x", " ", "\n", "\x85", "\u2028", "\x00", "\ud800", "٤", ".json"),
         *QUANTIZERS,
         *CRITERIA,
-        *KNOWN,
+        *known_options(),
     ]
 )
 NEAR_SPECS = st.lists(SHARDS, max_size=9).map("".join)

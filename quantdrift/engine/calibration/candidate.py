@@ -1,23 +1,21 @@
 """All layers of a candidate: calibrated on a sample, or taken from where they are kept."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from quantdrift.base.cache import cache_file, read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import parse_json
 from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order
+from quantdrift.engine.calibration.made import MadeLayers
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
@@ -25,13 +23,10 @@ from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.stages import options_under_layers
 from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import give_back, large_tensors_apart, put_aside, saved_weights
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.quantizers import QUANTIZERS, input_scale
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import Allocation, check_fits, digest
-from quantdrift.spec.grammar import Scheme
 from quantdrift.stages import STAGES
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 _VERSION = 4
 """Version of the calibration; another one makes cached layers void."""
@@ -98,60 +93,6 @@ def _aside(layer: LayerCandidate) -> LayerCandidate:
 # --- all layers of a candidate, made on a sample or taken from where they are kept ----------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MadeLayers:
-    """A candidate's calibrated layers.
-
-    Attributes:
-        layers: in the order of the model's layers.
-        sample: what they were calibrated on.
-        of: digest of the reference's weights, and its runtime.
-        seconds: what it took, forward passes included.
-        kept: how many of them were there already.
-    """
-
-    layers: list[LayerCandidate]
-    sample: Sample
-    of: tuple[str, Mapping[str, str]]
-    seconds: float
-    kept: int
-
-    def ranges(self) -> dict[str, float]:
-        """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
-        return {made.name: made.absmax for made in self.layers if made.n_tokens}
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the layers, as JSON values for the record of a run."""
-        return {
-            "calibration": dict(self.sample.record),
-            "seconds": round(self.seconds, 3),
-            "seconds_in_method": round(sum(made.seconds for made in self.layers), 3),
-            "layers_kept_from_before": self.kept,
-            "fallbacks": {made.name: made.fallback for made in self.layers if made.fallback},
-            "fallback_weights": self._fallback_weights(),
-            "layers": [
-                {
-                    "name": made.name,
-                    "n_tokens": made.n_tokens,
-                    "input_absmax": made.absmax,
-                    "output_error": made.output_error,
-                    "seconds": round(made.seconds, 4),
-                    **({} if made.quantized is None else made.quantized.notes),
-                }
-                for made in self.layers
-            ],
-        }
-
-    def _fallback_weights(self) -> dict[str, float]:
-        """Why layers were rounded to nearest instead, to their share of the weights of all layers."""
-        sizes = [0 if made.quantized is None else made.quantized.codes.numel() for made in self.layers]
-        shares: dict[str, float] = defaultdict(float)
-        for made, size in zip(self.layers, sizes, strict=True):
-            if made.fallback:
-                shares[made.fallback] += size / sum(sizes)
-        return dict(shares)
-
-
 def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
     """Refuse a candidate that would not be what its name says."""
     if not any(layer.n_tokens for layer in layers):
@@ -160,7 +101,7 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
             "runs in another thread or process, or in one compiled piece; use rtn or hqq"
         )
     endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
-    if endless and scheme.activation_bits is not None and scheme.input_scale == "tensor":
+    if endless and scheme.activation_bits is not None and input_scale(scheme) == "tensor":
         raise DataError(
             f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
             f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"
@@ -168,7 +109,9 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
 
 
 def make_layers(
-    pair: QuantizedPair,
+    scheme: Scheme,
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
     methods: Sequence[LayerQuantizer | None],
     widths: Sequence[int],
     *,
@@ -179,7 +122,6 @@ def make_layers(
 ) -> MadeLayers:
     """Quantize all layers in calling order; the model's weights are as before afterwards."""
     start = time.perf_counter()
-    scheme, layers = pair.scheme, pair.layers
     fingerprint, runtime = of
     under = [stage for key, _ in options_under_layers(scheme) for stage in STAGES.values() if key in stage.options]
     parts = QUANTIZERS.versions(QUANTIZERS[scheme.quantizer]) | STAGES.versions(*under)
@@ -216,7 +158,7 @@ def make_layers(
         with progress.stage(name, len(layers)) as tell, saved_weights(layers), large_tensors_apart():
             tell(len(read))
             later = quantize_in_order(
-                pair.modules, layers, sample.batches, quantizers=methods, fallbacks=fallbacks, kept=read, done=done
+                modules, layers, sample.batches, quantizers=methods, fallbacks=fallbacks, kept=read, done=done
             )
         larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
         made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}

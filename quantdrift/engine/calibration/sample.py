@@ -13,7 +13,7 @@ from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""

@@ -1,10 +1,8 @@
 """The interface of a model that is in memory, whatever kind it is of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -15,10 +13,6 @@ from quantdrift.engine.inputs import Encoder
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
-
-if TYPE_CHECKING:
-    from quantdrift.engine.flow import Reading
-    from quantdrift.engine.readings import Search
 
 
 class LoadedModel:
@@ -101,7 +95,3 @@ class EmbeddingModel(LoadedModel, Encoder):
         """Return what it puts before every text of a role."""
         del role
         return ""
-
-    def reading(self, search: Search) -> Reading:
-        """Return how its outputs are read, where that is another search than by one vector each."""
-        return search

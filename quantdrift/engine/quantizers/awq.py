@@ -17,7 +17,7 @@ from quantdrift.engine.quantizers import autoawq, libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.quantizers import QUANTIZERS, Package
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 Search = Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]
 """Inputs, their sizes, weights and what rounds these, to the scaling [in_features] that a library finds best."""

@@ -10,7 +10,7 @@ from quantdrift.base.extras import refuse_missing
 from quantdrift.engine.quantizers import libraries
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 DAMPING = 0.01
 """What is added to the diagonal of the second moment, relative to its mean."""

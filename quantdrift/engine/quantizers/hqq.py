@@ -10,7 +10,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import refuse_missing
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.libraries import HQQ, described, importing
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
 """Widths that the library quantizes to."""

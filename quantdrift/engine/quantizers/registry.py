@@ -5,9 +5,9 @@ from pathlib import Path
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.refusals import refuse_settings
 from quantdrift.quantizers import QUANTIZERS
+from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import Scheme
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.spec.grammar import at_width
 
 
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
@@ -22,7 +22,7 @@ def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
     """Return the method that quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
     if bits == FULL_BITS:
         return None
-    method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(scheme.at(bits))
+    method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(at_width(scheme, bits))
     return method
 
 

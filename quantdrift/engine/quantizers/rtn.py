@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, group_absmax, spread
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.streamed import Similarity, prepare
-from quantdrift.stages.embeddings import BITS_OF, CODED
+from quantdrift.stages.embeddings import BITS_OF
+from quantdrift.stages.rescoring import CODED
 
 Vectors = NDArray[Any]
 

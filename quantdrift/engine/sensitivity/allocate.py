@@ -16,8 +16,9 @@ from quantdrift.engine.readings import Classes, Search
 from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, Setting, contenders_for, draw_queries
 from quantdrift.engine.store import key_of
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import AllocatedLayer, Allocation
-from quantdrift.spec.grammar import Scheme, needs_inputs
+from quantdrift.spec.grammar import needs_inputs
 
 _VERSION = 2
 """Version of what criteria measure; another one makes cached sensitivities void."""

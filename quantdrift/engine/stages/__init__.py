@@ -4,21 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
+    from torch import nn
+
     from quantdrift.base.progress import Progress
     from quantdrift.engine.bits import StoredBits
-    from quantdrift.engine.calibration.candidate import MadeLayers
-    from quantdrift.engine.pair import QuantizedPair
+    from quantdrift.engine.calibration.made import MadeLayers
+    from quantdrift.engine.layers import LinearLayer
     from quantdrift.engine.scoring.indexes import SearchIndex
     from quantdrift.engine.scoring.precision import Stored, Vectors
     from quantdrift.engine.scoring.streamed import Similarity
-    from quantdrift.spec.grammar import Scheme
+    from quantdrift.scheme import Scheme
+
+
+class StagedModel(Protocol):
+    """The model whose candidate a stage works on; `QuantizedPair` is one.
+
+    Attributes:
+        name: of the model, for messages.
+        modules: the outermost torch modules.
+        layers: the linear layers that are quantized.
+        left_out: name to reason of the linear layers that are not.
+        encoder: what runs the model.
+        notes: what a run says of the model, one sentence each; a stage adds its own.
+        made: the layers that were calibrated; None where none were.
+    """
+
+    name: str
+    modules: list[nn.Module]
+    layers: list[LinearLayer]
+    left_out: dict[str, str]
+    encoder: Any
+    notes: tuple[str, ...]
+    made: MadeLayers | None
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """A weight of the model, which tells device and number type."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model runs on."""
+
+    def under_layers(self) -> AbstractContextManager[None]:
+        """Inside, the stages are in place that linear layers are calibrated with."""
 
 
 class ModelStage:
@@ -26,7 +62,7 @@ class ModelStage:
 
     Attributes:
         scheme: that has it.
-        pair: whose candidate it is of; its `modules`, `layers`, `name` and `encoder` are there.
+        pair: the model whose candidate it changes; all of it but `made` is there in the constructor.
         reaches: paths of modules that it changes with others, beside those that it is about.
         batch_size: of the candidate, where it is another than the reference's.
     """
@@ -34,7 +70,7 @@ class ModelStage:
     reaches: Collection[str] = ()
     batch_size: int | None = None
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         """Find what it changes; raise UnsupportedError where there is nothing."""
         self.scheme, self.pair = scheme, pair
 
@@ -101,7 +137,7 @@ class VectorStage:
 # --- the stages of one scheme's candidate --------------------------------------------------------------
 
 
-def model_stages(scheme: Scheme, pair: QuantizedPair) -> dict[str, ModelStage]:
+def model_stages(scheme: Scheme, pair: StagedModel) -> dict[str, ModelStage]:
     """The stages that change the candidate's model, by name, in order."""
     return {
         name: stage.make(scheme, pair)

@@ -1,27 +1,22 @@
 """The inputs of linear layers, rounded as the model runs, by ranges from calibration or a scale for each token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.registry import imported
 from quantdrift.engine.calibration.inputs import fake_quantize, hooked_inputs, plain_products, quantized_inputs
-from quantdrift.engine.stages import ModelStage
-from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import Scheme
+from quantdrift.engine.stages import ModelStage, StagedModel
+from quantdrift.quantizers import QUANTIZERS, input_scale
+from quantdrift.scheme import Scheme
 from quantdrift.stages.activations import STAGE
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 
 class Activations(ModelStage):
     """The quantized activations of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
         assert scheme.activation_bits is not None  # else the scheme has no such stage
         self.width = scheme.activation_bits
@@ -32,7 +27,7 @@ class Activations(ModelStage):
 
     def ranges(self) -> Mapping[str, float | None]:
         """Layer name to the end of its inputs' grid, None for one that the inputs say."""
-        if self.scheme.input_scale != "tensor":
+        if input_scale(self.scheme) != "tensor":
             return dict.fromkeys(layer.name for layer in self.pair.layers)
         return {} if self.pair.made is None else self.pair.made.ranges()
 
@@ -55,19 +50,19 @@ class Activations(ModelStage):
 
     def key(self) -> str:
         """The bits, the format, the scale and the ranges."""
-        kind = "" if self.format is None else f"{self.format} {self.scheme.input_scale} "
+        kind = "" if self.format is None else f"{self.format} {input_scale(self.scheme)} "
         return f"{kind}{self.width} {sorted(self.ranges().items())}"
 
     def record(self) -> Mapping[str, Any]:
         """The layers that it covers, and those that it does not."""
         covered = {*self.ranges()}
         # a layer with a fixed range was called in calibration; of the others, what ran tells
-        if self.scheme.input_scale != "tensor":
+        if input_scale(self.scheme) != "tensor":
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]
         record = {
             "bits": self.width,
-            "scale": self.scheme.input_scale,
+            "scale": input_scale(self.scheme),
             **({} if self.format is None else {"format": self.format}),
             "layers_covered": len(covered),
             "layers": len(names),

@@ -1,28 +1,24 @@
 """How a candidate is run, beside what its weights are: number type, attention, padding, threads, batch size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.engine.weights import restoring
-from quantdrift.spec.grammar import DTYPES, Scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import DTYPES
 from quantdrift.stages.runtime import STAGE
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 
 class Runtime(ModelStage):
     """The way a candidate is run, as its scheme says; all else is as with the reference."""
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
         given = {key: scheme.option(key) for key in STAGE.options}
         self.told: dict[str, Any] = {

@@ -1,10 +1,8 @@
 """The token embedding matrices of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,13 +12,10 @@ from quantdrift.engine.bits import SCALE_BITS, StoredBits
 from quantdrift.engine.heads import refuse_unfit
 from quantdrift.engine.layers import LinearLayer, memory_range, named_modules
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.engine.weights import saved_weights
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 from quantdrift.stages.table import STAGE
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
 
 _ROWS = 8192
 """Rows that are rounded at a time: the matrix of a large vocabulary is the model's largest matrix."""
@@ -29,7 +24,7 @@ _ROWS = 8192
 class Table(ModelStage):
     """The token embedding matrices of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
         self.width = int(scheme.option("table", ""))
         self.tables = find_tables(pair.modules, pair.name)

@@ -4,7 +4,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.scoring.indexes import WANTED
 from quantdrift.engine.scoring.precision import Stored, Vectors, at_precision
 from quantdrift.engine.stages import VectorStage
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 
 class Embeddings(VectorStage):

@@ -12,7 +12,7 @@ from torch import Tensor
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, spread
 from quantdrift.engine.quantizers.libraries import calibrated
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 # --- the steps: Adam by hand, on the weights of a layer that are not decided yet ------------------
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
+from quantdrift.scheme import FULL_BITS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table
 from quantdrift.spec.grammar import calibrates, chooses, parse
-from quantdrift.stages.weights import CHOICE, FULL_BITS
+from quantdrift.stages.weights import CHOICE
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Rival

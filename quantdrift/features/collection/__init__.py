@@ -1,14 +1,8 @@
 """An index that is there: a collection that somebody filled, asked for the queries of the data."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Option, Stage
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
 
 _INSTEAD = ("index", "search", "emb")
 

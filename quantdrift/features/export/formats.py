@@ -11,8 +11,8 @@ from quantdrift.allocation.units import runtime_units
 from quantdrift.base.display import json_text
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.text import some
+from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.allocation import AllocatedLayer, Allocation
-from quantdrift.stages.weights import FULL_BITS
 
 Layers = Sequence[AllocatedLayer]
 Content = str | Mapping[str, object]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.features.formats.floats import finite
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 _NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),

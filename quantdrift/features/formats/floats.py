@@ -21,7 +21,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import DataError
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, group_absmax, spread
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 
 _E4M3, _E2M1, _INT8 = 448.0, 6.0, 127.5
 """What the largest weight of a group becomes."""

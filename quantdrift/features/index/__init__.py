@@ -1,18 +1,11 @@
 """The approximate index that is searched: an engine a file, or an entry point of another package."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.features.index.engine import ENGINES, engine_of
+from quantdrift.scheme import Scheme
 from quantdrift.stages import Mend, Option, Stage
-from quantdrift.stages.embeddings import CODED
-from quantdrift.stages.rescoring import rescored
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
+from quantdrift.stages.rescoring import CODED, rescored
 
 _NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
 

@@ -14,7 +14,7 @@ from quantdrift.engine.scoring.precision import BITS, BYTES, HALVES
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.stages import VectorStage
 from quantdrift.features.multi_vector.scoring import Keep, MaxSim, Product, score_rows
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 from quantdrift.stages.embeddings import BITS_OF
 
 LEARNED = 1 << 18

@@ -15,7 +15,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
 from quantdrift.stages import STAGES, Kind
 from quantdrift.stages.weights import not_plain
 from quantdrift.statistics.conformal import confidence_in

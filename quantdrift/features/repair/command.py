@@ -10,9 +10,10 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
+from quantdrift.scheme import Scheme
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
-from quantdrift.spec.grammar import Scheme, Spec, parse
+from quantdrift.spec.grammar import Spec, options_of, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +235,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
-    stored = chosen.scheme.options_of("vectors")  # nothing that quantize writes
+    stored = options_of(chosen.scheme, "vectors")  # nothing that quantize writes
     kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
     scheme = replace(chosen.scheme, query_only=False, options=kept)
     file = scheme.option("allocation")

@@ -32,8 +32,9 @@ from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair import choice
 from quantdrift.runs.folder import Run
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import digest
-from quantdrift.spec.grammar import Scheme, Spec
+from quantdrift.spec.grammar import Spec
 
 STEPS = (32, 160)
 """Inputs of the trials, one step after the other."""

@@ -17,8 +17,8 @@ from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.route.rescoring import Rescoring, rescore
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import Spec, parse_pair
-from quantdrift.stages.weights import FULL_BITS
+from quantdrift.scheme import FULL_BITS
+from quantdrift.spec.grammar import Spec, parse_pair, stages_of
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.trust.rescoring import given_back
@@ -292,7 +292,7 @@ def _bits(record: Mapping[str, Any]) -> float | None:
         pair = parse_pair(record["spec"])
     except SpecError:  # of another version, or an allocation that is gone
         return None
-    if not isinstance(pair, Spec) or pair.scheme.stages != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
+    if not isinstance(pair, Spec) or stages_of(pair.scheme) != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
         return None
     return pair.scheme.weight_bits
 

@@ -6,4 +6,5 @@ DATA = DataKind(
     accepts="quantdrift.features.shards.corpus:is_sharded",
     check="quantdrift.features.shards.search:check_in_shards",
     read="quantdrift.features.shards.corpus:read_sharded",
+    run="quantdrift.features.shards.search:run_shards",
 )

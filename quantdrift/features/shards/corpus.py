@@ -133,12 +133,6 @@ class ShardedDataset(StreamedDataset):
         """Go through the corpus for the texts of some documents."""
         return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
 
-    def run(self, pair: Any, **how: Any) -> Any:
-        """Measure a pair and write the run."""
-        from quantdrift.features.shards.search import run_shards  # noqa: PLC0415 -- takes torch, and reading does not
-
-        return run_shards(pair, self, **how)
-
 
 def is_sharded(place: str | Path, asked: bool = False) -> bool:
     """Whether data are at a URL, or in a folder with a folder of the corpus in place of a file, or are to be cut."""

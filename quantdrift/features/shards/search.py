@@ -41,7 +41,7 @@ from quantdrift.evidence.record import Noise
 from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
 from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.runs.folder import Run, check_place, now
-from quantdrift.spec.grammar import Spec, Versus, chooses
+from quantdrift.spec.grammar import Spec, Versus, chooses, options_of
 
 _VERSION = 3
 """Version of what is kept of a shard; a change in what it means makes kept ones void."""
@@ -132,7 +132,7 @@ def check_in_shards(name: Spec | Versus) -> None:
             f"{name}: {name.scheme.criterion} chooses widths on a corpus in memory. Choose them on a part of the "
             "corpus, with quantdrift allocate, and name the file it writes (MODEL@allocation.json)"
         )
-    if name.scheme.options_of("vectors"):
+    if options_of(name.scheme, "vectors"):
         raise UnsupportedError(
             f"{name}: stored embeddings and indexes are measured on a corpus in memory; leave +emb=, +dim= and +index= "
             "out, or measure them on a part of the corpus"

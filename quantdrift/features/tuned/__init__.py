@@ -1,15 +1,10 @@
 """Tuning of what costs no bit: scales, biases, norms, and which codes, so that the reference's scores come back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.stages import Option, Stage
-from quantdrift.stages.weights import FULL_BITS
-
-if TYPE_CHECKING:
-    from quantdrift.spec.grammar import Scheme
 
 STEPS = "36"
 """Of Adam, where nothing else is said: some two and a half times the time of GPTQ."""

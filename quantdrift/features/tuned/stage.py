@@ -1,7 +1,5 @@
 """The stage `+tuned`: scales and codes of layers, biases and norms that give the reference's scores back."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +15,10 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.engine.calibration.candidate import MadeLayers
 from quantdrift.engine.calibration.inputs import plain_products
+from quantdrift.engine.calibration.made import MadeLayers
 from quantdrift.engine.sensitivity.gaps import with_graph
-from quantdrift.engine.stages import ModelStage
+from quantdrift.engine.stages import ModelStage, StagedModel
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import add_tensor
 from quantdrift.features.tuned import STAGE, descent
@@ -28,10 +26,7 @@ from quantdrift.features.tuned import problem as problems
 from quantdrift.features.tuned.descent import Free, Other, State, descend, free_parameters, read_state, write_state
 from quantdrift.features.tuned.problem import Batch, Outputs, Problem, Rows, Side, problem_of
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import Scheme
-
-if TYPE_CHECKING:
-    from quantdrift.engine.pair import QuantizedPair
+from quantdrift.scheme import Scheme
 
 _VERSION = 5
 """Version of the tuning; another one makes what is kept void."""
@@ -42,7 +37,7 @@ _PARTS = 4
 class Tuned(ModelStage):
     """The tuned scales, codes, biases and norms of a candidate."""
 
-    def __init__(self, scheme: Scheme, pair: QuantizedPair) -> None:
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
         problems.check_encoder(pair.encoder)
         self.steps, self.seed = (int(scheme.option(key) or 0) for key in ("tuned", "seed"))

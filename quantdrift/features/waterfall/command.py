@@ -7,7 +7,7 @@ from typing import Any
 
 from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
 from quantdrift.show.output import Output
-from quantdrift.spec.grammar import dtype_named, parse
+from quantdrift.spec.grammar import dtype_named, parse, stages_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def command(options: WaterfallOptions) -> Output:
     outcome = judged_whole(whole.record, waterfalls[0])
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
-        title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(spec.scheme.stages)} stages",
+        title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(stages_of(spec.scheme))} stages",
         grids=list(map(grid_of, waterfalls)),
         lines=[
             *in_words(waterfalls, named=str(spec.scheme)),

@@ -21,7 +21,8 @@ from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs.verdict import Verdict, advised, verdict
-from quantdrift.spec.grammar import Scheme
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import only, stages_of
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, undefined
 from quantdrift.study.folder import StudyFolder
@@ -37,7 +38,7 @@ def combinations_of(scheme: Scheme) -> list[Scheme]:
     Raises:
         StudyError: it has one stage, so that there is nothing to tell apart.
     """
-    stages = scheme.stages
+    stages = stages_of(scheme)
     if len(stages) < 2:  # noqa: PLR2004 -- two can be told apart
         raise StudyError(
             f"{scheme} changes {stages[0]} alone; a waterfall tells stages apart, so expected two or more, such as "
@@ -45,7 +46,7 @@ def combinations_of(scheme: Scheme) -> list[Scheme]:
         )
     if scheme.query_only and any(STAGES[name].kind == "model" for name in stages):
         raise StudyError(f"{scheme}: beside +query a part of the model cannot be measured alone; leave +query out")
-    schemes = [scheme.only(subset) for subset in _subsets(stages)]
+    schemes = [only(scheme, subset) for subset in _subsets(stages)]
     return [part for part in schemes if part is not None]
 
 
@@ -149,8 +150,8 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
                 f"{folder.path}: {cell.spec} is {folder.state(cell)}, and shares are over all combinations; the same "
                 "command goes on"
             )
-        evidence[frozenset(cell.spec.scheme.stages)] = run.evidence()
-    order = folder.cells[-1].spec.scheme.stages
+        evidence[frozenset(stages_of(cell.spec.scheme))] = run.evidence()
+    order = stages_of(folder.cells[-1].spec.scheme)
     if len(evidence) != 2 ** len(order) - 1:
         raise StudyError(f"{folder.path} lacks combinations of {', '.join(order)}; make it again")
     shared = sorted(set.intersection(*({*part.input_ids.tolist()} for part in evidence.values())))

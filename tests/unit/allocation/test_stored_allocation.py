@@ -14,8 +14,9 @@ from quantdrift.engine.calibration.candidate import summary
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.scheme import Scheme
 from quantdrift.spec.allocation import Allocation
-from quantdrift.spec.grammar import Scheme, parse
+from quantdrift.spec.grammar import parse
 from support import allocations
 
 WIDTHS = {"a": 4, "b": 3, "c": 16, "d": 6}

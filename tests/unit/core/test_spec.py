@@ -7,8 +7,9 @@ import pytest
 
 from quantdrift.base.errors import SpecError, UnsupportedError
 from quantdrift.engine.refusals import refuse_settings
+from quantdrift.scheme import Scheme
 from quantdrift.spec import grammar
-from quantdrift.spec.grammar import Scheme, Spec, Versus
+from quantdrift.spec.grammar import Spec, Versus
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -30,7 +31,7 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
     )
     assert (scheme.granularity, scheme.widths) == ("g64", (3, 4))
     assert (scheme.option("seed"), scheme.option("grid"), scheme.option("grid", "paper")) == ("3", None, "paper")
-    assert str(scheme.at(4)) == "W4A8-g64-gptq_ao+query+calib=64+seed=3"
+    assert str(grammar.at_width(scheme, 4)) == "W4A8-g64-gptq_ao+query+calib=64+seed=3"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_a_scale_for_each_token_needs_no_inputs_but_a_quantizer_does() -> None:
     ],
 )
 def test_stages_alone_keep_the_options_that_they_take(text: str, kept: set[str], only: str) -> None:
-    scheme = grammar.parse_scheme(text).only(kept)
+    scheme = grammar.only(grammar.parse_scheme(text), kept)
     assert str(scheme) == only
     assert scheme is not None
     refuse_settings(scheme)

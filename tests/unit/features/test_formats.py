@@ -16,7 +16,7 @@ from quantdrift.features.export.onnx import pack
 from quantdrift.features.formats.floats import e2m1, e4m3
 from quantdrift.features.repair.choice import check_plain
 from quantdrift.quantizers import QUANTIZERS
-from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.grammar import only, parse, parse_scheme, stages_of
 from support.quantizer_samples import made
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]
@@ -238,7 +238,7 @@ def test_what_a_newcomer_types_is_answered_with_the_spelling(typed: str, meant: 
 
 def test_shares_of_weights_and_inputs_keep_the_format() -> None:
     scheme = parse_scheme("W8A8-fp8+act=token+emb=int8")
-    parts = {stage: str(scheme.only({stage})) for stage in scheme.stages}
+    parts = {stage: str(only(scheme, {stage})) for stage in stages_of(scheme)}
     assert parts == {
         "weights": "W8-channel-fp8",
         "activations": "W16A8-channel-fp8+act=token",
