@@ -23,7 +23,8 @@ def by_width(result: Result) -> tuple[float, float]:
     return -result.parsed.weight_bits, result.parsed.activation_bits or FULL_BITS
 
 
-def _value(result: Result, metric: str) -> float | None:
+def value_of(result: Result, metric: str) -> float | None:
+    """A metric of a cell; None where the cell is not measured, or the metric undefined."""
     estimate = result.metrics.get(metric)
     return None if estimate is None else estimate.value
 
@@ -60,14 +61,14 @@ HEATS: Mapping[str, Heat] = {
 def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Figure:
     """Models x schemes, one metric at a time; cells that were not measured say why."""
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
-    names = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
+    names = [name for name in HEATS if any(value_of(result, name) is not None for result in results)] or ["flip@1"]
     values: list[dict[str, Any]] = []
     for result in sorted(results, key=by_width):
         model, data = result.cell.model, result.cell.data.called
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
         place = {"row": " · ".join(parts), "scheme": figures.short(result.parsed), "model": model, "data": data}
         for name in names:
-            heat, value = HEATS[name], _value(result, name)
+            heat, value = HEATS[name], value_of(result, name)
             text, shade = str(result.state) if result.run is None else "-", None
             if value is not None:
                 text = format(heat.factor * value, heat.form) if isfinite(value) else "∞"
@@ -134,7 +135,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
     """Every scheme of every model over the corpora of one kind; other seeds of a scheme count as more runs."""
     groups: dict[tuple[str, Scheme], list[Result]] = {}
     for result in results:
-        if (value := _value(result, metric)) is not None and isfinite(value):
+        if (value := value_of(result, metric)) is not None and isfinite(value):
             options = tuple(option for option in result.parsed.options if option[0] != "seed")
             groups.setdefault((result.cell.model, replace(result.parsed, options=options)), []).append(result)
     averages = []
@@ -188,7 +189,7 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         "tooltip": figures.tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
     }
     layers = figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT))
-    floor, floors = "", [value for result in results if (value := _value(result, "noise_floor")) is not None]
+    floor, floors = "", [value for result in results if (value := value_of(result, "noise_floor")) is not None]
     if floors:
         floor = f" The reference against itself changes {100 * max(floors):.1f} % at most (the noise floor)."
         layers += figures.marked("y", max(floors), "noise floor")

@@ -348,10 +348,10 @@ def test_every_word_that_is_explained_is_in_the_glossary() -> None:
 def test_arrow_keys_go_through_the_marks_of_a_chart(browser: Browser, file: Path) -> None:
     with opened(browser, file) as page:
         drawn(page)
-        page.locator("#figure-rates .chart").focus()
+        page.locator("#figure-separation .chart").focus()
         page.keyboard.press("ArrowRight")
         first = page.inner_text("#tip")
-        assert "share" in first
+        assert "inputs" in first
         assert page.evaluate("document.activeElement.closest('svg') !== null")
         page.keyboard.press("ArrowRight")
         assert page.inner_text("#tip") != first
