@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from math import isfinite, log10, sqrt
 from statistics import fmean
 from typing import Any
@@ -12,8 +13,6 @@ from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import FULL_BITS
 from quantdrift.study.results import Result
 
-_LINE = 11
-"""Pixels of a name's height."""
 _MAP = 860
 """Pixels that the squares of a row of the map may take."""
 
@@ -201,30 +200,6 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
     )
 
 
-def _place_labels(values: Sequence[dict[str, Any]], width: int, height: int) -> None:
-    """Give the name of every scheme that nothing beats a height beside its point where no other name is, `label`.
-
-    Width and height are what points take of a chart, in pixels.
-    """
-    most = max((row["bits"] for row in values), default=1.0), max((row["rate"] for row in values), default=1.0) or 1.0
-    least = min((row["bits"] for row in values), default=0.0)
-    taken: list[tuple[str, float, float, int]] = []
-    for row in values:
-        x = width * (row["bits"] - least) / ((most[0] - least) or 1.0)
-        y, length = -height * row["rate"] / most[1], 6 * len(row["scheme"])
-        free = (
-            dy
-            for dy in (-8, 12, -20, 24, -32, 36)
-            if not any(
-                model == row["model"] and abs(y + dy - other) < _LINE and there - length < x < there + wide
-                for model, there, other, wide in taken
-            )
-        )
-        row["label"] = next(free, -8) if row["best"] else None
-        if row["best"]:
-            taken.append((row["model"], x, y + row["label"], length))
-
-
 def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure:
     """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark.
 
@@ -252,7 +227,9 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
         }
         for rate, bits in rates
     ]
-    _place_labels(values, *((figures.WIDE, 270) if len({row["model"] for row in values}) == 1 else (250, 170)))
+    best: list[dict[str, Any]] = [row for row in values if row["best"]]
+    for row, height in zip(best, cycle((-8, 12))):  # names above and below their points by turns, so that fewer meet
+        row["label"] = height
     place = {
         "x": figures.amount(
             "bits",
@@ -275,7 +252,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
         figures.layer("point", points, filled=True, size=70),
         *(
             figures.layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
-            for dy in sorted({row["label"] for row in values if row["best"]})
+            for dy in sorted({row["label"] for row in best})
         ),
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
