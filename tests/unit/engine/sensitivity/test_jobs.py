@@ -1,6 +1,5 @@
 """An allocation against its rivals on held-out queries: flips against the whole corpus, by hand."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,8 @@ from quantdrift.engine.inputs import Inputs, Settings
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import rounded
-from quantdrift.engine.sensitivity.jobs import Rival, captured, held_out_queries, hold_contest, rivals_of
+from quantdrift.engine.sensitivity.jobs import held_out_queries, hold_contest, rivals_of
 from quantdrift.engine.trial import Trial
-from quantdrift.statistics.estimates import Estimate
 from support.allocations import allocation
 from support.sensitivity import drawn, setting_of
 from support.worlds import rows_of
@@ -95,19 +93,3 @@ def test_a_trial_counts_as_a_whole_search_does_and_leaves_out_what_is_excluded(q
     assert not still.flips.any()
     assert np.abs(still.shifts).max() <= 1e-6 * np.abs(scores[0][rows, first]).max()  # batches of other sizes round
     assert still.embedded < len(rows) + 18  # nothing moves, so only two documents of a query are looked at
-
-
-def test_capture_by_hand() -> None:
-    def rival(name: str, flips: str, *, uniform: bool = False) -> Rival:
-        changed = np.array([letter == "x" for letter in flips])
-        rate = Estimate(value=changed.mean(), n=len(flips))
-        return Rival(name=name, uniform=uniform, bits_per_weight=3, flips=rate, difference=None, changed=changed)
-
-    ours, other = rival("gap", "x-x-----"), rival("reconstruction", "x-xx----")
-    low, high = rival("W3 throughout", "xxxxx---", uniform=True), rival("W4 throughout", "x-------", uniform=True)
-    assert captured([ours, other, low, high]).value == pytest.approx((5 - 2) / (5 - 1))
-    assert (
-        captured([ours, low, replace(high, changed=low.changed)]).reason
-        == "W4 throughout changes no fewer answers than W3 throughout"
-    )
-    assert captured([ours, other, low]).reason == "the budget is a whole number of bits"
