@@ -191,10 +191,8 @@ def test_hostile_names_are_text(results: list[Result], capfd: pytest.CaptureFixt
         assert "&lt;script&gt;" in picture
 
 
-def test_pictures_of_all_forms_and_both_themes() -> None:
+def test_pictures_of_all_forms() -> None:
     figure = figures.separation_histogram([FOUR])
     assert figures.drawn(figure, "png").startswith(b"\x89PNG")
     assert figures.drawn(figure, "pdf").startswith(b"%PDF")
-    light, dark = figures.drawn(figure, "svg"), figures.drawn(figure, "svg", dark=True)
-    assert light.startswith(b"<svg")
-    assert light != dark
+    assert figures.drawn(figure, "svg").startswith(b"<svg")
