@@ -4,13 +4,13 @@ Every text goes through `prose`, `code` or `markdown_table`, which leave nothing
 """
 
 import html
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from quantdrift.base.display import clean, code, markdown_table, prose, shorten, shown
 from quantdrift.report.page import Page, Section, Step
-from quantdrift.show.tables import Grid
+from quantdrift.show.output import grid_markdown
 
 _WORST = 10
 """Changed inputs that are listed."""
@@ -59,7 +59,7 @@ def _step(step: Step) -> str:
 
 
 def _section(section: Section, *, folded: bool, names: bool = False) -> list[str]:
-    body = [_grid(grid, grid.words if names else ()) for grid in section.grids if grid.rows]
+    body = [grid_markdown(grid, names=grid.words if names else (), most=_ROWS) for grid in section.grids if grid.rows]
     if section.changed is not None:
         body = [_changed(section.changed), *body]
     if not body:
@@ -68,14 +68,6 @@ def _section(section: Section, *, folded: bool, names: bool = False) -> list[str
     if folded:
         return [f"<details>\n<summary>{html.escape(title)}</summary>", *body, "</details>"]
     return [f"### {_line(title)}", *body]
-
-
-def _grid(grid: Grid, names: Collection[str]) -> str:
-    table = markdown_table(grid.head, grid.rows[:_ROWS], names=names)
-    more = [f"and {len(grid.rows) - _ROWS:,} more rows"] if len(grid.rows) > _ROWS else []
-    lines = [f"- {_line(line)}" for line in [*more, *grid.lines]]
-    title = [f"**{_line(grid.title)}**"] if grid.title else []
-    return "\n\n".join([*title, table, *(["\n".join(lines)] if lines else [])])
 
 
 def _line(text: str) -> str:
