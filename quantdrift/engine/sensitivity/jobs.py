@@ -109,7 +109,7 @@ def hold_contest(
     rivals: list[Rival] = []
     for name, widths in rivals_of(allocation, setting).items():
         with rounded(setting.layers, widths, setting.group_size):
-            flips = trial.changes(f"held-out queries: {name}", query_only=flow.pair.query_only).flips
+            flips = trial.flips(f"held-out queries: {name}", query_only=flow.pair.query_only)
         rivals.append(
             Rival(
                 name=name,
