@@ -8,6 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from quantdrift.compare.pooled import standard_error
+from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import show
 from quantdrift.report import figures
 from quantdrift.spec.grammar import Scheme
 from quantdrift.stages.weights import FULL_BITS
@@ -28,33 +30,14 @@ def value_of(result: Result, metric: str) -> float | None:
     return None if estimate is None else estimate.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
-    """The form in which the heat map shows a metric.
-
-    Attributes:
-        title: what it is called.
-        form: how a number is written.
-        factor: what it is multiplied by before that.
-        shade: how dark a value is; below 0 and above 1 it is cut.
-    """
-
-    title: str
-    form: str
-    factor: int = 1
-    shade: Callable[[float], float]
-
-
-HEATS: Mapping[str, Heat] = {
-    "flip@1": Heat(title="top-1 changes, %", form=".1f", factor=100, shade=sqrt),
-    "gold_lost@1": Heat(title="relevant first answers lost, %", form=".1f", factor=100, shade=sqrt),
-    "change.ndcg@10": Heat(title="change of nDCG@10", form="+.3f", shade=lambda value: sqrt(max(0.0, -value))),
-    "change.accuracy": Heat(
-        title="change of accuracy, points", form="+.1f", factor=100, shade=lambda value: sqrt(max(0.0, -value))
-    ),
-    "separation": Heat(title="median separation", form=".3g", shade=lambda value: -log10(max(value, 1e-9)) / 2.5),
+HEATS: Mapping[str, tuple[str, Callable[[float], float]]] = {
+    "flip@1": ("top-1 changes, %", sqrt),
+    "gold_lost@1": ("relevant first answers lost, %", sqrt),
+    "change.ndcg@10": ("change of nDCG@10", lambda value: sqrt(max(0.0, -value))),
+    "change.accuracy": ("change of accuracy, points", lambda value: sqrt(max(0.0, -value))),
+    "separation": ("median separation", lambda value: -log10(max(value, 1e-9)) / 2.5),
 }
-"""By metric."""
+"""Metric to what the heat map calls it, and how dark a value is: below 0 and above 1 it is cut."""
 
 
 def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Figure:
@@ -67,19 +50,19 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Fig
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
         place = {"row": " · ".join(parts), "scheme": figures.short(result.parsed), "model": model, "data": data}
         for name in names:
-            heat, value = HEATS[name], value_of(result, name)
-            text, shade = str(result.state) if result.run is None else "-", None
+            (title, shade), value = HEATS[name], value_of(result, name)
+            text = str(result.state) if result.run is None else "-"
             if value is not None:
-                text = format(heat.factor * value, heat.form) if isfinite(value) else "∞"
-                shade = min(1.0, max(0.0, heat.shade(value)))
-            shown = {"shown": heat.title, "told": text, "shade": shade, "open": links.get(result.cell.name)}
+                text = show(parse_metric(name), result.metrics[name]).removesuffix(" %")
+            dark = None if value is None else min(1.0, max(0.0, shade(value)))
+            shown = {"shown": title, "told": text, "shade": dark, "open": links.get(result.cell.name)}
             values.append({**place, **shown})
     schemes, rows = figures.in_order(row["scheme"] for row in values), figures.in_order(row["row"] for row in values)
     colour = {"field": "shade", "type": "quantitative", "scale": {"domain": [0, 1]}, "legend": None}
     words = {"fontSize": 11, "cursor": "pointer"}
     spec = figures.spec_of(
         values,
-        **figures.choice("shown", [HEATS[name].title for name in names], "show"),
+        **figures.choice("shown", [HEATS[name][0] for name in names], "show"),
         width={"step": max(36, min(96, _MAP // max(1, len(schemes))))},
         height={"step": 26},
         encoding={

@@ -92,7 +92,7 @@ def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> N
     flip, change = (gptq.run[name].value for name in ("flip@1", "change.ndcg@10"))
     assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
     assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{gptq.cell.name}"
-    assert squares["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
+    assert squares["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.4f}"
     assert squares["e5", "docs", "W2-rtn", "top-1 changes, %"]["told"] == "open"
     shades = [squares["e5", "docs", scheme, "top-1 changes, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
     assert shades[0] < shades[1]
